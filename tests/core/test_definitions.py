@@ -133,7 +133,7 @@ def test_used_definitions_change_a_digest(folder: Path, old: str, new: str) -> N
     assert digest(folder, MODULE) != digest(folder, MODULE.replace(old, new, 1))
 
 
-def test_a_decorator_of_the_module_is_part_of_what_it_decorates(folder: Path) -> None:
+def test_the_digest_covers_decorators_of_the_module(folder: Path) -> None:
     decorated = MODULE.replace("@dataclass", "@logged\n@dataclass", 1)
     changed = decorated.replace("    return function", "    return lambda *x: function()")
     assert digest(folder, decorated) != digest(folder, changed)
@@ -143,11 +143,11 @@ def test_an_imported_module_of_the_user_is_followed_by_name(folder: Path) -> Non
     first = digest(folder, MODULE)
     assert digest(folder, MODULE, HELPERS.replace("return 0", "return 1")) == first
     assert digest(folder, MODULE, HELPERS.replace("SHARE = 2", "SHARE = 3")) != first
-    whole = MODULE.replace("from own_helpers import halved, unused", "import own_helpers")
-    whole = whole.replace("halved(", "own_helpers.halved(")
-    assert digest(folder, whole) != digest(
-        folder, whole, HELPERS.replace("return 0", "return 1")
-    ), "all of a module that is imported whole"
+    imports_module = MODULE.replace("from own_helpers import halved, unused", "import own_helpers")
+    imports_module = imports_module.replace("halved(", "own_helpers.halved(")
+    assert digest(folder, imports_module) != digest(
+        folder, imports_module, HELPERS.replace("return 0", "return 1")
+    ), "the digest covers all of an imported module"
 
 
 def test_an_import_within_a_function_is_followed(folder: Path) -> None:
@@ -387,7 +387,7 @@ BYPASSES: dict[str, tuple[str, dict[str, str]]] = {
         },
     ),
 }
-"""By what they do, a module and files in which another number than 5 is another value."""
+"""A module and its files, by test case; replacing 5 changes the value of the part."""
 
 
 def value_and_digests(folder: Path, module: str, files: dict[str, str]) -> tuple[object, str]:
@@ -411,7 +411,7 @@ def test_changed_behaviour_changes_the_digest(folder: Path, what: str) -> None:
     changed = {name: text.replace("5", "7") for name, text in files.items()}
     assert files != changed
     (first, digest), (second, other) = (
-        value_and_digests(folder, module, one) for one in (files, changed)
+        value_and_digests(folder, module, contents) for contents in (files, changed)
     )
     assert first != second
     assert digest != other

@@ -22,9 +22,9 @@ SAMPLES = Samples({"sample": PICTURES, "concept": torch.arange(COUNT) % CONCEPTS
 
 
 def task(**settings: int | bool) -> Denoising:
-    made = replace(denoising(**settings), inputs=SAMPLES.inputs)  # type: ignore[arg-type]
-    assert isinstance(made, Denoising)
-    return made
+    prepared = replace(denoising(**settings), inputs=SAMPLES.inputs)  # type: ignore[arg-type]
+    assert isinstance(prepared, Denoising)
+    return prepared
 
 
 def model(**settings: int | bool) -> Model:
@@ -34,46 +34,50 @@ def model(**settings: int | bool) -> Model:
     return Model(architecture, {"concepts.weight": torch.randn(CONCEPTS, WIDTH, generator=rng)})
 
 
-def test_the_signal_fraction_is_that_of_the_paper() -> None:
-    left = signal_fraction()
-    assert left[0] == pytest.approx(1 - 1e-4)
+def test_the_signal_fraction_matches_the_paper() -> None:
+    fractions = signal_fraction()
+    assert fractions[0] == pytest.approx(1 - 1e-4)
     # Ho et al. 2020, section 4: at the last step nearly nothing is left (KL about 1e-5).
-    assert 1e-5 < float(left[-1]) < 1e-4
-    assert bool((left[1:] < left[:-1]).all())
+    assert 1e-5 < float(fractions[-1]) < 1e-4
+    assert bool((fractions[1:] < fractions[:-1]).all())
 
 
 def test_a_loss_is_the_mean_squared_error_of_the_fixed_draws() -> None:
-    one = model(draws=3, seed=5)
+    fixed_model = model(draws=3, seed=5)
     noise = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(5))
     steps = [166, 500, 833]
-    outputs = outputs_of(one, SAMPLES.features)
+    outputs = outputs_of(fixed_model, SAMPLES.features)
     for i in range(COUNT):
         for k in range(3):
-            left = signal_fraction()[steps[k]].float()
-            noisy = left.sqrt() * PICTURES[i] + (1 - left).sqrt() * noise[k]
-            found = noisy - left.sqrt() * one.params["concepts.weight"][i % CONCEPTS]
-            expected = (found - noise[k]).square().mean()
+            fraction = signal_fraction()[steps[k]].float()
+            noisy = fraction.sqrt() * PICTURES[i] + (1 - fraction).sqrt() * noise[k]
+            prediction = (
+                noisy - fraction.sqrt() * fixed_model.params["concepts.weight"][i % CONCEPTS]
+            )
+            expected = (prediction - noise[k]).square().mean()
             torch.testing.assert_close(outputs[i, k], expected)
-    losses = one.architecture.loss(outputs, SAMPLES.targets)
+    losses = fixed_model.architecture.loss(outputs, SAMPLES.targets)
     torch.testing.assert_close(losses, outputs.mean(1))
 
 
 def test_only_fixed_draws_are_the_same_for_all_samples_and_models() -> None:
     same = SAMPLES.features[:1].expand(3, -1)
     fixed, drawn = model(), model(fixed=False)
-    one = outputs_of(fixed, same)
-    assert torch.equal(one, one[:1].expand(3, -1))
-    found = outputs_of(drawn, SAMPLES.features)
+    fixed_outputs = outputs_of(fixed, same)
+    assert torch.equal(fixed_outputs, fixed_outputs[:1].expand(3, -1))
+    drawn_outputs = outputs_of(drawn, SAMPLES.features)
     # The result depends neither on other samples of the batch nor on the order of calls.
-    torch.testing.assert_close(outputs_of(drawn, SAMPLES.features[5:6]), found[5:6])
-    # Two models that differ in what no sample of the first concept asks for.
+    torch.testing.assert_close(outputs_of(drawn, SAMPLES.features[5:6]), drawn_outputs[5:6])
+    # The models differ only in the embedding of the second concept.
     other = Model(drawn.architecture, {"concepts.weight": drawn.params["concepts.weight"].clone()})
     other.params["concepts.weight"][1] += 1
-    here = torch.arange(COUNT) % CONCEPTS == 0
-    assert not torch.isclose(outputs_of(other, SAMPLES.features)[here], found[here]).any()
+    first_concept = torch.arange(COUNT) % CONCEPTS == 0
+    assert not torch.isclose(
+        outputs_of(other, SAMPLES.features)[first_concept], drawn_outputs[first_concept]
+    ).any()
     other = Model(fixed.architecture, other.params)
-    expected = outputs_of(fixed, SAMPLES.features)[here]
-    torch.testing.assert_close(outputs_of(other, SAMPLES.features)[here], expected)
+    expected = outputs_of(fixed, SAMPLES.features)[first_concept]
+    torch.testing.assert_close(outputs_of(other, SAMPLES.features)[first_concept], expected)
 
 
 def test_training_draws_one_step_and_one_noise_per_sample() -> None:
@@ -88,19 +92,19 @@ def test_training_draws_one_step_and_one_noise_per_sample() -> None:
 
 
 @pytest.mark.parametrize("fixed", [True, False])
-def test_gradients_by_the_embedding_are_those_of_autograd(fixed: bool) -> None:
-    one = model(fixed=fixed)
+def test_gradients_by_the_embedding_match_autograd(fixed: bool) -> None:
+    received = model(fixed=fixed)
     update = {"concepts.weight": torch.randn(CONCEPTS, WIDTH)}
-    found = gradient_products(one, [update], SAMPLES.features, SAMPLES.targets)
-    module = one.module().double()
+    products = gradient_products(received, [update], SAMPLES.features, SAMPLES.targets)
+    module = received.module().double()
     for i in range(COUNT):
-        outputs = one.architecture.task.outputs(module, SAMPLES.features[i : i + 1].double())
+        outputs = received.architecture.task.outputs(module, SAMPLES.features[i : i + 1].double())
         if not fixed:  # seeded by a model of other precision
             continue
         (grad,) = torch.autograd.grad(outputs.mean(), [module.get_parameter("concepts.weight")])
         dot = (grad * update["concepts.weight"]).sum()
-        torch.testing.assert_close(found.dots[0, i], dot, rtol=1e-4, atol=1e-6)
-    assert bool((found.squared_norms > 0).all())
+        torch.testing.assert_close(products.dots[0, i], dot, rtol=1e-4, atol=1e-6)
+    assert bool((products.squared_norms > 0).all())
 
 
 class Narrow(Denoiser):
@@ -125,7 +129,7 @@ def test_numbers_of_draws_out_of_range_are_refused(draws: int) -> None:
 
 
 class Numbered(nn.Module):
-    """Has embeddings of the first concepts alone."""
+    """A network with an embedding of the first concepts only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,10 +148,10 @@ def test_an_embedding_with_too_few_rows_is_refused() -> None:
 
 def test_integer_images_are_noised_and_concepts_are_integers() -> None:
     bytes_ = Samples(torch.arange(12).reshape(4, 3), [0, 1, 0, 1])
-    taken = prepare_samples(bytes_, denoising())
-    assert taken.inputs is not None
-    named = taken.inputs.unpack(taken.features)
-    assert named["sample"].is_floating_point()
-    assert named["concept"].tolist() == [0, 1, 0, 1]
+    prepared = prepare_samples(bytes_, denoising())
+    assert prepared.inputs is not None
+    inputs = prepared.inputs.unpack(prepared.features)
+    assert inputs["sample"].is_floating_point()
+    assert inputs["concept"].tolist() == [0, 1, 0, 1]
     with pytest.raises(BadInput, match=r"must be concepts \(whole numbers from 0.*from 0.5 to 1"):
         prepare_samples(Samples(torch.zeros(2, 3), [0.5, 1.0]), denoising())

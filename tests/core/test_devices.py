@@ -43,10 +43,10 @@ def dense() -> nn.Module:
 
 
 def convolutional() -> nn.Module:
-    """Every layer type with a kernel of its own but tables, on large and small maps.
+    """Build a network with every layer type that has a kernel, except tables.
 
-    Nothing is added right before a batch norm, which takes it away: the gradient would be mere
-    rounding.
+    Maps are large and small. No bias precedes a batch norm, which would cancel it: its gradient
+    would consist of rounding errors.
     """
     return nn.Sequential(
         nn.Conv2d(2, 4, 3, padding=1, bias=False),
@@ -128,35 +128,35 @@ def on_cpu(*tensors: Tensor) -> bool:
     return all(tensor.device == CPU for tensor in tensors)
 
 
-# The simulation itself: a test on it is worth something only if it refuses what a GPU refuses.
+# The simulation itself, which must refuse what a GPU refuses.
 
 
 def test_the_simulated_gpu_refuses_operations_across_devices(gpu: torch.device) -> None:
-    here, there = torch.ones(3), torch.ones(3).to(gpu)
+    on_host, on_gpu = torch.ones(3), torch.ones(3).to(gpu)
     with pytest.raises(OnTwoDevices, match="add"):
-        here + there
+        on_host + on_gpu
     with pytest.raises(OnTwoDevices, match="addmm"):
-        nn.Linear(3, 2).to(gpu)(here[None])
+        nn.Linear(3, 2).to(gpu)(on_host[None])
     with pytest.raises(OnTwoDevices, match="index"):
-        here[torch.tensor([0]).to(gpu)]
+        on_host[torch.tensor([0]).to(gpu)]
     with pytest.raises(OnTwoDevices, match="numpy"):
-        there.numpy()
+        on_gpu.numpy()
     with pytest.raises(OnTwoDevices, match="generator"):
         torch.empty(3, device=gpu).normal_(generator=torch.Generator())
     with pytest.raises(OnTwoDevices, match="add"):
-        torch._foreach_add_([there], [here])
+        torch._foreach_add_([on_gpu], [on_host])
 
 
 def test_results_on_the_simulated_gpu_have_its_device(gpu: torch.device) -> None:
-    there = torch.ones(4, 4).to(gpu)
-    assert there.device == gpu
-    for made in (there[1:], there @ there, torch.zeros_like(there), there.new_zeros(2)):
-        assert made.device == gpu
+    on_gpu = torch.ones(4, 4).to(gpu)
+    assert on_gpu.device == gpu
+    for result in (on_gpu[1:], on_gpu @ on_gpu, torch.zeros_like(on_gpu), on_gpu.new_zeros(2)):
+        assert result.device == gpu
     assert torch.zeros(2, dtype=torch.float64, device=gpu).device == gpu
-    assert (there * 2 + torch.tensor(1.0)).device == gpu
-    assert there[torch.tensor([0, 2])].device == gpu
-    assert on_cpu(torch.ones(2), there.to("cpu"), there.to(CPU) + torch.ones(4))
-    assert torch.vmap(lambda row: row.sum())(there).device == gpu
+    assert (on_gpu * 2 + torch.tensor(1.0)).device == gpu
+    assert on_gpu[torch.tensor([0, 2])].device == gpu
+    assert on_cpu(torch.ones(2), on_gpu.to("cpu"), on_gpu.to(CPU) + torch.ones(4))
+    assert torch.vmap(lambda row: row.sum())(on_gpu).device == gpu
 
 
 # Training and measuring.
@@ -164,7 +164,7 @@ def test_results_on_the_simulated_gpu_have_its_device(gpu: torch.device) -> None
 
 @pytest.mark.parametrize(
     ("net", "optimizer"),
-    # Adam would make steps of equal length from the mere rounding in gradients before a norm.
+    # Adam would make steps of equal length from the rounding errors in gradients before a norm.
     [("dense", "sgd"), ("dense", "adam"), ("convolutional", "sgd"), ("tied", "adam")],
 )
 def test_training_on_a_gpu_uses_the_random_draws_of_a_cpu(
@@ -173,11 +173,11 @@ def test_training_on_a_gpu_uses_the_random_draws_of_a_cpu(
     start = model(NETS[net])
     how = LocalTraining(epochs=2, batch_size=3, momentum=0.5, optimizer=optimizer, lr=0.01)  # type: ignore[arg-type]
     data = samples()
-    there = train(start, data, how, UNDEFENDED, context(start, gpu))
-    here = train(start, data, how, UNDEFENDED, context(start, CPU))
-    assert on_cpu(*there.tensors().values())
-    for name, value in here.tensors().items():
-        torch.testing.assert_close(there.tensors()[name], value, rtol=1e-3, atol=2e-3)
+    gpu_model = train(start, data, how, UNDEFENDED, context(start, gpu))
+    cpu_model = train(start, data, how, UNDEFENDED, context(start, CPU))
+    assert on_cpu(*gpu_model.tensors().values())
+    for name, value in cpu_model.tensors().items():
+        torch.testing.assert_close(gpu_model.tensors()[name], value, rtol=1e-3, atol=2e-3)
 
 
 def test_dropout_on_a_gpu_is_repeatable(
@@ -194,7 +194,7 @@ def test_dropout_on_a_gpu_is_repeatable(
 
 
 class Recording(Defense):
-    """Notes where the tensors are that its hooks are given."""
+    """A defense that records the devices of the tensors that its hooks receive."""
 
     def __init__(self) -> None:
         self.places: dict[str, set[str]] = {}
@@ -215,9 +215,9 @@ class Recording(Defense):
         return super().loss(outputs, batch, context)
 
     def gradient(self, objective: Objective, batch: Batch, context: TrainingContext) -> Params:
-        found = super().gradient(objective, batch, context)
-        self._note("gradient", *found.values())
-        return found
+        gradient = super().gradient(objective, batch, context)
+        self._note("gradient", *gradient.values())
+        return gradient
 
     def after(self, start: Model, end: Model, context: TrainingContext) -> None:
         self._note("after", *start.params.values(), *end.params.values())
@@ -226,7 +226,7 @@ class Recording(Defense):
         return {"kept": torch.ones(2, device=GPU)}
 
 
-def test_hooks_of_defenses_are_given_tensors_on_the_device(gpu: torch.device, card: Card) -> None:
+def test_hooks_of_defenses_receive_tensors_on_the_device(gpu: torch.device, card: Card) -> None:
     defense, start = Recording(), model(dense)
     train(start, samples(), LocalTraining(batch_size=3), defense, context(start, gpu))
     during = {hook: {"cuda"} for hook in ("select", "batch", "loss", "gradient")}
@@ -237,9 +237,9 @@ def test_hooks_of_defenses_are_given_tensors_on_the_device(gpu: torch.device, ca
 @pytest.mark.parametrize("net", NETS)
 def test_outputs_are_returned_on_the_device_of_the_features(gpu: torch.device, net: str) -> None:
     start, data = model(NETS[net]), samples(300)
-    there = outputs_of(start, data.features, gpu)
-    assert on_cpu(there)
-    torch.testing.assert_close(there, outputs_of(start, data.features))
+    outputs = outputs_of(start, data.features, gpu)
+    assert on_cpu(outputs)
+    torch.testing.assert_close(outputs, outputs_of(start, data.features))
     assert outputs_of(start, data.features.to(gpu), gpu).device == gpu
     assert load_module(start, "evaluation", gpu) is not load_module(start, "evaluation")
 
@@ -265,12 +265,15 @@ def test_gradient_products_agree_on_gpu_and_cpu(
     gpu: torch.device, card: Card, build: Callable[[], nn.Module], data: Samples, clients: int
 ) -> None:
     base = model(build)
-    given = (base, updates_of(base, clients), data.features, data.labels)
-    there, here = gradient_products(*given, device=gpu), gradient_products(*given)
-    assert on_cpu(*there)
+    arguments = (base, updates_of(base, clients), data.features, data.labels)
+    gpu_products, cpu_products = (
+        gradient_products(*arguments, device=gpu),
+        gradient_products(*arguments),
+    )
+    assert on_cpu(*gpu_products)
     assert card.refused == []
-    for one, other in zip(there, here, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    for on_gpu, on_host in zip(gpu_products, cpu_products, strict=True):
+        torch.testing.assert_close(on_gpu, on_host, rtol=1e-4, atol=1e-4)
 
 
 def test_no_kernel_falls_back_to_a_slower_one_on_a_gpu(
@@ -296,11 +299,11 @@ federation = partial(
 
 
 def test_results_of_a_federation_on_a_gpu_are_on_the_cpu(gpu: torch.device) -> None:
-    there, here = list(federation(device=gpu)), list(federation(device=CPU))
-    for one, other in zip(there, here, strict=True):
-        for client, upload in one.uploads.items():
+    gpu_rounds, cpu_rounds = list(federation(device=gpu)), list(federation(device=CPU))
+    for gpu_round, cpu_round in zip(gpu_rounds, cpu_rounds, strict=True):
+        for client, upload in gpu_round.uploads.items():
             assert on_cpu(*upload.values.values())
-            assert same(upload.values, other.uploads[client].values)
+            assert same(upload.values, cpu_round.uploads[client].values)
 
 
 def test_defense_states_are_kept_on_the_cpu(gpu: torch.device, tmp_path: Path) -> None:
@@ -334,25 +337,25 @@ def test_a_study_on_a_gpu_has_the_results_of_a_cpu(
         attacks={}, figures={"planted_leak": True}, partition={"samples_per_client": 60}
     )
     with monkeypatch.context() as patched:
-        # A network is tried on a handful of samples before anything is trained, wherever that is.
+        # The check of a network before training uses the CPU on any device.
         patched.setattr("fedaudit.fl.simulate.refuse_unusable_model", lambda model, samples: None)
-        there = run_study(study, tmp_path / "gpu", device=gpu, workers=0)
+        gpu_record = run_study(study, tmp_path / "gpu", device=gpu, workers=0)
         reattack(tmp_path / "gpu", [], tmp_path / "again", device=gpu)
     for name in ("addmm", "mm"):
         assert card.ran["cuda"][name] > 0
         assert card.ran["cpu"][name] == 0
-    here = run_study(study, tmp_path / "cpu")
-    assert there.content_hash != here.content_hash
-    assert there.environment.device.startswith("Simulated (cuda), ")
-    assert len(there.findings) == len(here.findings)
-    for one, other in zip(there.findings, here.findings, strict=True):
-        assert one.value == pytest.approx(other.value, abs=1e-3)
+    cpu_record = run_study(study, tmp_path / "cpu")
+    assert gpu_record.content_hash != cpu_record.content_hash
+    assert gpu_record.environment.device.startswith("Simulated (cuda), ")
+    assert len(gpu_record.findings) == len(cpu_record.findings)
+    for gpu_estimate, cpu_estimate in zip(gpu_record.findings, cpu_record.findings, strict=True):
+        assert gpu_estimate.value == pytest.approx(cpu_estimate.value, abs=1e-3)
     with pytest.raises(BadInput, match="another type of device"):
         run_study(study, tmp_path / "gpu")
-    # What was measured on a GPU can be attacked without one.
-    again = reattack(tmp_path / "gpu", ["fedmia-1"], tmp_path / "once more")
-    kept = [f for f in there.findings if f.attack == "fedmia-1"]
-    assert [f.value for f in again.findings] == [f.value for f in kept]
+    # Signals that were measured on a GPU can be attacked without one.
+    reattacked = reattack(tmp_path / "gpu", ["fedmia-1"], tmp_path / "once more")
+    original = [f for f in gpu_record.findings if f.attack == "fedmia-1"]
+    assert [f.value for f in reattacked.findings] == [f.value for f in original]
 
 
 @pytest.mark.slow
@@ -377,9 +380,9 @@ REFUSED = {"mps": "double precision", "cuda:3": "no device 'cuda:3'; it has cpu,
 
 
 @pytest.mark.usefixtures("gpu")
-@pytest.mark.parametrize(("name", "said"), {**UNKNOWN, **REFUSED}.items())
-def test_a_missing_device_is_refused_with_the_existing_ones(name: str, said: str) -> None:
-    with pytest.raises(BadInput, match=said):
+@pytest.mark.parametrize(("name", "message"), {**UNKNOWN, **REFUSED}.items())
+def test_a_missing_device_is_refused_with_the_existing_ones(name: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
         device_named(name)
 
 
@@ -388,9 +391,9 @@ def test_the_command_line_refuses_a_missing_gpu(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert exit_code("demo", "--device", "cuda", "--out", tmp_path) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "no device 'cuda'; it has cpu" in said
+    stderr = capsys.readouterr().err
+    assert stderr.count("\n") == 1
+    assert "no device 'cuda'; it has cpu" in stderr
 
 
 def test_a_gpu_takes_one_worker(gpu: torch.device, tmp_path: Path) -> None:
@@ -405,7 +408,7 @@ def test_a_gpu_takes_one_worker(gpu: torch.device, tmp_path: Path) -> None:
             ask()
 
 
-# What a GPU is told.
+# Precision and memory of a GPU.
 
 
 def test_a_gpu_computes_in_full_precision_only_inside_the_context(gpu: torch.device) -> None:

@@ -117,17 +117,17 @@ def test_a_link_that_leads_out_of_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "own" / "out").symlink_to(tmp_path / "secret.txt")
     (tmp_path / "own" / "up").symlink_to("..")
     (tmp_path / "named").symlink_to("own")
-    own = tmp_path / "named"
+    folder = tmp_path / "named"
     for name in ("a.txt", "in"):
-        assert read_bytes(own / name, max_bytes=9, within=own) == b"a"
+        assert read_bytes(folder / name, max_bytes=9, within=folder) == b"a"
     for name in ("out", "up/secret.txt", "../secret.txt"):
         with pytest.raises(OSError, match="a link that points outside"):
-            read_bytes(own / name, max_bytes=9, within=own)
-    assert read_bytes(own / "out", max_bytes=9) == b"secret"
+            read_bytes(folder / name, max_bytes=9, within=folder)
+    assert read_bytes(folder / "out", max_bytes=9) == b"secret"
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"[]", "was not written by fedaudit"),
         (b"{", "cannot be read"),
@@ -137,24 +137,24 @@ def test_a_link_that_leads_out_of_a_folder_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_json_file_without_an_object_is_reported_as_damaged(
-    content: bytes, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    content: bytes, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "MAX_SETTINGS_BYTES", 200_000)
     (tmp_path / "a.json").write_bytes(content)
-    with pytest.raises(Damaged, match=said):
+    with pytest.raises(Damaged, match=message):
         read_object(tmp_path / "a.json")
 
 
 def test_only_old_partial_files_are_deleted(tmp_path: Path) -> None:
-    left, new = "record.json.0123abcd.partial", "study.json.ffffffff.partial"
+    stale, new = "record.json.0123abcd.partial", "study.json.ffffffff.partial"
     others = ["mine.partial", "record.json.0123ABCD.partial", "a.0123abcd.partial.txt", "a.json"]
     (tmp_path / "folder").mkdir()
-    for name in (left, new, *others, f"folder/{left}"):
+    for name in (stale, new, *others, f"folder/{stale}"):
         (tmp_path / name).write_text("x")
         os.utime(tmp_path / name, (1000, 3000 if name == new else 1000))
     delete_partial_files(tmp_path, before=2000.0)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([new, *others, "folder"])
-    assert (tmp_path / "folder" / left).exists()
+    assert (tmp_path / "folder" / stale).exists()
     delete_partial_files(tmp_path / "gone", before=2000.0)
 
 
@@ -167,7 +167,7 @@ def test_a_folder_that_is_a_link_is_not_written_through(tmp_path: Path) -> None:
             create_subfolder(tmp_path / "run", link, "more")
     assert not (tmp_path / "gone").exists()
     assert not any((tmp_path / "elsewhere").iterdir())
-    # The folder itself may be one: whoever named it knows where it is.
+    # The folder itself may be a link, since the caller named it.
     (tmp_path / "mine").symlink_to(tmp_path / "elsewhere")
     assert create_subfolder(tmp_path / "mine", "measured").is_dir()
 

@@ -40,7 +40,7 @@ def test_frozen_values_of_half_precision_and_without_axes_are_digested() -> None
         net.scale = nn.Parameter(torch.tensor(value, dtype=torch.bfloat16), requires_grad=False)
         return net
 
-    one, other = (
+    first, second = (
         frozen_digest([Architecture("net", partial(build, value))]) for value in (1.0, 2.0)
     )
-    assert one != other
+    assert first != second

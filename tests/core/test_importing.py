@@ -23,14 +23,14 @@ def same(update):
 
 @pytest.fixture
 def was_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file that a module leaves when it is imported."""
+    """Return the file that a module writes when it is imported."""
     (tmp_path / "strangers_module.py").write_text(STRANGERS)
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path / "was-run"
 
 
 def forgotten(ran: Path) -> None:
-    """The next import of the module runs it again, and is seen."""
+    """Forget the module, so that its next import runs it and writes the file."""
     sys.modules.pop("strangers_module", None)
     ran.unlink(missing_ok=True)
 
@@ -50,10 +50,10 @@ def test_attack_and_verify_run_code_of_a_folder_only_with_trust(
     ):
         forgotten(was_run)
         assert exit_code(*words) == 2
-        said = capsys.readouterr().err.split("fedaudit: ")[-1]
-        assert said.count("\n") == 1
-        assert "study.json names the filter 'strangers_module:same'" in said
-        assert "pass --trust" in said
+        message = capsys.readouterr().err.split("fedaudit: ")[-1]
+        assert message.count("\n") == 1
+        assert "study.json names the filter 'strangers_module:same'" in message
+        assert "pass --trust" in message
         assert not was_run.exists(), "it was imported"
         assert exit_code(*words, "--trust") == 0
         assert was_run.exists()
@@ -63,7 +63,7 @@ def test_attack_and_verify_run_code_of_a_folder_only_with_trust(
     assert not was_run.exists()
 
 
-def test_a_command_that_only_reads_imports_nothing_that_a_file_names() -> None:
+def test_commands_that_only_read_import_no_module_that_a_file_names() -> None:
     with code_named_in("a.json", trusted=False):
         with pytest.raises(BadInput, match=r"a.json names the model 'math:sqrt'"):
             import_callable("math:sqrt", "model")
@@ -84,6 +84,6 @@ def test_failing_imports_raise_in_one_sentence(
         'name = "x"\n[defense]\nname = "filter"\noptions.path = "failing_module:filter"\n'
     )
     assert exit_code("run", tmp_path / "study.toml", "--out", tmp_path / "out") == 2
-    said = capsys.readouterr().err
-    assert "'failing_module' cannot be imported, since it raises" in said
-    assert said.count("\n") == 1
+    stderr = capsys.readouterr().err
+    assert "'failing_module' cannot be imported, since it raises" in stderr
+    assert stderr.count("\n") == 1

@@ -32,12 +32,12 @@ def test_a_folder_lock_is_held_until_the_last_reference_is_deleted(
 
 
 def test_two_locks_are_taken_one_after_the_other(tmp_path: Path) -> None:
-    one, other = Lock(tmp_path), Lock(tmp_path)
-    assert one.acquire()
-    assert not other.acquire()
-    one.close()
-    assert other.acquire(wait=True)
-    other.close()
+    first, second = Lock(tmp_path), Lock(tmp_path)
+    assert first.acquire()
+    assert not second.acquire()
+    first.close()
+    assert second.acquire(wait=True)
+    second.close()
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_a_pipe_in_place_of_the_lock_file_is_refused_without_waiting(tmp_path: P
     os.mkfifo(tmp_path / LOCK_FILE)
     with pytest.raises(BadInput, match="cannot be used"):
         Lock(tmp_path)
-    # Also where somebody reads it, so that it could be opened.
+    # The same if a process reads the pipe, so that it could be opened.
     reader = os.open(tmp_path / LOCK_FILE, os.O_RDONLY | os.O_NONBLOCK)
     with pytest.raises(BadInput, match="not a regular file"):
         lock_folder(tmp_path)

@@ -26,15 +26,15 @@ def samples(value: float = SECRET) -> Samples:
 
 
 def test_no_representation_prints_samples_targets_or_ids() -> None:
-    held = samples()
-    audit = AuditSet(held, np.array([41414, 0, 1]), np.array([0, 0, 0]))
+    audited = samples()
+    audit = AuditSet(audited, np.array([41414, 0, 1]), np.array([0, 0, 0]))
     values = [
-        held,
+        audited,
         audit,
-        Assignment({0: held}, audit),
+        Assignment({0: audited}, audit),
         Split({0: np.array([91827])}, audit),
-        fa.Federation((held.features, held.targets), clients=2),
-        fa.Federation(held, clients=2),
+        fa.Federation((audited.features, audited.targets), clients=2),
+        fa.Federation(audited, clients=2),
     ]
     for value in values:
         for text in (repr(value), str(value), f"{value!r}"):
@@ -48,7 +48,7 @@ def test_identities_of_samples_depend_on_every_value() -> None:
     assert canonical_repr(samples()) == canonical_repr(samples())
 
 
-def test_print_options_of_a_notebook_change_no_repr_of() -> None:
+def test_print_options_of_a_notebook_do_not_change_canonical_representations() -> None:
     values = [torch.rand(4, dtype=torch.float64), np.array([1 / 3, -1e-9, np.nan]), np.arange(9)]
     usual = [canonical_repr(value) for value in values]
     try:

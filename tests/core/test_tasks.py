@@ -65,7 +65,7 @@ def test_padding_counts_in_no_tokens_loss() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "features", "targets", "said"),
+    ("name", "features", "targets", "message"),
     [
         ("classification", FOUR, torch.rand(4), "class indices from 0.*'regression'"),
         ("classification", FOUR, torch.tensor([0, 1, -1, 0]), "class indices from 0"),
@@ -79,9 +79,9 @@ def test_padding_counts_in_no_tokens_loss() -> None:
     ],
 )
 def test_targets_of_another_kind_are_refused_in_a_sentence(
-    name: str, features: Tensor, targets: Tensor, said: str
+    name: str, features: Tensor, targets: Tensor, message: str
 ) -> None:
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(BadInput, match=message):
         task_named(name, {}).targets(features, targets)
 
 
@@ -94,7 +94,7 @@ def test_invalid_tokens_raise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "outputs", "said"),
+    ("name", "outputs", "message"),
     [
         ("binary", torch.zeros(4, 2), "one logit per sample"),
         ("regression", torch.zeros(4, 2), r"shape \(4, 1\), got \(4, 2\)"),
@@ -103,20 +103,20 @@ def test_invalid_tokens_raise() -> None:
     ],
 )
 def test_outputs_of_another_kind_are_refused_in_a_sentence(
-    name: str, outputs: Tensor, said: str
+    name: str, outputs: Tensor, message: str
 ) -> None:
     task = task_named(name, {})
     tokens = torch.ones(4, 3, dtype=torch.int64)
-    given = {"regression": torch.rand(4), "binary": torch.zeros(4), "multi-label": FOUR}
-    targets = task.targets(tokens, given.get(name, torch.zeros(4)))
-    with pytest.raises(BadInput, match=said):
+    targets_by_task = {"regression": torch.rand(4), "binary": torch.zeros(4), "multi-label": FOUR}
+    targets = task.targets(tokens, targets_by_task.get(name, torch.zeros(4)))
+    with pytest.raises(BadInput, match=message):
         task.losses(task.extract_outputs(outputs), targets)
 
 
 def test_only_tensors_and_objects_with_logits_are_outputs() -> None:
     task, logits = task_named("classification", {}), torch.zeros(2, 3)
-    for found in (logits, SimpleNamespace(logits=logits), {"logits": logits}):
-        assert task.extract_outputs(found) is logits
+    for outputs in (logits, SimpleNamespace(logits=logits), {"logits": logits}):
+        assert task.extract_outputs(outputs) is logits
     with pytest.raises(BadInput, match=r"dictionary with 'logits', got a tuple"):
         task.extract_outputs((logits,))
 
@@ -130,35 +130,39 @@ def test_a_pickled_task_is_equal(name: str) -> None:
 
 def test_custom_losses_are_tasks_and_unknown_names_raise() -> None:
     task = task_named("torch.nn.functional:pairwise_distance", {"p": 1.0})
-    one, other = torch.zeros(2, 3), torch.ones(2, 3)
-    torch.testing.assert_close(task.losses(one, other), torch.full((2,), 3.0), atol=1e-4, rtol=0)
+    outputs, targets = torch.zeros(2, 3), torch.ones(2, 3)
+    torch.testing.assert_close(
+        task.losses(outputs, targets), torch.full((2,), 3.0), atol=1e-4, rtol=0
+    )
     assert task.readings == Reading.NOTHING
     with pytest.raises(BadInput, match="'regression'"):
         task_named("regresion", {})
 
 
 def test_missing_readings_of_a_task_are_listed() -> None:
-    said = missing_readings("the attack 'fta-c'", Reading.POSTERIOR, task_named("regression", {}))
-    assert said == (
+    message = missing_readings(
+        "the attack 'fta-c'", Reading.POSTERIOR, task_named("regression", {})
+    )
+    assert message == (
         "the attack 'fta-c' needs probabilities of classes, which the task 'regression' does not "
         "have"
     )
 
 
 def test_packed_inputs_are_unpacked_unchanged() -> None:
-    given = {
+    arrays = {
         "input_ids": torch.randint(0, 30_000, (5, 7)),
         "attention_mask": torch.ones(5, 7, dtype=torch.bool),
         "boxes": torch.rand(5, 2, 4),
     }
-    inputs, features = pack_inputs(given)
+    inputs, features = pack_inputs(arrays)
     assert features.shape == (5, 7 + 7 + 8)
     for name, value in inputs.unpack(features).items():
-        assert torch.equal(value, given[name].long() if name != "boxes" else given[name])
+        assert torch.equal(value, arrays[name].long() if name != "boxes" else arrays[name])
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("arrays", "message"),
     [
         ({}, "got none"),
         ({"a": torch.zeros(2, 1), "b": torch.zeros(3, 1)}, "a: 2, b: 3"),
@@ -166,9 +170,9 @@ def test_packed_inputs_are_unpacked_unchanged() -> None:
         ({"ids": torch.tensor([[1, 2]]), "k": torch.tensor(3)}, "'k' is a single number"),
     ],
 )
-def test_inputs_that_cannot_be_packed_are_refused(given: dict[str, Tensor], said: str) -> None:
-    with pytest.raises(BadInput, match=said):
-        pack_inputs(given)
+def test_inputs_that_cannot_be_packed_are_refused(arrays: dict[str, Tensor], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        pack_inputs(arrays)
 
 
 def test_operations_on_samples_keep_targets_labels_and_inputs() -> None:
@@ -188,16 +192,16 @@ def test_tokens_may_be_separate_targets_but_groups_are_not() -> None:
     task, tokens = task_named("next-token", {}), torch.tensor([[1, 2, 3], [4, 5, 6]])
     books = torch.tensor([0, 7])
     assert torch.equal(task.targets(tokens, books), tokens)
-    for own in (tokens * 2, (tokens * 2).float()):
-        assert torch.equal(task.targets(tokens, own), tokens * 2)
+    for separate_targets in (tokens * 2, (tokens * 2).float()):
+        assert torch.equal(task.targets(tokens, separate_targets), tokens * 2)
     with pytest.raises(BadInput, match="shifted by one position"):
         task.targets(tokens, torch.tensor([[2, 3, 0], [5, 6, 0]]))
 
 
 def test_tokens_are_the_first_of_several_inputs() -> None:
-    given = Samples({"input_ids": torch.tensor([[1, 2], [3, 4]]), "mask": torch.ones(2, 2)}, [0, 1])
-    taken = prepare_samples(given, task_named("next-token", {}))
-    assert taken.targets.tolist() == [[1, 2], [3, 4]]
+    data = Samples({"input_ids": torch.tensor([[1, 2], [3, 4]]), "mask": torch.ones(2, 2)}, [0, 1])
+    prepared = prepare_samples(data, task_named("next-token", {}))
+    assert prepared.targets.tolist() == [[1, 2], [3, 4]]
 
 
 def _detached(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -214,23 +218,23 @@ def _endless(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("loss", "said"),
+    ("loss", "message"),
     [
         (_detached, "no gradient with respect to the outputs"),
         (_centred, "depends on the other samples"),
         (_endless, "infinite or not a number for 3 of 3 samples before"),
     ],
 )
-def test_a_loss_that_mixes_samples_is_refused(loss: PerSampleLoss, said: str) -> None:
+def test_a_loss_that_mixes_samples_is_refused(loss: PerSampleLoss, message: str) -> None:
     net = Architecture("net", partial(nn.Linear, 3, 1), task=of_loss("own", loss))
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(BadInput, match=message):
         refuse_unusable_model(net.initial(0), Samples(torch.randn(4, 3), torch.zeros(4)))
 
 
 def test_non_finite_targets_of_a_custom_task_raise() -> None:
-    given = Samples(torch.zeros(2, 3), torch.tensor([0.0, float("nan")]))
+    data = Samples(torch.zeros(2, 3), torch.tensor([0.0, float("nan")]))
     with pytest.raises(BadInput, match="1 of 2 targets are infinite or not a number"):
-        prepare_samples(given, of_loss("own", _centred))
+        prepare_samples(data, of_loss("own", _centred))
 
 
 def test_lists_of_different_lengths_raise() -> None:
@@ -241,11 +245,11 @@ def test_lists_of_different_lengths_raise() -> None:
 def test_masked_tokens_are_excluded_from_the_loss() -> None:
     task, tokens = task_named("next-token", {"padding": 9}), torch.tensor([[1, 2, 3], [4, 5, 6]])
     mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
-    given = Samples({"input_ids": tokens, "attention_mask": mask}, [0, 1])
-    taken = prepare_samples(given, task)
-    assert taken.targets.tolist() == [[1, 2, 9], [4, 5, 6]]
-    assert taken.inputs is not None
-    assert torch.equal(taken.inputs.unpack(taken.features)["input_ids"], tokens)
+    data = Samples({"input_ids": tokens, "attention_mask": mask}, [0, 1])
+    prepared = prepare_samples(data, task)
+    assert prepared.targets.tolist() == [[1, 2, 9], [4, 5, 6]]
+    assert prepared.inputs is not None
+    assert torch.equal(prepared.inputs.unpack(prepared.features)["input_ids"], tokens)
     with pytest.raises(BadInput, match="1 of 2 sequences have no token to predict"):
         prepare_samples(
             Samples(

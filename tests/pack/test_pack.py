@@ -81,9 +81,9 @@ def rewritten(pack: Path, **changes: object) -> None:
 def resealed(pack: Path) -> None:
     """Recompute the hashes of the manifest, as a forger would after changing a file."""
     files = [
-        one.model_copy(update={"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()})
-        for one in manifest(pack).files
-        for data in [(pack / one.name).read_bytes()]
+        entry.model_copy(update={"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()})
+        for entry in manifest(pack).files
+        for data in [(pack / entry.name).read_bytes()]
     ]
     rewritten(pack, files=files)
 
@@ -95,9 +95,9 @@ def wrong(pack: Path, digest: str = "") -> str:
 
 
 def test_a_pack_verifies_and_matches_its_manifest(original: Path) -> None:
-    found = verify(original, digest=manifest(original).digest)
-    assert found.problems == []
-    assert len(found.checked) == 4
+    verification = verify(original, digest=manifest(original).digest)
+    assert verification.problems == []
+    assert len(verification.checked) == 4
     assert {path.name for path in original.iterdir()} == {
         "clauses.json",
         "gate.xml",
@@ -109,8 +109,8 @@ def test_a_pack_verifies_and_matches_its_manifest(original: Path) -> None:
         "summary.html",
         "verdict.json",
     }
-    for one in manifest(original).files:
-        assert hashlib.sha256((original / one.name).read_bytes()).hexdigest() == one.sha256
+    for entry in manifest(original).files:
+        assert hashlib.sha256((original / entry.name).read_bytes()).hexdigest() == entry.sha256
 
 
 @pytest.mark.parametrize("name", ["pack.zip", "pack.tar.gz", "PACK.HTML", "pack.json"])
@@ -146,14 +146,16 @@ def test_packing_is_deterministic(original: Path, tmp_path: Path) -> None:
 @given(data=st.data())
 def test_verify_reports_the_file_of_any_changed_byte(pack: Path, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(path.name for path in pack.iterdir())))
-    kept = (pack / name).read_bytes()
-    place = data.draw(st.integers(0, len(kept) - 1))
+    content = (pack / name).read_bytes()
+    place = data.draw(st.integers(0, len(content) - 1))
     mask = data.draw(st.integers(1, 255))
-    (pack / name).write_bytes(kept[:place] + bytes([kept[place] ^ mask]) + kept[place + 1 :])
+    (pack / name).write_bytes(
+        content[:place] + bytes([content[place] ^ mask]) + content[place + 1 :]
+    )
     try:
         assert name in wrong(pack)
     finally:
-        (pack / name).write_bytes(kept)
+        (pack / name).write_bytes(content)
 
 
 def pipe(path: Path) -> None:
@@ -163,7 +165,7 @@ def pipe(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["record.json", "report.html", "manifest.json"])
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda path: path.unlink(), "is missing"),
         (lambda path: path.write_bytes(path.read_bytes()[:-1]), ""),
@@ -182,19 +184,19 @@ def pipe(path: Path) -> None:
     ids=["missing", "cut", "longer", "empty", "folder", "pipe", "link"],
 )
 def test_verify_reports_missing_or_replaced_files(
-    pack: Path, name: str, change: Change, said: str
+    pack: Path, name: str, change: Change, message: str
 ) -> None:
     change(pack / name)
-    assert f"{name} {said}" in wrong(pack)
+    assert f"{name} {message}" in wrong(pack)
 
 
 def test_verify_reports_files_not_in_the_manifest(pack: Path) -> None:
     (pack / "samples.npz").write_bytes(b"x")
     (pack / "more").mkdir()
     (pack / ".hidden").write_bytes(b"x")
-    said = wrong(pack)
+    problems = wrong(pack)
     for name in ("samples.npz", "more", ".hidden"):
-        assert f"{name} is not in the manifest" in said
+        assert f"{name} is not in the manifest" in problems
 
 
 @pytest.mark.parametrize(
@@ -203,16 +205,16 @@ def test_verify_reports_files_not_in_the_manifest(pack: Path) -> None:
 def test_verify_never_opens_files_outside_the_pack(
     pack: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = [one.model_dump() for one in manifest(pack).files]
+    files = [entry.model_dump() for entry in manifest(pack).files]
     rewritten(pack, files=[*files[1:], {**files[0], "name": name}])
     opened: list[str] = []
     plain_open = Path.open
 
-    def told(path: Path, *words: object, **more: object) -> object:
+    def recording_open(path: Path, *words: object, **options: object) -> object:
         opened.append(str(path.resolve()))
-        return plain_open(path, *words, **more)  # type: ignore[call-overload]
+        return plain_open(path, *words, **options)  # type: ignore[call-overload]
 
-    monkeypatch.setattr(Path, "open", told)
+    monkeypatch.setattr(Path, "open", recording_open)
     assert "which is not a plain file name" in wrong(pack)
     assert all(Path(path).parent == pack.resolve() for path in opened)
 
@@ -231,9 +233,9 @@ def test_verify_detects_a_changed_policy_with_valid_hashes(pack: Path) -> None:
     text = (pack / "policy.toml").read_text()
     (pack / "policy.toml").write_text(text.replace("auc = 0.6", "auc = 0.49"))
     resealed(pack)
-    said = wrong(pack)
-    assert "verdict.json is not the verdict of the policy on the record" in said
-    assert "manifest.json has another outcome than record and policy" in said
+    problems = wrong(pack)
+    assert "verdict.json is not the verdict of the policy on the record" in problems
+    assert "manifest.json has another outcome than record and policy" in problems
 
 
 def test_verify_detects_a_changed_estimate_with_valid_hashes(pack: Path) -> None:
@@ -255,9 +257,9 @@ def test_verify_detects_changed_derived_files_with_valid_hashes(pack: Path, name
 
 def test_verify_detects_restored_samples_with_valid_hashes(pack: Path) -> None:
     packed = json.loads((pack / "record.json").read_text())
-    whole = json.loads((pack.parent / "pack" / "record.json").read_text())
+    untouched = json.loads((pack.parent / "pack" / "record.json").read_text())
     packed["exposed"] = [e.model_dump() for e in record(strengths=(1.0,)).exposed[:1]]
-    assert "exposed" not in whole
+    assert "exposed" not in untouched
     write_with_digest(packed, pack / "record.json")
     resealed(pack)
     assert "record.json shows samples or groups" in wrong(pack)
@@ -330,11 +332,11 @@ def test_packing_can_be_repeated_after_a_full_disk(
     original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = (original.parent / "record.json", original.parent / "policy.toml", tmp_path / "pack")
-    left = [3]
+    remaining_writes = [3]
 
     def full(path: Path, text: str) -> None:
-        left[0] -= 1
-        if not left[0]:
+        remaining_writes[0] -= 1
+        if not remaining_writes[0]:
             raise BadInput(f"{path} could not be written; free some space, then start again")
         write_whole(path, text)
 
@@ -385,9 +387,9 @@ def test_concurrent_packing_into_one_folder_lets_one_process_succeed(
         return ""
 
     with ThreadPoolExecutor(2) as pool:
-        (made,) = filter(None, pool.map(done, [files[1], other]))
+        (policy_name,) = filter(None, pool.map(done, [files[1], other]))
     assert verify(files[2]).problems == []
-    assert manifest(files[2]).policy == made
+    assert manifest(files[2]).policy == policy_name
 
 
 def test_packing_into_a_locked_folder_raises(original: Path, tmp_path: Path) -> None:
@@ -400,7 +402,7 @@ def test_packing_into_a_locked_folder_raises(original: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("beside", ["mine.txt", "manifest.json"])
-def test_an_unfinished_pack_beside_other_files_is_not_replaced(
+def test_an_unfinished_pack_next_to_other_files_is_not_replaced(
     beside: str, original: Path, tmp_path: Path
 ) -> None:
     pack = tmp_path / "pack"
@@ -463,7 +465,7 @@ def test_exit_codes_of_pack_and_verify(
 
 
 def keys(folder: Path, name: str) -> tuple[Path, Path]:
-    """A private and a public key as openssl makes them."""
+    """Generate a private and a public key with openssl."""
     private, public = folder / f"{name}.pem", folder / f"{name}-public.pem"
     make = ["openssl", "genpkey", "-algorithm", "ed25519", "-out", str(private)]
     subprocess.run(make, check=True, capture_output=True)
@@ -539,7 +541,7 @@ def test_signatures_without_their_package_are_refused(
         verify(pack, signer=tmp_path / "key.pem")
 
 
-def test_verify_rejects_a_foreign_report_whatever_its_stated_version(
+def test_verify_rejects_a_foreign_report_of_any_stated_version(
     pack: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (pack / "report.html").write_text("<script>alert(1)</script>")
@@ -579,19 +581,19 @@ def test_verify_detects_suppressed_counts_that_contradict_the_record(tmp_path: P
     pack = packed(full.model_copy(update={"clients": [few]}), tmp_path)
     assert verify(pack).problems == []
     rewritten(pack, suppressed=dict.fromkeys(manifest(pack).suppressed, 0))
-    said = wrong(pack)
-    assert "0 histograms were suppressed, but record.json implies at least 1" in said
-    assert "0 clients were suppressed, but record.json implies at least 1" in said
+    problems = wrong(pack)
+    assert "0 histograms were suppressed, but record.json implies at least 1" in problems
+    assert "0 clients were suppressed, but record.json implies at least 1" in problems
 
 
 def test_verify_lists_unverifiable_suppressed_counts_as_unchecked(pack: Path) -> None:
     counts = manifest(pack).suppressed
     rewritten(pack, suppressed={**counts, "exposed": 0, "usage": 99})
-    found = verify(pack)
-    assert found.problems == []
+    verification = verify(pack)
+    assert verification.problems == []
     listed = ", ".join(sorted(counts.keys() - {"findings"}))
     text = f"the numbers of suppressed {listed} in manifest.json"
-    assert any(text in said for said in found.unchecked)
+    assert any(text in note for note in verification.unchecked)
 
 
 def test_verify_lists_the_environment_as_unchecked(pack: Path) -> None:
@@ -607,16 +609,16 @@ def test_verify_lists_the_environment_as_unchecked(pack: Path) -> None:
 def test_verify_rejects_suppression_of_large_groups(tmp_path: Path) -> None:
     gone = {"value": None, "low": None, "high": None}
     hidden = auc(0.8, 0.9, **gone, note="suppressed: fewer than 10 samples on a side")
-    said = wrong(packed(record_of(hidden, bound(0.1)), tmp_path))
-    assert "marks figures as suppressed that have at least 10 members and non-members" in said
+    problems = wrong(packed(record_of(hidden, bound(0.1)), tmp_path))
+    assert "marks figures as suppressed that have at least 10 members and non-members" in problems
 
 
 def test_verify_detects_settings_that_recorders_never_write(tmp_path: Path) -> None:
     settings = {"name": "x", "recording": {"name": "x"}, "figures": {}}
     watched = record_of(auc(0.48, 0.52), bound(0.1), watched=True, config=settings)
     assert verify(packed(watched, tmp_path)).problems == []
-    more = {**settings, "data": {"name": "a bank"}, "recording": {"name": "x", "epochs": 3}}
-    write_record(watched.model_copy(update={"config": more}), tmp_path / "record.json")
+    extended = {**settings, "data": {"name": "a bank"}, "recording": {"name": "x", "epochs": 3}}
+    write_record(watched.model_copy(update={"config": extended}), tmp_path / "record.json")
     write_pack(tmp_path / "record.json", tmp_path / "policy.toml", tmp_path / "other")
     assert "settings that no recorder writes: data, recording.epochs" in wrong(tmp_path / "other")
 

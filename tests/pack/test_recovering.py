@@ -2,8 +2,8 @@
 
 An AUC is a share of pairs of a member and a non-member that are in order. The pairs are counted by
 target, seed, class of both and source of the non-member: these counts are the unknowns of a linear
-system, and each figure is one known sum of them. A suppressed figure can be recovered if it is a
-combination of figures that are shown, numbers of samples being known.
+system, and each figure is a known sum of them. A suppressed figure can be recovered if it is a
+combination of visible figures, since numbers of samples are known.
 """
 
 from collections.abc import Iterator, Mapping
@@ -54,16 +54,16 @@ def figure(
     sources: tuple[int, ...],
     *,
     classes: tuple[int, ...] = (),
-    **at: object,
+    **fields: object,
 ) -> Iterator[Figure]:
-    """A figure over some pairs, if there are any; within classes if these are given."""
+    """Yield the figure over some pairs, if there are any, optionally within classes."""
     weights = np.zeros(len(PAIRS))
     for seed in seeds:
         mine = np.zeros(len(PAIRS))
-        for place, (target, other_seed, one, other, source) in enumerate(PAIRS):
-            counts = not classes or (one == other and one in classes)
+        for place, (target, other_seed, member_class, other_class, source) in enumerate(PAIRS):
+            counts = not classes or (member_class == other_class and member_class in classes)
             if target in targets and seed == other_seed and source in sources and counts:
-                mine[place] = audited.pairs(target, one, other, source)
+                mine[place] = audited.pairs(target, member_class, other_class, source)
         if not mine.any():
             return
         # Mean over seeds of shares of pairs in order; unknowns are shares of each kind.
@@ -71,12 +71,12 @@ def figure(
     members, others = [], []
     for target, label in product(targets, classes or CLASSES):
         within = (label,) if classes else tuple(CLASSES)
-        there = [source for source in sources if source != target]
-        # Samples that are in no pair are behind no figure.
-        if any(audited.counts[source, other] for source in there for other in within):
+        other_sources = [source for source in sources if source != target]
+        # Samples in no pair contribute to no figure.
+        if any(audited.counts[source, other] for source in other_sources for other in within):
             members.append(audited.counts[target, label])
         if any(audited.counts[target, other] for other in within):
-            others += [audited.counts[source, label] for source in there]
+            others += [audited.counts[source, label] for source in other_sources]
     yield Figure(
         Estimate(
             attack="fedmia-2",
@@ -88,7 +88,7 @@ def figure(
             n_nonmembers=sum(others) * len(seeds),
             target=targets[0] if len(targets) == 1 else None,
             seed=seeds[0] if len(seeds) == 1 else None,
-            **at,  # type: ignore[arg-type]
+            **fields,  # type: ignore[arg-type]
         ),
         weights,
     )
@@ -98,7 +98,7 @@ CONTRASTS = {"mixed": SOURCES, "unseen": (UNSEEN,), "other_client": tuple(CLIENT
 
 
 def figures(audited: Audited, targets: tuple[int, ...]) -> Iterator[Figure]:
-    """All figures of one attack: by contrast, group and seed, and over clients and seeds."""
+    """Yield all figures of one attack: by contrast, group and seed, over clients and seeds."""
     for seeds in ((1,), (2,), SEEDS):
         for contrast, sources in CONTRASTS.items():
             for target in targets:
@@ -141,31 +141,38 @@ def figures(audited: Audited, targets: tuple[int, ...]) -> Iterator[Figure]:
                         )
 
 
-def key(one: Estimate) -> tuple[object, ...]:
-    return (one.by, one.group, one.within, one.contrast, one.target, one.seed)
+def key(estimate: Estimate) -> tuple[object, ...]:
+    return (
+        estimate.by,
+        estimate.group,
+        estimate.within,
+        estimate.contrast,
+        estimate.target,
+        estimate.seed,
+    )
 
 
-def recovered(given: list[Figure], left: Record) -> list[Estimate]:
-    """Figures that are gone and that those which are left determine."""
-    shown = {key(one) for one in left.estimates if one.value is not None}
-    rows = [one.weights for one in given if key(one.estimate) in shown]
-    found = []
-    known = np.array(rows).T if rows else np.zeros((len(PAIRS), 0))
-    for one in given:
-        if key(one.estimate) in shown:
+def recovered(complete: list[Figure], packed_record: Record) -> list[Estimate]:
+    """Return the suppressed figures that the visible ones determine."""
+    visible = {key(estimate) for estimate in packed_record.estimates if estimate.value is not None}
+    rows = [row.weights for row in complete if key(row.estimate) in visible]
+    determined = []
+    visible_weights = np.array(rows).T if rows else np.zeros((len(PAIRS), 0))
+    for row in complete:
+        if key(row.estimate) in visible:
             continue
-        solved, *_ = np.linalg.lstsq(known, one.weights, rcond=None)
-        if np.abs(known @ solved - one.weights).max() < 1e-9:
-            found.append(one.estimate)
-    return found
+        solved, *_ = np.linalg.lstsq(visible_weights, row.weights, rcond=None)
+        if np.abs(visible_weights @ solved - row.weights).max() < 1e-9:
+            determined.append(row.estimate)
+    return determined
 
 
 def packed(audited: Audited, targets: tuple[int, ...]) -> tuple[list[Figure], Record]:
-    given = list(figures(audited, targets))
-    whole = FULL.model_copy(
-        update={"estimates": [one.estimate for one in given], "curves": [], "controls": []}
+    complete = list(figures(audited, targets))
+    full_record = FULL.model_copy(
+        update={"estimates": [row.estimate for row in complete], "curves": [], "controls": []}
     )
-    return given, suppressed(whole, SMALLEST).record
+    return complete, suppressed(full_record, SMALLEST).record
 
 
 def audit(*counts: int) -> Audited:
@@ -187,24 +194,26 @@ SIZES = st.sampled_from([1, 4, 5, 6, 9, 10, 11, 20, 40])
 @example(audited=FEW_OF_ONE_CLIENT, targets=(0, 1, 2))
 @example(audited=FEW_UNSEEN, targets=(0, 1, 2))
 @example(audited=FEW_OF_ONE_CLASS, targets=(0, 1))
-def test_no_suppressed_figure_follows_from_those_that_are_shown(
+def test_no_suppressed_figure_follows_from_visible_ones(
     audited: Audited, targets: tuple[int, ...]
 ) -> None:
-    given, left = packed(audited, targets)
-    assert [key(one) for one in recovered(given, left)] == []
-    again = suppressed(left, SMALLEST)
-    assert again.record == left
-    assert not any(again.counts.values())
+    complete, packed_record = packed(audited, targets)
+    assert [key(estimate) for estimate in recovered(complete, packed_record)] == []
+    repeated = suppressed(packed_record, SMALLEST)
+    assert repeated.record == packed_record
+    assert not any(repeated.counts.values())
 
 
-def test_large_groups_are_all_shown() -> None:
-    given, left = packed(audit(*[20] * 8), (0, 1, 2))
-    assert len(left.estimates) == len(given)
-    assert all(one.value is not None for one in left.estimates)
+def test_large_groups_are_not_suppressed() -> None:
+    complete, packed_record = packed(audit(*[20] * 8), (0, 1, 2))
+    assert len(packed_record.estimates) == len(complete)
+    assert all(estimate.value is not None for estimate in packed_record.estimates)
 
 
-def test_small_clients_are_shown_together() -> None:
-    _, left = packed(audit(20, 20, 4, 4, 4, 4, 4, 4), (0, 1, 2))
-    pooled = [one for one in left.estimates if one.target is None]
-    assert {one.contrast for one in pooled if one.value is not None} >= {"unseen"}
-    assert all(one.value is None for one in left.findings if one.target is not None)
+def test_small_clients_are_shown_only_together() -> None:
+    _, packed_record = packed(audit(20, 20, 4, 4, 4, 4, 4, 4), (0, 1, 2))
+    pooled = [estimate for estimate in packed_record.estimates if estimate.target is None]
+    assert {estimate.contrast for estimate in pooled if estimate.value is not None} >= {"unseen"}
+    assert all(
+        estimate.value is None for estimate in packed_record.findings if estimate.target is not None
+    )

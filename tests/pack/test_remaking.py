@@ -63,7 +63,7 @@ def test_the_record_of_another_run_has_another_hash(
 
 
 def forged(pack: Path, run: Path, change: Callable[[Json], None], policy: Path) -> Path:
-    """A pack that was made around a record with other figures, as its own command makes it."""
+    """Write a pack of a record with changed figures by the command that packs records."""
     record = json.loads((run / "record.json").read_text())
     change(record)
     write_with_digest(record, pack.parent / "forged.json")
@@ -92,7 +92,7 @@ def fitted_better(record: Json) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (harmless, "estimates of the record are not what the run gives, such as that of "),
         (passed, "controls of the record are not what the run gives"),
@@ -102,7 +102,7 @@ def fitted_better(record: Json) -> None:
 )
 def test_a_recording_reveals_a_record_forged_before_packing(
     change: Callable[[Json], None],
-    said: str,
+    message: str,
     run: Path,
     pack: Path,
     capsys: pytest.CaptureFixture[str],
@@ -112,7 +112,7 @@ def test_a_recording_reveals_a_record_forged_before_packing(
     capsys.readouterr()
     assert verified(false, "--recording", run) == 1
     out = " ".join(capsys.readouterr().out.split())
-    assert said in out
+    assert message in out
     assert "the pack is not sound" in out
 
 
@@ -129,7 +129,7 @@ def versions(record: Json) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (commit, "commit is 'beef' instead of"),
         (device, "device is 'H100' instead of"),
@@ -137,23 +137,25 @@ def versions(record: Json) -> None:
     ],
 )
 def test_the_environment_is_compared_with_the_record_in_the_folder(
-    change: Callable[[Json], None], said: str, run: Path, pack: Path
+    change: Callable[[Json], None], message: str, run: Path, pack: Path
 ) -> None:
     false = forged(pack, run, change, pack.parent / "policy.toml")
-    assert any(said in problem for problem in compare_with_run(verify(false), run).problems)
+    assert any(message in problem for problem in compare_with_run(verify(false), run).problems)
 
 
 def test_a_different_start_time_is_reported(run: Path, pack: Path) -> None:
     def earlier(record: Json) -> None:
         record["environment"]["started"] = "1999-01-01"
 
-    found = compare_with_run(verify(forged(pack, run, earlier, pack.parent / "policy.toml")), run)
-    assert found.problems == []
-    said = next(one for one in found.unchecked if "started 1999-01-01" in one)
-    assert "the record in the folder was made at another time" in said
+    comparison = compare_with_run(
+        verify(forged(pack, run, earlier, pack.parent / "policy.toml")), run
+    )
+    assert comparison.problems == []
+    note = next(text for text in comparison.unchecked if "started 1999-01-01" in text)
+    assert "the record in the folder was made at another time" in note
 
 
-def test_counts_that_were_forged_are_found_by_the_recording(
+def test_the_recording_reveals_forged_counts(
     run: Path, pack: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifest = Manifest.model_validate_json((pack / "manifest.json").read_text())
@@ -194,11 +196,11 @@ def many_clients(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_verification_does_not_depend_on_reading_order(many_clients: Path, tmp_path: Path) -> None:
     (tmp_path / "policy.toml").write_text(POLICY)
     write_pack(many_clients / "record.json", tmp_path / "policy.toml", tmp_path / "pack")
-    found = verify(tmp_path / "pack")
+    verification = verify(tmp_path / "pack")
     for seed in range(8):
         with pytest.MonkeyPatch.context() as patch:
             shuffle_readers(patch, seed)
-            assert compare_with_run(found, many_clients).problems == []
+            assert compare_with_run(verification, many_clients).problems == []
 
 
 def test_sentences_of_a_record_of_another_version_are_not_compared(
@@ -229,7 +231,7 @@ def test_sentences_of_a_record_of_another_version_are_not_compared(
         (without_a_note, 1),
     ):
         changed = forged(pack, run, change, policy)
-        # The record in the folder states the versions, and is compared with the pack.
+        # The record in the folder states the versions and is compared with the pack.
         folder = pack.parent / change.__name__
         shutil.copytree(run, folder)
         shutil.copy(pack.parent / "forged.json", folder / "record.json")

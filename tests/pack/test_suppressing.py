@@ -14,19 +14,19 @@ FULL = record(strengths=(1.5, 1.0), seeds=(1,), defenses=(("none", 1.0),))
 
 
 def reread(record: Record) -> Record:
-    """As it is read from a file, with all that a record must hold to."""
+    """Validate a record as if it was read from a file."""
     return Record.model_validate_json(record.model_dump_json())
 
 
 def test_packs_remove_exposed_samples_and_histograms() -> None:
-    given, counts = suppressed(FULL)
+    packed, counts = suppressed(FULL)
     assert FULL.exposed
     assert FULL.histograms
-    assert not given.exposed
-    assert not given.histograms
+    assert not packed.exposed
+    assert not packed.histograms
     assert counts["exposed"] == len(FULL.exposed)
-    assert given.findings == FULL.findings
-    assert given.content_hash == FULL.content_hash
+    assert packed.findings == FULL.findings
+    assert packed.content_hash == FULL.content_hash
 
 
 def test_groups_below_the_minimum_size_are_suppressed() -> None:
@@ -41,8 +41,8 @@ def test_groups_below_the_minimum_size_are_suppressed() -> None:
         first.model_copy(update={"n_members": n, "n_nonmembers": m, "group": f"{n},{m}"})
         for n, m in sizes
     ]
-    given, counts = suppressed(FULL.model_copy(update={"estimates": [*estimate, *rows]}), 10)
-    assert [row.group for row in given.groups] == ["100,100"]
+    packed, counts = suppressed(FULL.model_copy(update={"estimates": [*estimate, *rows]}), 10)
+    assert [row.group for row in packed.groups] == ["100,100"]
     assert counts["groups"] == 2
 
 
@@ -52,11 +52,11 @@ def test_estimates_on_few_samples_lose_value_and_curve() -> None:
         update={"attack": "fedmia-1", "contrast": "unseen", "seed": 1}
     )
     other = curve.model_copy(update={"attack": "fedmia-2"})
-    given, counts = suppressed(record_of(few, tpr(20), curves=[curve, other]))
-    assert (given.findings[0].value, given.findings[0].high) == (None, None)
-    assert given.findings[0].note == "suppressed: fewer than 10 samples on a side"
-    assert given.findings[1] == tpr(20)
-    assert given.curves == [other]
+    packed, counts = suppressed(record_of(few, tpr(20), curves=[curve, other]))
+    assert (packed.findings[0].value, packed.findings[0].high) == (None, None)
+    assert packed.findings[0].note == "suppressed: fewer than 10 samples on a side"
+    assert packed.findings[1] == tpr(20)
+    assert packed.curves == [other]
     assert counts["findings"] == counts["curves"] == 1
 
 
@@ -72,8 +72,8 @@ def test_small_classes_and_small_clients_are_suppressed() -> None:
         ClientRow(client=1, samples=100, audited=20, class_counts=[100, 0]),
         ClientRow(client=2, samples=9, audited=1, class_counts=[9, 0]),
     ]
-    given = suppressed(FULL.model_copy(update={"clients": rows})).record
-    assert [(row.client, row.class_counts) for row in given.clients] == [(0, []), (1, [100, 0])]
+    packed = suppressed(FULL.model_copy(update={"clients": rows})).record
+    assert [(row.client, row.class_counts) for row in packed.clients] == [(0, []), (1, [100, 0])]
 
 
 def test_small_counts_of_audited_samples_are_suppressed() -> None:
@@ -81,25 +81,25 @@ def test_small_counts_of_audited_samples_are_suppressed() -> None:
         ClientRow(client=n, samples=100, audited=audited, class_counts=[100])
         for n, audited in enumerate((0, 9, 10, 30))
     ]
-    given = suppressed(FULL.model_copy(update={"clients": rows}), 10)
-    # The client with 10 too: the number over all clients is known, and 9 would follow from it.
-    assert [row.audited for row in given.record.clients] == [0, None, None, 30]
-    assert suppressed(given.record, 10).record == given.record
+    result = suppressed(FULL.model_copy(update={"clients": rows}), 10)
+    # The total over clients is known, so a visible 10 would reveal the 9.
+    assert [row.audited for row in result.record.clients] == [0, None, None, 30]
+    assert suppressed(result.record, 10).record == result.record
 
 
 def test_sample_aucs_of_few_people_are_suppressed() -> None:
     def on(unit: str, members: int, seed: int) -> Estimate:
-        given = auc(0.4, 0.9, n_members=members, attack="rmia", seed=seed)
-        return given.model_copy(update={"unit": unit})
+        estimate = auc(0.4, 0.9, n_members=members, attack="rmia", seed=seed)
+        return estimate.model_copy(update={"unit": unit})
 
     people, few = on("person", 40, 1), on("person", 9, 2)
     samples = [on("sample", 900, 1), on("sample", 500, 2)]
-    given = suppressed(record_of(people, few, *samples), 10).record
-    assert given.unit == "person"
-    assert given.findings[0] == people
-    assert given.findings[1].value is None
-    assert given.of_single_samples == samples[:1]
-    assert reread(given) == given
+    packed = suppressed(record_of(people, few, *samples), 10).record
+    assert packed.unit == "person"
+    assert packed.findings[0] == people
+    assert packed.findings[1].value is None
+    assert packed.of_single_samples == samples[:1]
+    assert reread(packed) == packed
 
 
 def test_summaries_of_other_clients_follow_the_smallest_one() -> None:
@@ -108,9 +108,9 @@ def test_summaries_of_other_clients_follow_the_smallest_one() -> None:
     )
     large = FULL.model_copy(update={"other_clients": others})
     assert suppressed(large, 9).record.other_clients == others
-    given = suppressed(large, 10)
-    assert given.record.other_clients == others.model_copy(update={"class_counts": []})
-    assert given.counts["clients"] == suppressed(FULL, 10).counts["clients"] + 1
+    result = suppressed(large, 10)
+    assert result.record.other_clients == others.model_copy(update={"class_counts": []})
+    assert result.counts["clients"] == suppressed(FULL, 10).counts["clients"] + 1
     assert suppressed(large, 13).record.other_clients is None
 
 
@@ -120,26 +120,26 @@ def test_source_results_on_few_samples_are_suppressed() -> None:
         ClassSuccess(label=1, samples=11, right=1),
         ClassSuccess(label=2, samples=100, right=1),
     ]
-    one = with_sources(source("sia", classes=classes))
-    given = suppressed(one, 10).record
-    # The class of 11 too: samples and answers over all classes are known.
-    assert [row.label for row in given.sources[0].classes] == [2]
-    none = suppressed(one, 13).record  # 120 samples of 10 clients are 12 of each
-    assert none.sources == []
-    assert none.where(topic="source") == []
-    assert reread(none) == none
+    sourced = with_sources(source("sia", classes=classes))
+    packed = suppressed(sourced, 10).record
+    # The totals over classes are known, so the class with 11 would reveal the one with 9.
+    assert [row.label for row in packed.sources[0].classes] == [2]
+    emptied = suppressed(sourced, 13).record  # 120 samples of 10 clients, 12 per client
+    assert emptied.sources == []
+    assert emptied.where(topic="source") == []
+    assert reread(emptied) == emptied
 
 
 @settings(max_examples=20)
 @given(st.integers(0, 150))
 def test_suppression_is_idempotent_and_gives_a_valid_record(smallest: int) -> None:
-    one = with_sources(source("sia"))
-    estimates = [*FULL.estimates, *one.where(topic="source")]
-    whole = FULL.model_copy(update={"sources": one.sources, "estimates": estimates})
-    once = suppressed(whole, smallest).record
-    again = suppressed(once, smallest)
-    assert again.record == once
-    assert not any(again.counts.values())
+    sourced = with_sources(source("sia"))
+    estimates = [*FULL.estimates, *sourced.where(topic="source")]
+    full = FULL.model_copy(update={"sources": sourced.sources, "estimates": estimates})
+    once = suppressed(full, smallest).record
+    repeated = suppressed(once, smallest)
+    assert repeated.record == once
+    assert not any(repeated.counts.values())
     assert reread(once) == once
 
 
@@ -148,22 +148,22 @@ def test_restored_curves_of_suppressed_estimates_are_detected() -> None:
     curve = FULL.curves[0].model_copy(
         update={"attack": "fedmia-1", "contrast": "unseen", "seed": 1}
     )
-    given = suppressed(record_of(few, curves=[curve])).record
-    assert suppressed(given.model_copy(update={"curves": [curve]})).counts["curves"] == 1
+    packed = suppressed(record_of(few, curves=[curve])).record
+    assert suppressed(packed.model_copy(update={"curves": [curve]})).counts["curves"] == 1
 
 
 def test_sizes_of_small_clients_are_removed_from_settings() -> None:
     config: dict[str, object] = {"name": "x", "recording": {"sizes": {"0": 100, "1": 9}}}
-    given = suppressed(FULL.model_copy(update={"config": config}), 10).record
-    assert given.config["recording"] == {"sizes": {"0": 100}}
+    packed = suppressed(FULL.model_copy(update={"config": config}), 10).record
+    assert packed.config["recording"] == {"sizes": {"0": 100}}
 
 
 def test_limits_that_reveal_a_suppressed_estimate_are_removed() -> None:
     further = Interval(low=0.5, high=0.9, method="t")
     few = auc(0.4, 0.9, n_members=9, seed=None)
     few = few.model_copy(update={"further": further, "labels_alone": 0.7})
-    (given,) = suppressed(record_of(few), 10).record.findings
-    assert (given.further, given.labels_alone, given.tests) == (None, None, [])
+    (estimate,) = suppressed(record_of(few), 10).record.findings
+    assert (estimate.further, estimate.labels_alone, estimate.tests) == (None, None, [])
 
 
 def test_estimates_that_reveal_a_suppressed_one_are_suppressed() -> None:
@@ -173,20 +173,20 @@ def test_estimates_that_reveal_a_suppressed_one_are_suppressed() -> None:
         for contrast, n in sizes.items()
         for seed in (1, 2)
     ]
-    given = suppressed(record_of(*figures), 10).record
-    assert {estimate.contrast for estimate in given.findings if estimate.value is not None} == {
+    packed = suppressed(record_of(*figures), 10).record
+    assert {estimate.contrast for estimate in packed.findings if estimate.value is not None} == {
         "unseen"
     }
-    assert wrongly_suppressed(given, 10) == []
-    blank = {"value": None, "low": None, "high": None, "note": given.findings[-1].note}
-    false = [estimate.model_copy(update=blank) for estimate in given.findings]
-    assert len(wrongly_suppressed(given.model_copy(update={"estimates": false}), 10)) == 4
+    assert wrongly_suppressed(packed, 10) == []
+    blank = {"value": None, "low": None, "high": None, "note": packed.findings[-1].note}
+    false = [estimate.model_copy(update=blank) for estimate in packed.findings]
+    assert len(wrongly_suppressed(packed.model_copy(update={"estimates": false}), 10)) == 4
 
 
 def test_means_over_a_suppressed_run_are_suppressed() -> None:
     runs = [auc(0.4, 0.9, n_members=n, seed=seed) for seed, n in ((1, 9), (2, 40), (None, 49))]
-    given = suppressed(record_of(*runs), 10).record
-    assert [estimate.seed for estimate in given.findings if estimate.value is not None] == [2]
+    packed = suppressed(record_of(*runs), 10).record
+    assert [estimate.seed for estimate in packed.findings if estimate.value is not None] == [2]
 
 
 def test_controls_on_small_clients_keep_only_their_outcome() -> None:
@@ -202,10 +202,10 @@ def test_controls_on_small_clients_keep_only_their_outcome() -> None:
         note="measured 0.88 on 9 audited members",
     )
     other = about.model_copy(update={"target": (few.target or 0) + 1})
-    given, counts = suppressed(record_of(few, controls=[about, other]))
-    assert given.controls == [
+    packed, counts = suppressed(record_of(few, controls=[about, other]))
+    assert packed.controls == [
         about.model_copy(update={"value": None, "note": "suppressed: fewer than 10 samples"}),
         other,
     ]
     assert counts["controls"] == 1
-    assert suppressed(given).record == given
+    assert suppressed(packed).record == packed

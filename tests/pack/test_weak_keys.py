@@ -14,20 +14,20 @@ pytest.importorskip("cryptography")
 P = 2**255 - 19
 D = -121665 * pow(121666, -1, P) % P
 PREFIX = bytes.fromhex("302a300506032b6570032100")
-"""Of a public key of Ed25519 in DER."""
+"""DER prefix of an Ed25519 public key."""
 
 Point = tuple[int, int]
 
 
-def added(one: Point, other: Point) -> Point:
-    """The sum of two points by the law of the curve (RFC 8032, section 5.1.4)."""
-    (a, b), (c, d) = one, other
+def added(point: Point, other: Point) -> Point:
+    """Add two points by the addition law of the curve (RFC 8032, section 5.1.4)."""
+    (a, b), (c, d) = point, other
     k = D * a * b * c * d
     return (a * d + c * b) * pow(1 + k, -1, P) % P, (b * d + a * c) * pow(1 - k, -1, P) % P
 
 
 def small_points() -> list[Point]:
-    """All multiples of a point of order eight: what a point times the group's order leaves."""
+    """Return all multiples of a point of order eight: a point times the group's order."""
     root = pow(2, (P - 1) // 4, P)
     for start in range(2, 200):
         y = start
@@ -37,8 +37,8 @@ def small_points() -> list[Point]:
         x = x if (x * x - square) % P == 0 else x * root % P
         if (x * x - square) % P:
             continue
-        found = times(ORDER, (x, y))
-        multiples = [times(n, found) for n in range(1, 9)]
+        candidate = times(ORDER, (x, y))
+        multiples = [times(n, candidate) for n in range(1, 9)]
         if len({*multiples}) == 8:
             return multiples
     raise AssertionError("no point of order eight")
