@@ -55,7 +55,7 @@ SETTINGS: dict[str, Mapping[str, Setting]] = {
     "ifca-mir": {"every": 1},
     "ifca-mir-clients": {"held_out": 0.4},
 }
-"""For each algorithm settings with which a tiny federation runs."""
+"""Settings with which a tiny federation runs, by algorithm."""
 
 nan, inf = float("nan"), float("inf")
 Wrong = Mapping[str, tuple[Setting, ...]]
@@ -85,16 +85,16 @@ REFUSED: dict[str, Wrong] = {
     "ifca-mir": {**OF_RISK, "every": (0, -3), "bonus": (-1.0,)},
     "ifca-mir-clients": {**OF_RISK, "held_out": (1.5,)},
 }
-"""For each algorithm values of each of its settings that cannot be."""
+"""Invalid values of each setting, by algorithm."""
 
 NAMES_A_PART = {"public", "nets", "student"}
 """Settings that name a data set or network. Invalid names raise when they are resolved."""
 
 FAITHFUL = {"fedadam"}
-"""Algorithms that differ from their source in nothing."""
+"""Algorithms that do not differ from their source."""
 
 UNWEIGHTED = {"fedmd"}
-"""Algorithms in which every client counts alike."""
+"""Algorithms in which all clients have equal weights."""
 
 every_algorithm = pytest.mark.parametrize("name", SETTINGS)
 
@@ -114,7 +114,7 @@ def samples(count: int, purpose: str | int, first_class: int, classes: int) -> S
 
 @dataclass(frozen=True)
 class RiskBySize:
-    """Fewer samples, more risk."""
+    """Risk that decreases with the number of samples."""
 
     def __call__(self, clusters: Sequence[Cluster], *, seed: int) -> list[float]:
         return [0.5 + 0.5 / (1 + cluster.samples) for cluster in clusters]
@@ -139,55 +139,59 @@ TASK = FederatedTask(
 )
 
 
-def made(name: str, **settings: Setting) -> Algorithm:
+def make_algorithm(name: str, **settings: Setting) -> Algorithm:
     return ALGORITHMS[name](TASK, **{**SETTINGS[name], **settings})
 
 
 def run(name: str, seed: int = 3, **how: object) -> list[Round]:
-    given: dict[str, object] = {"clients": DATA, "rounds": 2, "seed": seed, **how}
-    return list(simulate(made(name), **given))  # type: ignore[arg-type]
+    options: dict[str, object] = {"clients": DATA, "rounds": 2, "seed": seed, **how}
+    return list(simulate(make_algorithm(name), **options))  # type: ignore[arg-type]
 
 
 @cache
 def run_of(name: str) -> list[Round]:
-    """Two rounds of all clients; to be read only."""
+    """Run two rounds with all clients; callers must not modify them."""
     return run(name)
 
 
 def bits(rounds: Iterable[Round]) -> list[object]:
-    """All that is sent, sent back, rebuilt, kept and chosen."""
+    """Return the values of all models, uploads, states and choices of rounds."""
 
     def listed(tensors: Mapping[str, Tensor]) -> dict[str, object]:
         return {name: value.tolist() for name, value in tensors.items()}
 
-    found: list[object] = []
+    contents: list[object] = []
     for round in rounds:
-        found += [round.index, round.asked, round.answered, round.weights]
-        found += [dict(round.chosen), dict(round.trained)]
+        contents += [round.index, round.asked, round.answered, round.weights]
+        contents += [dict(round.chosen), dict(round.trained)]
         for models in (round.after, round.private_models):
-            found += [(name, listed(model.tensors())) for name, model in models.items()]
+            contents += [(name, listed(model.tensors())) for name, model in models.items()]
         for client in round.answered:
-            sent, upload, shown = round.sent[client], round.uploads[client], round.exposed[client]
-            found += [listed(model.tensors()) for model in sent.models]
-            found += [listed(sent.extra), type(upload), listed(upload.values)]
-            found += [listed(getattr(upload, "buffers", {})), listed(shown.update or {})]
-            found += [listed(shown.local.tensors()) if shown.local else None]
-    return found
+            sent, upload, exposed = round.sent[client], round.uploads[client], round.exposed[client]
+            contents += [listed(model.tensors()) for model in sent.models]
+            contents += [listed(sent.extra), type(upload), listed(upload.values)]
+            contents += [listed(getattr(upload, "buffers", {})), listed(exposed.update or {})]
+            contents += [listed(exposed.local.tensors()) if exposed.local else None]
+    return contents
 
 
 def test_every_algorithm_has_valid_and_invalid_test_settings() -> None:
     assert SETTINGS.keys() == REFUSED.keys() == ALGORITHMS.keys()
     for name, make in ALGORITHMS.items():
-        own = signature(make).parameters.keys() - {"task"}
-        assert REFUSED[name].keys() == own - NAMES_A_PART, name
+        parameters = signature(make).parameters.keys() - {"task"}
+        assert REFUSED[name].keys() == parameters - NAMES_A_PART, name
 
 
 @every_algorithm
 def test_aggregation_depends_on_client_weights(name: str) -> None:
-    algorithm, (first, _) = made(name), run_of(name)
+    algorithm, (first, _) = make_algorithm(name), run_of(name)
     server = algorithm.start(seed_for(3, "initial model"))
-    least, *_, most = sorted(first.weights, key=lambda client: first.weights[client])
-    swapped = {**first.weights, least: first.weights[most], most: first.weights[least]}
+    lightest, *_, heaviest = sorted(first.weights, key=lambda client: first.weights[client])
+    swapped = {
+        **first.weights,
+        lightest: first.weights[heaviest],
+        heaviest: first.weights[lightest],
+    }
 
     def folded(shares: Mapping[int, float]) -> list[object]:
         after = algorithm.models(algorithm.fold(server, first.uploads, shares))
@@ -198,27 +202,32 @@ def test_aggregation_depends_on_client_weights(name: str) -> None:
 
 @every_algorithm
 def test_docstrings_state_source_and_differences(name: str) -> None:
-    texts = [getdoc(ALGORITHMS[name]) or "", getdoc(type(made(name))) or ""]
+    texts = [getdoc(ALGORITHMS[name]) or "", getdoc(type(make_algorithm(name))) or ""]
     assert all("Source:" in text for text in texts)
     assert any("Differs:" in text for text in texts) is (name not in FAITHFUL)
 
 
 @every_algorithm
 def test_algorithms_are_frozen_and_have_a_canonical_repr(name: str) -> None:
-    algorithm = made(name)
+    algorithm = make_algorithm(name)
     assert isinstance(algorithm, Algorithm)
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(algorithm, dataclasses.fields(algorithm)[0].name, None)  # type: ignore[arg-type]
-    assert canonical_repr(algorithm) == canonical_repr(made(name))
+    assert canonical_repr(algorithm) == canonical_repr(make_algorithm(name))
 
 
 @pytest.mark.parametrize(
     ("name", "setting", "value"),
-    [(name, each, one) for name, wrong in REFUSED.items() for each in wrong for one in wrong[each]],
+    [
+        (name, each, value)
+        for name, wrong in REFUSED.items()
+        for each in wrong
+        for value in wrong[each]
+    ],
 )
 def test_invalid_settings_raise_before_training(name: str, setting: str, value: Setting) -> None:
     with pytest.raises(BadInput) as refusal:
-        made(name, **{setting: value})
+        make_algorithm(name, **{setting: value})
     assert str(value) in str(refusal.value)
 
 
@@ -263,7 +272,7 @@ def test_an_interrupted_run_resumes_with_identical_results(
 ) -> None:
     def begun(checkpoint: Path | None) -> Iterator[Round]:
         return simulate(
-            made(name),
+            make_algorithm(name),
             DATA,
             rounds=4,
             seed=3,
@@ -273,9 +282,9 @@ def test_an_interrupted_run_resumes_with_identical_results(
 
     path = tmp_path / "checkpoint.safetensors"
     assert [round.index for round in islice(begun(path), 2)] == [1, 2]
-    rest = list(begun(path))
-    assert [round.index for round in rest] == [2, 3, 4]
-    assert bits(rest) == bits(list(begun(None))[1:])
+    resumed = list(begun(path))
+    assert [round.index for round in resumed] == [2, 3, 4]
+    assert bits(resumed) == bits(list(begun(None))[1:])
 
 
 @every_algorithm
@@ -301,7 +310,7 @@ def test_uploads_have_the_declared_type_and_shapes(name: str) -> None:
     for round in run_of(name):
         assert sum(round.weights.values()) == pytest.approx(1)
         for client, upload in round.uploads.items():
-            assert type(upload) is made(name).upload_kind
+            assert type(upload) is make_algorithm(name).upload_kind
             assert all(bool(value.isfinite().all()) for value in upload.values.values())
             if isinstance(upload, Logits):
                 assert {n: v.shape for n, v in upload.values.items()} == {
@@ -317,8 +326,8 @@ def test_uploads_have_the_declared_type_and_shapes(name: str) -> None:
 
 
 def trained_on(name: str, client: ClientId, seed: int = 3) -> Samples:
-    """The part of a client's samples that it trains on."""
-    algorithm, data = made(name), DATA[client]
+    """Return the samples that a client trains on."""
+    algorithm, data = make_algorithm(name), DATA[client]
     if not isinstance(algorithm, HoldsOut):
         return data
     return data.take(~algorithm.held_out(data.ids, seed=seed))
@@ -326,25 +335,25 @@ def trained_on(name: str, client: ClientId, seed: int = 3) -> Samples:
 
 @every_algorithm
 def test_exposed_models_follow_from_sent_model_and_upload(name: str) -> None:
-    algorithm = made(name)
+    algorithm = make_algorithm(name)
     for round in run_of(name):
         assert tuple(round.exposed) == round.answered == tuple(round.uploads)
-        for client, shown in round.exposed.items():
-            assert shown.local is not None
-            assert shown.local.architecture == algorithm.architecture
-            if shown.base is None:
+        for client, exposed in round.exposed.items():
+            assert exposed.local is not None
+            assert exposed.local.architecture == algorithm.architecture
+            if exposed.base is None:
                 assert round.sent[client].models == ()
                 continue
-            assert any(shown.base is model for model in round.sent[client].models)
-            assert shown.update is not None
-            rebuilt = plus(shown.base.params, shown.update)
-            for param, value in shown.local.params.items():
+            assert any(exposed.base is model for model in round.sent[client].models)
+            assert exposed.update is not None
+            rebuilt = plus(exposed.base.params, exposed.update)
+            for param, value in exposed.local.params.items():
                 assert torch.equal(value, rebuilt[param])
 
 
 @every_algorithm
 def test_server_and_client_model_names_are_consistent(name: str) -> None:
-    algorithm = made(name)
+    algorithm = make_algorithm(name)
     for round in run_of(name):
         assert all(
             bool(v.isfinite().all()) for m in round.after.values() for v in m.params.values()
@@ -362,22 +371,22 @@ def test_server_and_client_model_names_are_consistent(name: str) -> None:
 @pytest.mark.parametrize("view", VIEWS)
 @every_algorithm
 def test_a_view_hides_data_without_changing_the_run(name: str, view: str) -> None:
-    whole = run_of(name)
-    before = bits(whole)
+    rounds = run_of(name)
+    before = bits(rounds)
     try:
-        seen = list(seen_from(whole, VIEWS[view]))
+        seen = list(seen_from(rounds, VIEWS[view]))
     except NotVisible:
         seen = []
-    assert bits(whole) == before
+    assert bits(rounds) == before
     assert seen or view != "uploads"
-    for shown, round in zip(seen, whole, strict=False):
-        assert shown.uploads.items() <= round.uploads.items()
-        assert shown.sent.items() <= round.sent.items()
-        assert dict(shown.after) == dict(round.after)
+    for visible, round in zip(seen, rounds, strict=False):
+        assert visible.uploads.items() <= round.uploads.items()
+        assert visible.sent.items() <= round.sent.items()
+        assert dict(visible.after) == dict(round.after)
         if Sees.UPLOADS not in VIEWS[view].offers:
-            assert not shown.uploads
-            clients = shown.exposed.keys() & round.exposed.keys()
-            assert not any(shown.exposed[c].local is round.exposed[c].local for c in clients)
+            assert not visible.uploads
+            clients = visible.exposed.keys() & round.exposed.keys()
+            assert not any(visible.exposed[c].local is round.exposed[c].local for c in clients)
 
 
 OF_OUTPUTS: tuple[Signal, ...] = (Loss(), Confidence())
@@ -388,27 +397,27 @@ PROBE = Samples.concatenate(DATA[0], samples(6, 9, PUBLIC_CLASSES, CLASSES - PUB
 @pytest.mark.parametrize("view", VIEWS)
 @every_algorithm
 def test_views_refuse_signals_that_they_do_not_show(name: str, view: str) -> None:
-    algorithm = made(name)
-    shown = OF_OUTPUTS if view == "final" else OF_OUTPUTS + OF_UPDATES
+    algorithm = make_algorithm(name)
+    available = OF_OUTPUTS if view == "final" else OF_OUTPUTS + OF_UPDATES
     if isinstance(algorithm, KeepsModels):
-        shown = OF_OUTPUTS if view == "uploads" else ()
+        available = OF_OUTPUTS if view == "uploads" else ()
     elif isinstance(algorithm, ChoosesModels) and view != "uploads":
-        # A sum is seen of clients that all chose the same.
+        # The sum view needs clients that all chose the same model.
         agreed = all(len(set(round.chosen.values())) == 1 for round in run_of(name))
-        shown = shown if view == "sum" and agreed else ()
-    if shown:
-        for measured in measure(seen_from(run_of(name), VIEWS[view]), shown, PROBE):
+        available = available if view == "sum" and agreed else ()
+    if available:
+        for measured in measure(seen_from(run_of(name), VIEWS[view]), available, PROBE):
             for values in measured.signals.values():
                 assert values.shape == (len(measured.clients), len(PROBE))
                 assert bool(values.isfinite().all())
-    for signal in set(OF_OUTPUTS + OF_UPDATES) - set(shown):
+    for signal in set(OF_OUTPUTS + OF_UPDATES) - set(available):
         with pytest.raises(NotVisible):
             list(measure(seen_from(run_of(name), VIEWS[view]), [signal], PROBE))
 
 
 @every_algorithm
-def test_equal_uploads_aggregate_as_a_single_one(name: str) -> None:
-    algorithm = made(name)
+def test_equal_uploads_aggregate_like_a_single_upload(name: str) -> None:
+    algorithm = make_algorithm(name)
     state = algorithm.start(3)
     upload = run_of(name)[0].uploads[0]
     alone = _server(algorithm, algorithm.fold(state, {0: upload}, {0: 1.0}))
@@ -421,18 +430,18 @@ def test_equal_uploads_aggregate_as_a_single_one(name: str) -> None:
 
 @every_algorithm
 def test_aggregation_does_not_depend_on_upload_order(name: str) -> None:
-    algorithm, first = made(name), run_of(name)[0]
+    algorithm, first = make_algorithm(name), run_of(name)[0]
     state = algorithm.start(3)
-    one, other = (
+    forwards, backwards = (
         algorithm.fold(state, dict(order), first.weights)
         for order in ([*first.uploads.items()], [*first.uploads.items()][::-1])
     )
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[part], other[part]) for part in one)
+    assert forwards.keys() == backwards.keys()
+    assert all(torch.equal(forwards[part], backwards[part]) for part in forwards)
 
 
 def _server(algorithm: Algorithm, state: Params) -> Params:
-    """The server's models as tensors, or what it has in place of one."""
+    """Return the tensors of the server's models, or its state if it has none."""
     models = algorithm.models(state)
     return {
         f"{name}/{part}": value
@@ -468,7 +477,7 @@ def test_clients_that_do_not_participate_keep_their_state(name: str) -> None:
 
 
 class Watching(Defense):
-    """Keeps some samples back, notes how often it was asked, and sends zeros."""
+    """A defense that withholds some samples, counts its calls, and sends zeros."""
 
     def __init__(self) -> None:
         self.calls = torch.zeros(2, dtype=torch.int64)
@@ -510,7 +519,7 @@ def test_defenses_transform_the_samples_and_the_upload(name: str) -> None:
 
 @every_algorithm
 def test_a_defense_for_another_upload_type_raises(name: str) -> None:
-    algorithm = made(name)
+    algorithm = make_algorithm(name)
 
     class Elsewhere(Defense):
         accepts = tuple({Update, Gradient, Logits} - {algorithm.upload_kind})
@@ -524,9 +533,9 @@ def test_a_defense_for_another_upload_type_raises(name: str) -> None:
 def test_the_workload_matches_the_samples_used_in_training(name: str) -> None:
     rounds = run_of(name)
     for client in DATA:
-        own = trained_on(name, client)
-        work = made(name).workload(len(rounds), len(own))
+        trained = trained_on(name, client)
+        work = make_algorithm(name).workload(len(rounds), len(trained))
         used = torch.cat([round.client_notes[client]["used"] for round in rounds])
-        assert work.samples == len(own)
-        assert len(used) == work.rounds * work.epochs * len(own)
-        assert set(used.tolist()) == set(own.ids.tolist())
+        assert work.samples == len(trained)
+        assert len(used) == work.rounds * work.epochs * len(trained)
+        assert set(used.tolist()) == set(trained.ids.tolist())

@@ -28,7 +28,7 @@ from tests.samples import random_samples
 
 FEATURES, CLASSES, CLIENTS, CANARIES = 96, 4, 5, 60
 """More features and units than a client has different samples: with fewer, the span of an update
-is all that there is, and the projection residual is nearly 0 for everybody."""
+is the whole space, and the projection residual is nearly 0 for all samples."""
 TARGET = 1
 SIGNALS = tuple({s.name: s for attack in ATTACKS.values() for s in attack.signals}.values())
 
@@ -37,7 +37,7 @@ PARTS: dict[Sees, str] = {
     Sees.GLOBAL_MODEL: "base",
     Sees.UPDATE: "update",
 }
-"""The part of what is exposed that each knowledge is about."""
+"""The attribute of an exposed upload that each kind of knowledge reveals."""
 
 
 def net() -> nn.Module:
@@ -55,15 +55,15 @@ AUDITED = Samples.concatenate(HELD, UNSEEN)
 SHADOW_HELD = samples(CANARIES, "shadow held", 20_000)
 SHADOW_UNSEEN = samples(CANARIES, "shadow unseen", 21_000)
 SHADOW = Samples.concatenate(SHADOW_HELD, SHADOW_UNSEEN)
-NOBODYS = samples(400, "nobody's", 5000)
+NON_MEMBERS = samples(400, "nobody's", 5000)
 
 
-def federation(held: Samples, seed: int) -> tuple[Round, ...]:
+def federation(memorised: Samples, seed: int) -> tuple[Round, ...]:
     """Simulate a run in which the target memorises some samples."""
     clients = {
         c: samples(CANARIES, f"client {c} of {seed}", 1000 * (c + 1)) for c in range(CLIENTS)
     }
-    clients[TARGET] = Samples.concatenate(*[held] * 5)
+    clients[TARGET] = Samples.concatenate(*[memorised] * 5)
     algorithm = FedAvg(
         Architecture("net", partial(net), task=EVERY_READING),
         LocalTraining(epochs=2, batch_size=16, lr=0.1),
@@ -84,18 +84,21 @@ def reference(seed: int) -> tuple[Round, ...]:
 
 
 @cache
-def ready(name: str, of_nobody: bool = False) -> Attack:
-    """The attack; one that learns is fitted on another run with other samples.
+def ready(name: str, without_members: bool = False) -> Attack:
+    """Return the attack, ready to score.
 
-    One that compares with reference models has two, measured on the samples that are attacked.
+    A learned attack is fitted on another run with other samples. An attack with reference models
+    has two, measured on the attacked samples.
     """
     # Side information: the target may have trained on all samples in all rounds.
     attack = ATTACKS[name].with_side_information(dict.fromkeys(range(1, 6), torch.tensor(True)))
     if attack.needs_references:
-        attacked = NOBODYS if of_nobody else AUDITED
-        own = [stacked(measure(reference(seed), attack.signals, attacked)) for seed in (6, 7)]
-        never = torch.zeros(len(own), len(attacked), dtype=torch.bool)
-        return attack.with_references(own, TARGET, never)
+        attacked = NON_MEMBERS if without_members else AUDITED
+        references = [
+            stacked(measure(reference(seed), attack.signals, attacked)) for seed in (6, 7)
+        ]
+        never = torch.zeros(len(references), len(attacked), dtype=torch.bool)
+        return attack.with_references(references, TARGET, never)
     if not attack.learns:
         return attack
     cubes = stacked(measure(federation(SHADOW_HELD, 4), attack.signals, SHADOW))
@@ -109,32 +112,32 @@ def attack(request: pytest.FixtureRequest) -> Attack:
 
 
 @cache
-def measured(of_nobody: bool = False) -> Mapping[str, Measurements]:
+def measured(without_members: bool = False) -> Mapping[str, Measurements]:
     """Measure all signals of the audited samples, or of samples without members."""
-    return stacked(measure(trained(), SIGNALS, NOBODYS if of_nobody else AUDITED))
+    return stacked(measure(trained(), SIGNALS, NON_MEMBERS if without_members else AUDITED))
 
 
 def renamed(
     rounds: Iterator[MeasuredRound], names: Mapping[ClientId, ClientId]
 ) -> dict[str, Measurements]:
-    """The same measurements under other names, in the ascending order of these."""
-    found = []
-    for one in rounds:
-        new = [names[client] for client in one.clients]
+    """Return the same measurements with other client IDs, sorted by ID."""
+    renumbered = []
+    for measured_round in rounds:
+        new = [names[client] for client in measured_round.clients]
         order = np.argsort(new).tolist()
-        found.append(
+        renumbered.append(
             MeasuredRound(
-                one.index,
+                measured_round.index,
                 tuple(sorted(new)),
-                one.bases[order],
-                {name: values[order] for name, values in one.signals.items()},
+                measured_round.bases[order],
+                {name: values[order] for name, values in measured_round.signals.items()},
             )
         )
-    return stacked(found)
+    return stacked(renumbered)
 
 
 def measured_rounds() -> Iterator[MeasuredRound]:
-    """The cube again, round by round."""
+    """Yield the measurements round by round."""
     cubes = measured()
     first = next(iter(cubes.values()))
     for row, index in enumerate(first.rounds):
@@ -164,8 +167,8 @@ def test_scores_do_not_depend_on_other_audited_samples(attack: Attack) -> None:
     alone = {
         name: replace(cube, values=cube.values[:, :, 7:8]) for name, cube in measured().items()
     }
-    one = attack.on_samples(torch.tensor([7])).scores(alone, TARGET)
-    assert torch.equal(one, attack.scores(measured(), TARGET)[7:8])
+    score = attack.on_samples(torch.tensor([7])).scores(alone, TARGET)
+    assert torch.equal(score, attack.scores(measured(), TARGET)[7:8])
 
 
 def test_order_preserving_client_ids_give_identical_scores(attack: Attack) -> None:
@@ -185,8 +188,8 @@ def without(rounds: tuple[Round, ...], hidden: Sees) -> Iterator[Round]:
     gone = dict.fromkeys((part for sees, part in PARTS.items() if sees in hidden))
     for round in rounds:
         exposed = {
-            client: Exposed(**{**vars(whole), "gradient_scale": None, **gone})
-            for client, whole in round.exposed.items()
+            client: Exposed(**{**vars(full), "gradient_scale": None, **gone})
+            for client, full in round.exposed.items()
         }
         after = {} if Sees.NEXT_MODEL in hidden else round.after
         yield replace(round, exposed=exposed, sent={}, uploads={}, after=after)
@@ -235,17 +238,17 @@ def test_an_insufficient_view_raises_with_the_missing_part(attack: Attack) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ATTACKS)
 def test_attacks_are_at_chance_without_members(name: str) -> None:
-    attack = ready(name, of_nobody=ATTACKS[name].needs_references)
-    scores = attack.scores(measured(of_nobody=True), TARGET).numpy()
-    called_members = np.arange(len(NOBODYS)) % 2 == 0
+    attack = ready(name, without_members=ATTACKS[name].needs_references)
+    scores = attack.scores(measured(without_members=True), TARGET).numpy()
+    called_members = np.arange(len(NON_MEMBERS)) % 2 == 0
     auc = auc_interval(scores, called_members, confidence=0.99)
     assert auc.low <= 0.5 <= auc.high
 
 
 def test_attacks_detect_memorised_samples(attack: Attack) -> None:
     scores = attack.scores(measured(), TARGET).numpy()
-    held = np.arange(len(AUDITED)) < len(HELD)
-    auc = auc_interval(scores, held, confidence=0.99)
+    is_member = np.arange(len(AUDITED)) < len(HELD)
+    auc = auc_interval(scores, is_member, confidence=0.99)
     assert auc.low > 0.5
 
 

@@ -1,4 +1,4 @@
-"""Every module of a catalogue's folder is in the catalogue, or listed here as no entry."""
+"""Every module in a catalogue's folder is in the catalogue or listed as an exception."""
 
 import pkgutil
 
@@ -13,7 +13,7 @@ from fedaudit.algorithms import ALGORITHMS
 from fedaudit.attacks import ATTACKS, SOURCE_ATTACKS
 from fedaudit.defenses import DEFENSES, Defense
 from fedaudit.models import MODELS
-from tests.contracts.test_algorithm_contracts import SETTINGS, made
+from tests.contracts.test_algorithm_contracts import SETTINGS, make_algorithm
 
 EVERY = (ATTACKS | SOURCE_ATTACKS).values()
 ENTRIES: dict[str, set[str]] = {
@@ -21,7 +21,7 @@ ENTRIES: dict[str, set[str]] = {
     "fedaudit.signals": {type(s).__module__ for a in EVERY for s in a.signals},
     "fedaudit.defenses": {m.__module__ for m in DEFENSES.values() if m is not Defense},
     "fedaudit.fl.algorithms": {
-        type(made(name)).__module__ for name in ALGORITHMS.keys() & SETTINGS
+        type(make_algorithm(name)).__module__ for name in ALGORITHMS.keys() & SETTINGS
     },
     "fedaudit.models": {build.__module__ for build in MODELS.values()},
 }
@@ -32,7 +32,7 @@ OTHERS: dict[str, set[str]] = {
     "fedaudit.fl.algorithms": {"base"},
     "fedaudit.models": {"base"},
 }
-"""Files and folders that hold no entry: interfaces, catalogues and machinery."""
+"""Files and folders without an entry: interfaces, catalogues and shared code."""
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ OTHERS: dict[str, set[str]] = {
     ],
     ids=lambda p: p.__name__,
 )
-def test_every_file_is_in_its_catalogue_or_known_to_be_no_entry(package: object) -> None:
+def test_every_file_is_in_its_catalogue_or_a_listed_exception(package: object) -> None:
     name, path = package.__name__, package.__path__  # type: ignore[attr-defined]
     files = {module.name for module in pkgutil.iter_modules(path)}
     entries = {module.removeprefix(f"{name}.").split(".")[0] for module in ENTRIES[name]} - {"base"}

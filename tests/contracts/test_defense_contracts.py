@@ -73,7 +73,7 @@ NEUTRAL: dict[str, Mapping[str, Setting]] = {
     "ldp-laplace": {"epsilon": float("inf"), "clip": float("inf")},
     "ldp-gaussian": {"epsilon": float("inf"), "clip": float("inf")},
 }
-"""For each defense the settings at which it does nothing."""
+"""Settings with which a defense has no effect, by defense."""
 
 ACTIVE: dict[str, Mapping[str, Setting]] = {
     "gradient-noise": {"sigma": 0.01},
@@ -97,7 +97,7 @@ ACTIVE: dict[str, Mapping[str, Setting]] = {
     "ldp-laplace": {"epsilon": 5.0, "clip": 2.0},
     "ldp-gaussian": {"epsilon": 5.0, "clip": 2.0},
 }
-"""For each defense that can do something, settings at which it does."""
+"""Settings with which a defense has an effect, by defense."""
 
 nan, inf = float("nan"), float("inf")
 Rows = list[tuple[str, str, tuple[Setting, ...], str]]
@@ -156,10 +156,10 @@ REFUSED: Rows = [
     ("ldp-laplace ldp-gaussian", "clip", (inf,), "with a finite epsilon, clip must be finite"),
     ("ldp-gaussian", "delta", (0.0, 1.0, 1e-13, nan), "delta of .* takes"),
 ]
-"""Defenses, one of their settings, values of it that cannot be, and what is said of them."""
+"""Names of defenses, a setting, invalid values of it, and a pattern of the error message."""
 WRONG = [
-    (name, setting, value, said)
-    for names, setting, values, said in REFUSED
+    (name, setting, value, message)
+    for names, setting, values, message in REFUSED
     for name in names.split()
     for value in values
 ]
@@ -178,7 +178,7 @@ def samples(client: int) -> Samples:
 DATA = {client: samples(client) for client in range(3)}
 FEDAVG = FedAvg(Architecture("net", partial(net)), LocalTraining(batch_size=5, lr=0.3))
 DEFENDED = (0, 2)
-"""Clients that use the defense, as a coalition where it takes one."""
+"""Clients that use the defense, as a coalition if it supports one."""
 
 every_defense = pytest.mark.parametrize("name", NEUTRAL)
 every_active = pytest.mark.parametrize("name", ACTIVE)
@@ -194,7 +194,7 @@ def active(name: str) -> dict[int, Defense]:
 
 @cache
 def bare_run() -> list[Round]:
-    """Without a defense; to be read only, as is the next."""
+    """Run without a defense; callers must not modify the rounds."""
     return run()
 
 
@@ -208,12 +208,12 @@ def run(
     data: Mapping[int, Samples] = DATA,
     how: Mapping[str, object] = {},
 ) -> list[Round]:
-    given: dict[str, object] = {"rounds": 2, "seed": 1, "defenses": defenses, **how}
-    return list(simulate(FEDAVG, data, **given))  # type: ignore[arg-type]
+    options: dict[str, object] = {"rounds": 2, "seed": 1, "defenses": defenses, **how}
+    return list(simulate(FEDAVG, data, **options))  # type: ignore[arg-type]
 
 
 def client_context(round: int = 1) -> ClientContext:
-    """Client 0's."""
+    """Return the context of client 0."""
     weights = dict.fromkeys(DATA, 1 / len(DATA))
     return ClientContext(
         round=round, rounds=2, client=0, cohort=tuple(DATA), weights=weights, seed=0
@@ -225,11 +225,13 @@ def same(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> bool:
 
 
 def alike(ours: list[Round], theirs: list[Round], *, facts: bool = True) -> None:
-    for one, other in zip(ours, theirs, strict=True):
-        assert one.uploads.keys() == other.uploads.keys()
-        for client, upload in one.uploads.items():
-            assert same(upload.values, other.uploads[client].values)
-            assert not facts or same(one.client_notes[client], other.client_notes[client])
+    for our_round, their_round in zip(ours, theirs, strict=True):
+        assert our_round.uploads.keys() == their_round.uploads.keys()
+        for client, upload in our_round.uploads.items():
+            assert same(upload.values, their_round.uploads[client].values)
+            assert not facts or same(
+                our_round.client_notes[client], their_round.client_notes[client]
+            )
 
 
 def test_every_defense_has_neutral_and_active_test_settings() -> None:
@@ -239,16 +241,18 @@ def test_every_defense_has_neutral_and_active_test_settings() -> None:
 
 def test_every_setting_except_booleans_has_an_invalid_test_value() -> None:
     for name, make in DEFENSES.items():
-        known = signature(make).parameters
-        own = {each for each in known if not isinstance(known[each].default, bool)}
-        assert {row[1] for row in WRONG if row[0] == name} == own - {"members"}, name
+        parameters = signature(make).parameters
+        non_boolean = {
+            each for each in parameters if not isinstance(parameters[each].default, bool)
+        }
+        assert {row[1] for row in WRONG if row[0] == name} == non_boolean - {"members"}, name
 
 
-@pytest.mark.parametrize(("name", "setting", "value", "said"), WRONG)
+@pytest.mark.parametrize(("name", "setting", "value", "message"), WRONG)
 def test_invalid_settings_raise_before_training(
-    name: str, setting: str, value: Setting, said: str
+    name: str, setting: str, value: Setting, message: str
 ) -> None:
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(BadInput, match=message):
         create_defense(name, {**ACTIVE[name], setting: value}, coalition=DEFENDED)
 
 
@@ -269,10 +273,10 @@ def test_checks_before_training_accept_valid_defenses(name: str) -> None:
 def test_runs_are_deterministic_and_do_not_change_given_defenses(
     name: str,
 ) -> None:
-    given, before = active(name), torch.get_rng_state()
-    alike(run(given), active_run(name))
-    assert torch.equal(torch.get_rng_state(), before), "the global generator plays no part"
-    for client, defense in given.items():
+    defenses, before = active(name), torch.get_rng_state()
+    alike(run(defenses), active_run(name))
+    assert torch.equal(torch.get_rng_state(), before), "the global generator is not used"
+    for client, defense in defenses.items():
         assert same(defense.state(), active(name)[client].state())
 
 
@@ -291,10 +295,10 @@ def test_two_workers_give_identical_results(name: str, crew: Engine) -> None:
 @pytest.mark.slow
 @every_active
 def test_a_simulated_gpu_gives_the_results_of_the_cpu(name: str) -> None:
-    here = active_run(name)
+    cpu_rounds = active_run(name)
     with simulated_gpu():
-        there = run(active(name), how={"device": device_named("cuda")})
-    alike(here, there)
+        gpu_rounds = run(active(name), how={"device": device_named("cuda")})
+    alike(cpu_rounds, gpu_rounds)
 
 
 @every_active
@@ -361,9 +365,9 @@ def test_an_upload_of_zeros_stays_finite_with_the_same_shapes(
 @every_active
 def test_defenses_do_not_modify_the_given_upload(name: str) -> None:
     model = Model(FEDAVG.architecture, {"w": torch.ones(3)})
-    given = Update({"w": torch.ones(3)})
-    active(name)[0].upload(given, client_context().at(model))
-    assert torch.equal(given.values["w"], torch.ones(3))
+    upload = Update({"w": torch.ones(3)})
+    active(name)[0].upload(upload, client_context().at(model))
+    assert torch.equal(upload.values["w"], torch.ones(3))
 
 
 @every_active
@@ -396,9 +400,9 @@ def test_an_interrupted_run_resumes_with_identical_results(name: str, tmp_path: 
 
     path = tmp_path / "checkpoint.safetensors"
     assert [round.index for round in islice(begun(path), 3)] == [1, 2, 3]
-    rest = list(begun(path))
-    assert [round.index for round in rest] == [3, 4, 5]
-    alike(rest, list(begun(None))[2:])
+    resumed = list(begun(path))
+    assert [round.index for round in resumed] == [3, 4, 5]
+    alike(resumed, list(begun(None))[2:])
 
 
 @every_active
@@ -413,7 +417,7 @@ def pair(first: str, second: str) -> dict[int, Defense]:
 
 
 def refusal(first: str, second: str) -> str:
-    """Why two defenses make no chain, or nothing where they do."""
+    """Return the reason why two defenses form no chain; empty if they do."""
     try:
         rounds = run(pair(first, second), {client: DATA[client] for client in DEFENDED})
     except FedauditError as error:
@@ -426,6 +430,8 @@ def refusal(first: str, second: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), list(permutations(ACTIVE, 2)))
 def test_any_two_defenses_run_in_a_chain_or_raise(first: str, second: str) -> None:
-    said = refusal(first, second)
-    known = {name: {name, type(active(name)[0]).__name__} for name in (first, second)}
-    assert not said or any(word in said for words in known.values() for word in words), said
+    reason = refusal(first, second)
+    accepted = {name: {name, type(active(name)[0]).__name__} for name in (first, second)}
+    assert not reason or any(word in reason for words in accepted.values() for word in words), (
+        reason
+    )

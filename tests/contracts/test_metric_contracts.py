@@ -9,7 +9,7 @@ import pytest
 from fedaudit.metrics import METRICS, Metric
 
 TABLE = {name: metric for name, metric in METRICS.items() if isinstance(metric, Metric)}
-"""Of the others, which make intervals of their own, known answers and brute force are the tests."""
+"""Other metrics compute intervals; their tests use known answers and brute force."""
 EACH = pytest.mark.parametrize("metric", TABLE.values(), ids=TABLE)
 RNG = np.random.default_rng(5)
 IS_MEMBER = np.arange(200) < 80
@@ -33,7 +33,10 @@ def test_a_metric_does_not_depend_on_the_scale_of_scores(metric: Metric) -> None
 
 @EACH
 def test_metrics_are_finite_and_larger_for_a_perfect_attack(metric: Metric) -> None:
-    perfect, found = metric.function(IS_MEMBER + 0.0, IS_MEMBER), metric.function(SCORES, IS_MEMBER)
+    perfect, actual = (
+        metric.function(IS_MEMBER + 0.0, IS_MEMBER),
+        metric.function(SCORES, IS_MEMBER),
+    )
     guessed = fmean(metric.function(RNG.normal(size=200), IS_MEMBER) for _ in range(20))
-    assert all(map(math.isfinite, (perfect, found, guessed)))
-    assert perfect > found > guessed
+    assert all(map(math.isfinite, (perfect, actual, guessed)))
+    assert perfect > actual > guessed

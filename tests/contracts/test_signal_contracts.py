@@ -19,13 +19,13 @@ EACH = pytest.mark.parametrize("signal", SIGNALS.values(), ids=SIGNALS)
 
 
 def values(signal: Signal, which: torch.Tensor) -> torch.Tensor:
-    """Of these samples, in this order; for every client."""
+    """Return the signal of these samples, in this order, for every client."""
     round = replace(ROUND, after={"global": NET.initial(2)})
     return measure_round(round, [signal], SAMPLES.take(which)).signals[signal.name]
 
 
 @EACH
-def test_samples_in_another_order_have_the_numbers_they_had(signal: Signal) -> None:
+def test_signals_do_not_depend_on_sample_order(signal: Signal) -> None:
     everything = torch.arange(len(SAMPLES))
     order = torch.randperm(len(SAMPLES), generator=torch.Generator().manual_seed(3))
     torch.testing.assert_close(
@@ -34,16 +34,16 @@ def test_samples_in_another_order_have_the_numbers_they_had(signal: Signal) -> N
 
 
 @EACH
-def test_a_sample_alone_has_the_number_it_has_among_others(signal: Signal) -> None:
+def test_signals_do_not_depend_on_other_samples(signal: Signal) -> None:
     everything = values(signal, torch.arange(len(SAMPLES)))
-    for one in range(len(SAMPLES)):
+    for sample in range(len(SAMPLES)):
         torch.testing.assert_close(
-            values(signal, torch.tensor([one])), everything[..., [one]], rtol=1e-4, atol=1e-6
+            values(signal, torch.tensor([sample])), everything[..., [sample]], rtol=1e-4, atol=1e-6
         )
 
 
 @EACH
 def test_signals_are_finite_and_differ_between_samples(signal: Signal) -> None:
-    found = values(signal, torch.arange(len(SAMPLES)))
-    assert found.isfinite().all()
-    assert (found.std(dim=-1) > 0).all(), "it is the same for every sample"
+    measured = values(signal, torch.arange(len(SAMPLES)))
+    assert measured.isfinite().all()
+    assert (measured.std(dim=-1) > 0).all(), "the signal is equal for all samples"

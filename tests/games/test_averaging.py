@@ -21,7 +21,7 @@ def averaged_scores(
     games: int,
     rng: torch.Generator,
 ) -> Float[Tensor, " games"]:
-    """Scores of the published setting, drawn round by round: every copy's row with its own noise.
+    """Draw scores of the published setting round by round, with separate noise per copy.
 
     Source: AMI, appendix E.
     """
@@ -45,7 +45,7 @@ def test_copies_count_as_rounds_only_without_a_clip() -> None:
 
 
 @pytest.mark.parametrize(("neurons", "epsilon"), [(1, 1.5), (4, 0.8)])
-def test_the_required_number_of_rounds_gives_the_wanted_success(
+def test_the_required_number_of_rounds_gives_the_requested_success(
     neurons: int, epsilon: float
 ) -> None:
     rounds = rounds_as_published(epsilon, 1e-2, neurons=neurons, success=0.95)
@@ -53,14 +53,14 @@ def test_the_required_number_of_rounds_gives_the_wanted_success(
     row = torch.zeros(3)
     row[0] = 1.0
     into, out = (
-        averaged_scores(one, noise, rounds=rounds, neurons=neurons, games=4000, rng=rng)
-        for one in (row, torch.zeros(3))
+        averaged_scores(target_row, noise, rounds=rounds, neurons=neurons, games=4000, rng=rng)
+        for target_row in (row, torch.zeros(3))
     )
     right = ((into > 0.5).double().mean() + (out <= 0.5).double().mean()) / 2
     assert float(right) == pytest.approx(0.95, abs=0.01)
 
 
-def test_numbers_that_make_no_average_are_refused() -> None:
+def test_invalid_numbers_of_rounds_or_copies_are_refused() -> None:
     with pytest.raises(BadInput, match="at least one neuron"):
         rounds_as_published(1.0, 0.1, neurons=0, success=0.9)
     with pytest.raises(BadInput, match=r"\(0, 1\]"):

@@ -57,41 +57,49 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def run(file: Path, out: Path, said: list[str] | None = None, **changes: object) -> Record:
+def run(file: Path, out: Path, messages: list[str] | None = None, **changes: object) -> Record:
     points = read_points(file, {name.replace("__", "."): value for name, value in changes.items()})
-    return run_games(points, out, log=(said if said is not None else []).append)
+    return run_games(points, out, log=(messages if messages is not None else []).append)
 
 
 @pytest.mark.slow
 def test_planted_models_are_detected_with_the_signs_in_the_record(
     file: Path, tmp_path: Path
 ) -> None:
-    said: list[str] = []
-    record = run(file, tmp_path / "out", said)
-    found = record.detection
-    assert found is not None
-    assert (found.runs, found.judged, found.honest, found.planted) == (10, 5, 10, 20)
-    assert found.own == 144
-    assert "layers of 40 and 5 units" in found.federation
-    by = {at: {name: one.value for name, one in of.items()} for at, of in found.signs.items()}
-    assert list(by) == [(server, sign) for server in SERVERS for sign in SIGNS]
-    zeros = by["planted", "zero-weights"]
+    messages: list[str] = []
+    record = run(file, tmp_path / "out", messages)
+    detection = record.detection
+    assert detection is not None
+    assert (detection.runs, detection.judged, detection.honest, detection.planted) == (
+        10,
+        5,
+        10,
+        20,
+    )
+    assert detection.own == 144
+    assert "layers of 40 and 5 units" in detection.federation
+    values = {
+        key: {name: estimate.value for name, estimate in estimates.items()}
+        for key, estimates in detection.signs.items()
+    }
+    assert list(values) == [(server, sign) for server in SERVERS for sign in SIGNS]
+    zeros = values["planted", "zero-weights"]
     assert (zeros[SIGN_AUC], zeros[DETECTED], zeros[FALSE_ALARMS]) == (1.0, 1.0, 0.0)
-    assert by["disguised", "zero-weights"][SIGN_AUC] == 0.5
-    assert (by["one-row", "rewritten-row"][SIGN_AUC] or 0.0) > 0.9
-    for of in found.signs.values():
-        assert of[DETECTED].n_members == of[FALSE_ALARMS].n_nonmembers == 5
-    assert all((found.success(server) or 0.0) > 0.8 for server in SERVERS)
-    assert found.weights is not None
-    assert {sum(one.counts) for one in found.weights.outlines} == {20 * 64}
+    assert values["disguised", "zero-weights"][SIGN_AUC] == 0.5
+    assert (values["one-row", "rewritten-row"][SIGN_AUC] or 0.0) > 0.9
+    for estimates in detection.signs.values():
+        assert estimates[DETECTED].n_members == estimates[FALSE_ALARMS].n_nonmembers == 5
+    assert all((detection.success(server) or 0.0) > 0.8 for server in SERVERS)
+    assert detection.weights is not None
+    assert {sum(outline.counts) for outline in detection.weights.outlines} == {20 * 64}
     assert read_record(tmp_path / "out" / RECORD_FILE) == record
-    again = run(file, tmp_path / "out", said)
-    assert "tiny, detector: already played" in said
-    assert again.content_hash == record.content_hash
-    (kept,) = (tmp_path / "out" / "points").glob("detector-*.json")
-    kept.unlink()
+    replayed = run(file, tmp_path / "out", messages)
+    assert "tiny, detector: already played" in messages
+    assert replayed.content_hash == record.content_hash
+    (stored,) = (tmp_path / "out" / "points").glob("detector-*.json")
+    stored.unlink()
     assert run(file, tmp_path / "out").content_hash == record.content_hash
-    kept.write_text(json.dumps({**json.loads(kept.read_text()), "runs": -1}))
+    stored.write_text(json.dumps({**json.loads(stored.read_text()), "runs": -1}))
     with pytest.raises(Damaged, match="delete it to play it again"):
         run(file, tmp_path / "out")
     with pytest.raises(BadInput, match="other settings"):
@@ -107,10 +115,14 @@ def test_a_server_that_changes_nothing_is_not_detected(
 
     for name in list(SERVERS):
         monkeypatch.setitem(SERVERS, name, nothing)
-    found = run(file, tmp_path, detector__algorithm="fedavg").detection
-    assert found is not None
-    for of in found.signs.values():
-        assert [of[name].value for name in (SIGN_AUC, OWN_AUC, OTHERS_AUC)] == [0.5, 0.5, 0.5]
+    detection = run(file, tmp_path, detector__algorithm="fedavg").detection
+    assert detection is not None
+    for estimates in detection.signs.values():
+        assert [estimates[name].value for name in (SIGN_AUC, OWN_AUC, OTHERS_AUC)] == [
+            0.5,
+            0.5,
+            0.5,
+        ]
 
 
 def test_a_record_without_a_detector_has_no_field_for_it(file: Path, tmp_path: Path) -> None:
@@ -121,27 +133,31 @@ def test_a_record_without_a_detector_has_no_field_for_it(file: Path, tmp_path: P
 
 
 def test_signs_are_judged_by_one_model_of_each_late_run() -> None:
-    """Ten runs, each of two honest models and two planted ones, with signs of three kinds."""
+    """Ten runs have two honest and two planted models each, with three kinds of signs."""
     rng = np.random.default_rng(1)
     server = [HONEST, HONEST, "planted", "planted"] * 10
     run = np.repeat(np.arange(10), 4)
-    own = np.array([False, False, True, False] * 10)
+    is_own_target = np.array([False, False, True, False] * 10)
     values = rng.normal(size=(40, len(SIGNS))) + 100.0 * np.array([0, 0, 1, 1] * 10)[:, None]
     values[:, 0] = 0.0
-    # A sign that finds own targets only.
-    values[:, 1] = own
-    found: dict[str, dict[str, Estimate]] = {}
-    for one in detector_roc(InspectedModels(server, run, own, values), seed=3):
-        assert one.attack == "planted"
-        found.setdefault(one.group, {})[one.metric] = one
-    assert list(found) == list(SIGNS)
-    nothing, mine, *others = found.values()
+    # This sign detects only models whose target is a record of the client.
+    values[:, 1] = is_own_target
+    by_sign: dict[str, dict[str, Estimate]] = {}
+    for estimate in detector_roc(InspectedModels(server, run, is_own_target, values), seed=3):
+        assert estimate.attack == "planted"
+        by_sign.setdefault(estimate.group, {})[estimate.metric] = estimate
+    assert list(by_sign) == list(SIGNS)
+    nothing, mine, *others = by_sign.values()
     assert (nothing[SIGN_AUC].value, nothing[SIGN_AUC].low) == (0.5, None)
     assert nothing[DETECTED].value == 0
     assert [mine[name].value for name in (OWN_AUC, OTHERS_AUC, SIGN_AUC)] == [1.0, 0.5, 0.75]
-    for of in others:
-        assert (of[SIGN_AUC].value, of[DETECTED].value, of[DETECTED].n_members) == (1.0, 1.0, 5)
-        assert of[SIGN_AUC].method == "no spread over 10 runs"
+    for estimates in others:
+        assert (
+            estimates[SIGN_AUC].value,
+            estimates[DETECTED].value,
+            estimates[DETECTED].n_members,
+        ) == (1.0, 1.0, 5)
+        assert estimates[SIGN_AUC].method == "no spread over 10 runs"
 
 
 @pytest.mark.parametrize(
@@ -163,11 +179,15 @@ def test_invalid_detector_settings_raise(
 
 
 def test_a_detector_has_every_figure_of_every_sign() -> None:
-    whole = detector(sign("twins", "planted", 0.5))
-    assert list(whole.signs) == [("planted", "twins")]
-    *most, last = whole.estimates
-    for wrong in (most, whole.estimates[:2], [*most, last.model_copy(update={"value": None})]):
+    full_detection = detector(sign("twins", "planted", 0.5))
+    assert list(full_detection.signs) == [("planted", "twins")]
+    *leading, last = full_detection.estimates
+    for wrong in (
+        leading,
+        full_detection.estimates[:2],
+        [*leading, last.model_copy(update={"value": None})],
+    ):
         with pytest.raises(ValueError, match=r"detector must have|has no"):
-            Detection.model_validate({**dict(whole), "estimates": wrong})
+            Detection.model_validate({**dict(full_detection), "estimates": wrong})
     with pytest.raises(ValueError, match="number of counts"):
         WeightSpread(edges=[0.0, 1.0], outlines=[Outline(server="", counts=[1, 2])])

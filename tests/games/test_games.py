@@ -57,9 +57,9 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def run(file: Path, out: Path, said: list[str] | None = None, **changes: object) -> Record:
+def run(file: Path, out: Path, messages: list[str] | None = None, **changes: object) -> Record:
     points = read_points(file, {name.replace("__", "."): value for name, value in changes.items()})
-    return run_games(points, out, log=(said if said is not None else []).append)
+    return run_games(points, out, log=(messages if messages is not None else []).append)
 
 
 class Played(NamedTuple):
@@ -78,7 +78,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
 
 @pytest.fixture
 def out(played: Played, tmp_path: Path) -> Path:
-    """A copy of the study's folder, to be changed."""
+    """Copy the folder of the study, so that a test can change it."""
     return Path(copytree(played.folder, tmp_path / "out"))
 
 
@@ -118,11 +118,11 @@ def test_a_study_plays_its_base_variants_and_grid(played: Played) -> None:
 def test_finished_points_are_reused_in_the_same_record(
     file: Path, tmp_path: Path, played: Played, out: Path
 ) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     for path in sorted((out / "points").iterdir())[:2]:
         path.unlink()
-    second = run(file, out, said)
-    assert sum("already played" in line for line in said) == 2
+    second = run(file, out, messages)
+    assert sum("already played" in line for line in messages) == 2
     assert second.content_hash == played.record.content_hash
     assert run(file, tmp_path / "other").content_hash == played.record.content_hash
 
@@ -142,10 +142,10 @@ def test_a_record_written_by_another_process_is_kept(file: Path, tmp_path: Path)
 def test_changed_settings_do_not_reuse_games(
     file: Path, tmp_path: Path, played: Played, out: Path
 ) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     with pytest.raises(BadInput, match=r"other settings \(neuron.epochs was 20 and is now 21\)"):
-        run(file, out, said, neuron__epochs=21)
-    assert not said
+        run(file, out, messages, neuron__epochs=21)
+    assert not messages
     other = run(file, tmp_path / "other", seed=2)
     assert other.content_hash != played.record.content_hash
 
@@ -179,7 +179,7 @@ def test_points_of_versions_without_a_setting_stay_valid(tmp_path: Path) -> None
         (point,) = read_points(path, named)
         return played_key(point.study, records.draw_samples(point.study, None).digest, "detector")
 
-    # As the version before neuron.batch_size and game.background_copies named this point.
+    # The name that the version before neuron.batch_size and game.background_copies gave this point.
     assert digest() == "1b996d2be386ae770c65844c"
     assert digest(neuron__batch_size=0, game__background_copies=1) == digest()
     others = {digest(neuron__batch_size=1), digest(game__background_copies=2), digest()}
@@ -189,11 +189,11 @@ def test_points_of_versions_without_a_setting_stay_valid(tmp_path: Path) -> None
 def test_an_extractor_of_512_features_gives_the_first_of_1280(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    whole = torch.arange(3 * 1280.0).view(3, 1280)
-    monkeypatch.setattr(records, "efficientnet_lite0", lambda pictures: whole)
-    found = records.EXTRACTORS["efficientnet-lite0-512"](torch.zeros(3, 3, 32, 32))
-    assert found.shape == (3, 512)
-    assert found[:, -1].tolist() == [511, 1280 + 511, 2560 + 511]
+    features = torch.arange(3 * 1280.0).view(3, 1280)
+    monkeypatch.setattr(records, "efficientnet_lite0", lambda pictures: features)
+    reduced = records.EXTRACTORS["efficientnet-lite0-512"](torch.zeros(3, 3, 32, 32))
+    assert reduced.shape == (3, 512)
+    assert reduced[:, -1].tolist() == [511, 1280 + 511, 2560 + 511]
 
 
 @pytest.mark.parametrize(
@@ -241,10 +241,10 @@ def test_an_invalid_point_raises_before_any_game(
     grid: str, point: str, file: Path, tmp_path: Path
 ) -> None:
     file.write_text(f"{STUDY.split('[[grid]]')[0]}[[grid]]{grid}")
-    said: list[str] = []
+    messages: list[str] = []
     with pytest.raises(BadInput, match=f"tiny-{point}"):
-        run(file, tmp_path / "out", said)
-    assert not said
+        run(file, tmp_path / "out", messages)
+    assert not messages
 
 
 def test_settings_that_distinguish_points_cannot_be_overridden(file: Path) -> None:
@@ -265,7 +265,7 @@ def test_a_mechanisms_delta_is_counted(tmp_path: Path) -> None:
 
 
 def wrong_mean(point: str) -> str:
-    """The point with another Adv than its TPR and TNR give."""
+    """Return the point with an advantage that contradicts its TPR and TNR."""
     document = json.loads(point)
     adv, *others = document["estimates"]
     assert adv["metric"] == SUCCESS
@@ -274,21 +274,23 @@ def wrong_mean(point: str) -> str:
 
 
 def test_swapped_point_files_are_refused(file: Path, out: Path) -> None:
-    kept = sorted((out / "points").iterdir())
-    points = [path.read_text() for path in kept]
+    paths = sorted((out / "points").iterdir())
+    points = [path.read_text() for path in paths]
     by_mechanism = {(p["mechanism"], p["shared_mask"]): p for p in map(json.loads, points)}
     assert len(by_mechanism) == 3
-    for path, text in zip(kept, [*points[1:], points[0]], strict=True):
+    for path, text in zip(paths, [*points[1:], points[0]], strict=True):
         path.write_text(text)
     with pytest.raises(Damaged, match=r"other settings.*delete the file"):
         run(file, out)
 
 
 def uncounted(point: dict[str, object]) -> dict[str, object]:
-    """A point's figures with a rate that has no lower limit."""
+    """Return the point with a rate that has no lower limit."""
     figures = point["figures"]
     assert isinstance(figures, list)
-    rates = [one | ({"low": None} if one["metric"] == TRUE_POSITIVES else {}) for one in figures]
+    rates = [
+        figure | ({"low": None} if figure["metric"] == TRUE_POSITIVES else {}) for figure in figures
+    ]
     return {**point, "figures": rates}
 
 
@@ -334,30 +336,30 @@ def test_sign_lost_applies_to_clients_and_server() -> None:
         name="bitrand", options={"nominal_epsilon": 1.0, "sign_lost": True, "shared_mask": True}
     )
     for randomise in resolve_mechanism(section, 4).randomisers:
-        found = randomise(-torch.ones(50, 4), seeded(1))
-        assert float(found.min()) >= 0
-        assert float(found.max()) > 0
+        randomised = randomise(-torch.ones(50, 4), seeded(1))
+        assert float(randomised.min()) >= 0
+        assert float(randomised.max()) > 0
 
 
 def test_the_record_describes_neuron_training(file: Path, tmp_path: Path, played: Played) -> None:
-    one = run(file, tmp_path / "out", neuron__check=1).games[0]
-    assert 0.9 < (one.figure(HELD_OUT) or 0.0) <= (one.figure(FIT) or 0.0) <= 1
-    epochs = one.estimate(EPOCHS)
-    assert one.training is not None
+    played_point = run(file, tmp_path / "out", neuron__check=1).games[0]
+    assert 0.9 < (played_point.figure(HELD_OUT) or 0.0) <= (played_point.figure(FIT) or 0.0) <= 1
+    epochs = played_point.estimate(EPOCHS)
+    assert played_point.training is not None
     assert epochs is not None
     assert epochs.value is not None
-    assert 1 <= one.training.least <= epochs.value <= one.training.most <= 20
-    assert epochs.samples == one.targets == 8
+    assert 1 <= played_point.training.least <= epochs.value <= played_point.training.most <= 20
+    assert epochs.samples == played_point.targets == 8
     fixed = played.record.games[0]
     assert (fixed.training, fixed.estimate(EPOCHS)) == (None, None)
 
 
 def test_shared_noise_widens_the_limits_for_other_records(file: Path, tmp_path: Path) -> None:
     *_, apart, together = run(file, tmp_path / "out", neuron__epochs=3).games
-    for one, least in ((apart, 1.0), (together, 1.2)):
-        found = one.by_others
-        exact = proportion(found.hits, found.total)
-        assert (found.high - found.low) / (exact.high - exact.low) >= least
+    for played_point, least in ((apart, 1.0), (together, 1.2)):
+        rate = played_point.by_others
+        exact = proportion(rate.hits, rate.total)
+        assert (rate.high - rate.low) / (exact.high - exact.low) >= least
 
 
 def fails(samples: Tensor) -> Tensor:
@@ -379,9 +381,9 @@ def test_changed_data_with_the_same_name_are_replayed(file: Path, tmp_path: Path
         x, y = rng.random((300, 8)).astype(np.float32) + shift, np.arange(300) % 2
         np.savez(tmp_path / "mine.npz", x=x, y=y)
 
-    points, said = read_points(file)[:1], list[str]()
+    points, messages = read_points(file)[:1], list[str]()
     for shift in (0.0, 0.0, 1.0):
-        if shift or not said:
+        if shift or not messages:
             store(shift)
-        run_games(points, tmp_path / "out", data_dir=tmp_path, log=said.append)
-    assert said == ["tiny (1 of 1)", "tiny (1 of 1): already played", "tiny (1 of 1)"]
+        run_games(points, tmp_path / "out", data_dir=tmp_path, log=messages.append)
+    assert messages == ["tiny (1 of 1)", "tiny (1 of 1): already played", "tiny (1 of 1)"]

@@ -36,8 +36,8 @@ X = torch.randn(300, 30, generator=seeded(1, "x"))
 Y = torch.randint(2, (300,), generator=seeded(1, "y"))
 
 
-def games(**given: object) -> fa.Games:
-    return fa.Games((X, Y), **{**RULES, **given})  # type: ignore[arg-type]
+def games(**settings: object) -> fa.Games:
+    return fa.Games((X, Y), **{**RULES, **settings})  # type: ignore[arg-type]
 
 
 def first_half(samples: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ def first_half(samples: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Louder(LdpLaplace):
-    """A mechanism of the caller's own."""
+    """A custom mechanism."""
 
 
 def test_objects_and_an_equal_file_give_the_same_record(tmp_path: Path) -> None:
@@ -68,17 +68,17 @@ def test_objects_and_an_equal_file_give_the_same_record(tmp_path: Path) -> None:
         name="tiny",
         options=fa.AuditOptions(about="For tests."),
     )
-    found = [point.estimates for point in run.record.games]
-    assert found == [point.estimates for point in by_name.games]
+    estimates = [point.estimates for point in run.record.games]
+    assert estimates == [point.estimates for point in by_name.games]
     grid = {
         "mechanism.name": ["bitrand"],
         "mechanism.options.nominal_epsilon": [8.0],
         "mechanism.options.shared_mask": [False, True],
     }
     with_grid = fa.Games("digits", **RULES, variants=legacy, grid=grid)  # type: ignore[arg-type]
-    # In the same folder: a variant more or less is the same study.
-    again = fa.audit(with_grid, out=tmp_path / "objects", name="tiny")
-    assert again.record.content_hash == by_name.content_hash
+    # In the same folder, since a study may add or omit variants.
+    repeated = fa.audit(with_grid, out=tmp_path / "objects", name="tiny")
+    assert repeated.record.content_hash == by_name.content_hash
 
 
 @pytest.mark.slow
@@ -89,10 +89,10 @@ def test_games_accept_custom_arrays_extractors_and_defenses(tmp_path: Path) -> N
         "whole": {"features": "pixels"},
     }
     run = fa.audit(games(features=first_half, variants=variants), out=tmp_path, seeds=[3])
-    plain, laplace, noise, whole = run.record.games
+    plain, laplace, noise, pixels = run.record.games
     assert plain.records.startswith("samples#")
     assert ", 15 features" in plain.records
-    assert ", 30 features" in whole.records
+    assert ", 30 features" in pixels.records
     assert laplace.mechanism == f"{__name__}:Louder"
     assert laplace.claimed_epsilon == 4.0
     assert noise.rounds is not None
@@ -121,7 +121,7 @@ def test_games_with_a_defense_are_played_in_rounds(
 
 
 @pytest.mark.parametrize(
-    ("given", "asked", "says"),
+    ("settings", "options", "message"),
     [
         ({}, {"attacks": ["fedmia-2"]}, "attacks= applies only to federations"),
         ({}, {"workers": 2}, "workers= applies only to federations"),
@@ -139,10 +139,10 @@ def test_games_with_a_defense_are_played_in_rounds(
     ],
 )
 def test_invalid_games_raise_with_python_names(
-    given: dict[str, object], asked: dict[str, object], says: str, tmp_path: Path
+    settings: dict[str, object], options: dict[str, object], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(FedauditError, match=says) as refused:
-        fa.audit(games(**given), out=tmp_path, **asked)  # type: ignore[arg-type]
+    with pytest.raises(FedauditError, match=message) as refused:
+        fa.audit(games(**settings), out=tmp_path, **options)  # type: ignore[arg-type]
     assert "\n" not in str(refused.value)
 
 
@@ -159,7 +159,7 @@ def test_a_study_of_membership_can_name_the_server_that_plants_neurons(tmp_path:
         model=fa.models.MLP(hidden="16,8"),
         algorithm=fa.algorithms.FedSGD(rounds=2, lr=0.1),
     )
-    found = fa.audit(
+    record = fa.audit(
         federation,
         attacks=["avg-cosine"],
         options=fa.AuditOptions(server=server),
@@ -167,7 +167,7 @@ def test_a_study_of_membership_can_name_the_server_that_plants_neurons(tmp_path:
         figures=fa.Figures(permutations=20, blind_classifier=False),
         out=tmp_path,
     ).record
-    named = found.config["server"]
-    assert isinstance(named, dict)
-    assert str(named["name"]).startswith("fedaudit.fl.algorithms.base:Tampering#")
-    assert any("Other changes that a server can make" in one for one in found.untested)
+    server_config = record.config["server"]
+    assert isinstance(server_config, dict)
+    assert str(server_config["name"]).startswith("fedaudit.fl.algorithms.base:Tampering#")
+    assert any("Other changes that a server can make" in topic for topic in record.untested)

@@ -57,56 +57,58 @@ def games(**settings: object) -> RoundGames:
 
 
 def played(targets: int, count: int, **settings: object) -> PlayedInRounds:
-    one = games(**settings)
-    parts = [one.play(number, neurons(number), count) for number in range(targets)]
+    round_games = games(**settings)
+    parts = [round_games.play(number, neurons(number), count) for number in range(targets)]
     return PlayedInRounds(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
 @cache
 def neurons(target: int) -> Neurons:
-    """Trained once for all tests, none of which changes them."""
+    """Train the neurons once for all tests, which must not modify them."""
     return CONTEST.neurons([target])
 
 
-def adv(found: PlayedInRounds) -> float:
-    right = (found.said_in == found.was_in).double()
-    return float((right[found.was_in].mean() + right[~found.was_in].mean()) / 2)
+def adv(results: PlayedInRounds) -> float:
+    right = (results.said_in == results.was_in).double()
+    return float((right[results.was_in].mean() + right[~results.was_in].mean()) / 2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, dp_sgd(0.0), {"neurons": 3, "louder": 50.0}])
 def test_without_noise_score_and_sign_give_the_same_verdicts(settings: dict[str, object]) -> None:
-    found = played(6, 20, **settings)
+    results = played(6, 20, **settings)
     plain = CONTEST.play_some(dict.fromkeys(range(6), 20))
-    assert torch.equal(found.was_in, plain.was_in)
-    assert torch.equal(found.by_signs, plain.said_in)
-    assert torch.equal(found.said_in, found.by_signs)
-    assert 0 < int(found.said_in.sum()) < len(found.said_in)
-    assert not found.by_others.any()
+    assert torch.equal(results.was_in, plain.was_in)
+    assert torch.equal(results.by_signs, plain.said_in)
+    assert torch.equal(results.said_in, results.by_signs)
+    assert 0 < int(results.said_in.sum()) < len(results.said_in)
+    assert not results.by_others.any()
 
 
 @pytest.mark.slow
 def test_score_and_sign_differ_only_if_another_record_fires() -> None:
     crowded = Contest(Pools(*(part[:, :8] for part in POOLS)), RULES, seed=1)
-    one = RoundGames(crowded, LABELS, RoundsSection(play="rounds"))
-    parts = [one.play(number, crowded.neurons([number]), 15) for number in range(4)]
-    found = PlayedInRounds(*(torch.cat(part) for part in zip(*parts, strict=True)))
-    differ = found.said_in != found.by_signs
+    crowded_games = RoundGames(crowded, LABELS, RoundsSection(play="rounds"))
+    parts = [crowded_games.play(number, crowded.neurons([number]), 15) for number in range(4)]
+    results = PlayedInRounds(*(torch.cat(part) for part in zip(*parts, strict=True)))
+    differ = results.said_in != results.by_signs
     assert differ.any()
-    assert (found.by_others[differ] > 0).all()
+    assert (results.by_others[differ] > 0).all()
 
 
 def test_games_in_one_federation_equal_separate_federations() -> None:
-    one = games(clients=2)
-    models = one.models(0, neurons(0))
-    looked_for = target_gradient(models.target_client, one.target(0))
-    _, batches = one.batches(0, 5)
-    together = one.scores(models, looked_for, batches, 7)
-    apart = [
-        one.scores(models, looked_for, Batches(*(part[game : game + 1] for part in batches)), 8)
+    round_games = games(clients=2)
+    models = round_games.models(0, neurons(0))
+    looked_for = target_gradient(models.target_client, round_games.target(0))
+    _, batches = round_games.batches(0, 5)
+    together = round_games.scores(models, looked_for, batches, 7)
+    separate = [
+        round_games.scores(
+            models, looked_for, Batches(*(part[game : game + 1] for part in batches)), 8
+        )
         for game in range(5)
     ]
-    torch.testing.assert_close(together, torch.cat(apart), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(together, torch.cat(separate), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -121,8 +123,8 @@ def test_games_in_one_federation_equal_separate_federations() -> None:
 def test_drawn_score_noise_matches_simulated_rounds(
     defense: str, options: dict[str, float], spread: float
 ) -> None:
-    given = {"defense": defense, "options": options, "averaged": 3, "neurons": 2}
-    drawn, simulated = games(**given), games(**given, every_round=True)
+    settings = {"defense": defense, "options": options, "averaged": 3, "neurons": 2}
+    drawn, simulated = games(**settings), games(**settings, every_round=True)
     assert (drawn.simulated, simulated.simulated) == (1, 3)
     models = drawn.models(0, neurons(0))
     looked_for = target_gradient(models.target_client, drawn.target(0))
@@ -134,59 +136,61 @@ def test_drawn_score_noise_matches_simulated_rounds(
     expected = spread / 3**0.5
     assert float(noisy.std()) == pytest.approx(expected, rel=0.2)
     assert float(noisy.mean() - quiet[0]) == pytest.approx(0.0, abs=4 * expected / 100**0.5)
-    own = drawn._noise(looked_for, (4000,), seeded(1, "noise"))
-    assert float(own.std()) == pytest.approx(expected, rel=0.05)
+    drawn_noise = drawn._noise(looked_for, (4000,), seeded(1, "noise"))
+    assert float(drawn_noise.std()) == pytest.approx(expected, rel=0.05)
 
 
 @pytest.mark.slow
 def test_a_scaled_neuron_reaches_the_gaussian_bound() -> None:
     expected = gaussian_success(1.0)  # sqrt(4) rounds over a noise of 2 clips
     for neurons in (1, 4):
-        found = played(4, 100, **dp_sgd(2.0, averaged=4, neurons=neurons, louder=1e4))
-        assert float(found.shares.min()) > 0.99
-        assert float(found.distances.mean()) == pytest.approx(1.0, abs=0.01)
-        assert adv(found) == pytest.approx(expected, abs=0.05)
+        results = played(4, 100, **dp_sgd(2.0, averaged=4, neurons=neurons, louder=1e4))
+        assert float(results.shares.min()) > 0.99
+        assert float(results.distances.mean()) == pytest.approx(1.0, abs=0.01)
+        assert adv(results) == pytest.approx(expected, abs=0.05)
         # A replaced record may move the sum by two clips, of which a silent neuron uses one.
-        assert adv(found) < gaussian_success(2.0) - 0.05
+        assert adv(results) < gaussian_success(2.0) - 0.05
 
 
 @pytest.mark.slow
 def test_every_round_can_be_simulated() -> None:
-    given = dp_sgd(0.5, averaged=4, louder=1e4)
-    simulated = played(2, 30, **given, every_round=True, own_games=60)
+    settings = dp_sgd(0.5, averaged=4, louder=1e4)
+    simulated = played(2, 30, **settings, every_round=True, own_games=60)
     assert simulated.distances.isnan().all()
     assert adv(simulated) > 0.9
-    assert adv(played(2, 30, **given)) > 0.9
+    assert adv(played(2, 30, **settings)) > 0.9
 
 
 @pytest.mark.slow
 def test_with_dead_neurons_the_sum_equals_the_targets_upload() -> None:
-    alone, summed_up = (played(3, 20, **given) for given in ({}, {"clients": 4, "others": "dead"}))
+    alone, summed_up = (
+        played(3, 20, **settings) for settings in ({}, {"clients": 4, "others": "dead"})
+    )
     assert torch.equal(alone.said_in, summed_up.said_in)
     assert torch.equal(alone.by_others, summed_up.by_others)
 
 
 @pytest.mark.slow
-def test_with_a_planted_neuron_at_all_clients_any_record_can_fire() -> None:
-    found = played(3, 20, clients=4, others="planted")
-    assert torch.equal(found.by_signs, found.by_target | (found.by_others > 0))
-    assert adv(found) > 0.9
+def test_with_a_planted_neuron_at_all_clients_any_record_can_activate_it() -> None:
+    results = played(3, 20, clients=4, others="planted")
+    assert torch.equal(results.by_signs, results.by_target | (results.by_others > 0))
+    assert adv(results) > 0.9
 
 
 def federation(*lied_to: int) -> tuple[RoundGames, dict[int, Samples], Tampering]:
-    one = games(clients=3, others="planted")
-    model = one.models(0, neurons(0)).target_client.model
-    _, batches = one.batches(0, 1)
+    round_games = games(clients=3, others="planted")
+    model = round_games.models(0, neurons(0)).target_client.model
+    _, batches = round_games.batches(0, 1)
     data = {
         client: Samples(batches.features[0, client], batches.labels[0, client], torch.arange(8))
         for client in range(3)
     }
-    return one, data, Tampering(dict.fromkeys(lied_to, lambda honest: model))
+    return round_games, data, Tampering(dict.fromkeys(lied_to, lambda honest: model))
 
 
 def test_the_sum_view_requires_one_model_for_all_clients() -> None:
-    one, data, server = federation(0, 1, 2)
-    net = one.models(0, neurons(0)).others.architecture
+    round_games, data, server = federation(0, 1, 2)
+    net = round_games.models(0, neurons(0)).others.architecture
     algorithm = FedSGD(net, LocalTraining(lr=0.5))
     (round,) = simulate(algorithm, data, rounds=1, seed=1, server=server)
     total = average_uploads([as_gradient(round.uploads[client]) for client in data])

@@ -37,13 +37,13 @@ def exposed(base: Model, client: ClientId, size: float) -> Exposed:
 
 def made_round(index: int = 10, size: float = 1e-4) -> Round:
     """Return a round with two uploads; clients 2 and 4 received different models."""
-    one, other = NET.initial(0), NET.initial(1)
-    shown = {2: exposed(one, 2, size), 4: exposed(other, 4, size)}
+    first, second = NET.initial(0), NET.initial(1)
+    exposures = {2: exposed(first, 2, size), 4: exposed(second, 4, size)}
     return Round(
         index=index,
-        exposed=shown,
+        exposed=exposures,
         sent={},
-        uploads={c: Update(e.update or {}) for c, e in shown.items()},
+        uploads={c: Update(e.update or {}) for c, e in exposures.items()},
         weights={2: 0.25, 4: 0.75},
         asked=(2, 3, 4),
         answered=(2, 4),
@@ -76,16 +76,16 @@ def test_measured_rounds_are_restored_exactly_in_order(tmp_path: Path) -> None:
     for index in (200, 1_000_000 - 1, 30):
         write_measured(tmp_path, measured_round(index), {"test_correct/global": str(index)})
     stored = read_measured(tmp_path)
-    assert [one.measured.index for one in stored] == [30, 200, 999_999]
-    for found, notes in stored:
-        expected = measured_round(found.index)
-        assert found.clients == expected.clients
-        assert torch.equal(found.bases, expected.bases)
-        assert found.stands_for == expected.stands_for
-        assert list(found.signals) == ["loss", "cosine"]
+    assert [stored_round.measured.index for stored_round in stored] == [30, 200, 999_999]
+    for measured, notes in stored:
+        expected = measured_round(measured.index)
+        assert measured.clients == expected.clients
+        assert torch.equal(measured.bases, expected.bases)
+        assert measured.stands_for == expected.stands_for
+        assert list(measured.signals) == ["loss", "cosine"]
         for name, values in expected.signals.items():
-            assert torch.equal(found.signals[name], values)
-        assert notes == {"test_correct/global": str(found.index)}
+            assert torch.equal(measured.signals[name], values)
+        assert notes == {"test_correct/global": str(measured.index)}
 
 
 def test_a_folder_without_measured_rounds_has_none(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_files_with_other_names_are_ignored(tmp_path: Path) -> None:
     write_measured(tmp_path, measured_round(3), {})
     for name in ("round-000004.safetensors.partial", "notes.txt", "round-4.safetensors"):
         (tmp_path / "measured" / name).write_bytes(b"?")
-    assert [one.measured.index for one in read_measured(tmp_path)] == [3]
+    assert [stored_round.measured.index for stored_round in read_measured(tmp_path)] == [3]
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00" * 100, b"PK\x03\x04", b"cut"])
@@ -116,11 +116,11 @@ def test_a_damaged_measured_round_raises_and_others_are_kept(
     write_measured(tmp_path, measured_round(1), {})
     write_measured(tmp_path, measured_round(2), {})
     first, second = sorted((tmp_path / "measured").iterdir())
-    whole = first.read_bytes()
-    second.write_bytes(whole[:-10] if content == b"cut" else content)
+    intact = first.read_bytes()
+    second.write_bytes(intact[:-10] if content == b"cut" else content)
     with pytest.raises(Damaged, match="round-000002"):
         read_measured(tmp_path)
-    assert first.read_bytes() == whole
+    assert first.read_bytes() == intact
 
 
 @pytest.mark.parametrize(
@@ -170,13 +170,13 @@ def test_mixed_measured_rounds_of_two_runs_raise(tmp_path: Path) -> None:
 def test_a_kept_round_stores_updates_in_sixteen_bits(tmp_path: Path, size: float) -> None:
     round = made_round(size=size)
     write_round(tmp_path, round, "full")
-    (found,) = read_rounds(tmp_path, NET)
-    assert (found.index, found.asked, found.answered) == (10, (2, 3, 4), (2, 4))
-    assert found.weights == round.weights
-    assert not found.complete
-    assert same(found.after["global"], round.after["global"])
+    (restored,) = read_rounds(tmp_path, NET)
+    assert (restored.index, restored.asked, restored.answered) == (10, (2, 3, 4), (2, 4))
+    assert restored.weights == round.weights
+    assert not restored.complete
+    assert same(restored.after["global"], round.after["global"])
     for client, expected in round.exposed.items():
-        got = found.exposed[client]
+        got = restored.exposed[client]
         assert same(got.base, expected.base)
         assert got.gradient_scale == expected.gradient_scale
         assert got.update is not None
@@ -197,36 +197,36 @@ def test_a_kept_round_stores_updates_in_sixteen_bits(tmp_path: Path, size: float
 
 def test_an_update_of_zeros_is_kept(tmp_path: Path) -> None:
     write_round(tmp_path, made_round(size=0.0), "full")
-    (found,) = read_rounds(tmp_path, NET)
-    assert all(float(flat(e.update or {}).abs().sum()) == 0 for e in found.exposed.values())
+    (restored,) = read_rounds(tmp_path, NET)
+    assert all(float(flat(e.update or {}).abs().sum()) == 0 for e in restored.exposed.values())
 
 
 def test_a_model_sent_to_several_clients_is_stored_once(tmp_path: Path) -> None:
     base = NET.initial(0)
-    shown = {client: exposed(base, client, 1.0) for client in range(3)}
-    clients = tuple(shown)
+    exposures = {client: exposed(base, client, 1.0) for client in range(3)}
+    clients = tuple(exposures)
     weights = dict.fromkeys(clients, 1 / 3)
-    write_round(tmp_path, Round(1, shown, {}, {}, weights, clients, clients), "full")
+    write_round(tmp_path, Round(1, exposures, {}, {}, weights, clients, clients), "full")
     (server,) = tmp_path.rglob("server.safetensors")
     assert {name.split("/")[1] for name in read_tensors(server)[0] if "/" in name} == {"0"}
 
 
 def test_merged_clients_are_restored(tmp_path: Path) -> None:
     base = NET.initial(0)
-    shown = {client: exposed(base, client, 1.0) for client in range(4)}
-    clients, weights = tuple(shown), dict.fromkeys(range(4), 0.25)
-    (round,) = merge_clients([Round(1, shown, {}, {}, weights, clients, clients)], (1, 2))
+    exposures = {client: exposed(base, client, 1.0) for client in range(4)}
+    clients, weights = tuple(exposures), dict.fromkeys(range(4), 0.25)
+    (round,) = merge_clients([Round(1, exposures, {}, {}, weights, clients, clients)], (1, 2))
     write_round(tmp_path, round, "full")
-    (found,) = read_rounds(tmp_path, NET)
-    assert found.stands_for == {1: 1, 2: 1}
-    assert found.weights == {0: 0.25, 1: 0.5, 3: 0.25}
+    (restored,) = read_rounds(tmp_path, NET)
+    assert restored.stands_for == {1: 1, 2: 1}
+    assert restored.weights == {0: 0.25, 1: 0.5, 3: 0.25}
 
 
 def test_the_sum_of_all_clients_can_be_kept(tmp_path: Path) -> None:
     (round,) = participant_rounds([made_round()])
     write_round(tmp_path, round, "full")
-    (found,) = read_rounds(tmp_path, NET)
-    assert set(found.exposed) == {ALL_CLIENTS}
+    (restored,) = read_rounds(tmp_path, NET)
+    assert set(restored.exposed) == {ALL_CLIENTS}
 
 
 def test_keeping_signals_only_writes_no_models(tmp_path: Path) -> None:

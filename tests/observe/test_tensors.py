@@ -29,10 +29,10 @@ def path(tmp_path: Path) -> Path:
 
 def test_tensors_are_restored_in_order_with_notes(path: Path) -> None:
     write_tensors(SOME, path, {"round": "3"})
-    found, notes = read_tensors(path)
-    assert list(found) == ["b", "a", "c"]
-    assert all(torch.equal(found[name], SOME[name]) for name in SOME)
-    assert all(found[name].dtype == SOME[name].dtype for name in SOME)
+    restored, notes = read_tensors(path)
+    assert list(restored) == ["b", "a", "c"]
+    assert all(torch.equal(restored[name], SOME[name]) for name in SOME)
+    assert all(restored[name].dtype == SOME[name].dtype for name in SOME)
     assert notes == {"round": "3"}
 
 
@@ -42,11 +42,11 @@ def test_writing_leaves_no_temporary_files(path: Path) -> None:
 
 
 def test_shared_and_strided_tensors_are_written(path: Path) -> None:
-    whole = torch.arange(6.0).reshape(2, 3)
-    views = {"whole": whole, "same": whole, "across": whole.t(), "part": whole[1]}
+    matrix = torch.arange(6.0).reshape(2, 3)
+    views = {"whole": matrix, "same": matrix, "across": matrix.t(), "part": matrix[1]}
     write_tensors(views, path)
-    found, _ = read_tensors(path)
-    assert all(torch.equal(found[name], views[name]) for name in views)
+    restored, _ = read_tensors(path)
+    assert all(torch.equal(restored[name], views[name]) for name in views)
 
 
 def test_tensors_with_gradients_are_written(path: Path) -> None:
@@ -61,13 +61,13 @@ def test_an_empty_set_of_tensors_can_be_written(path: Path) -> None:
 
 def test_a_safetensors_file_without_order_is_read(path: Path) -> None:
     save_file(SOME, path)
-    found, notes = read_tensors(path)
-    assert set(found) == set(SOME)
+    restored, notes = read_tensors(path)
+    assert set(restored) == set(SOME)
     assert notes == {}
 
 
 @pytest.mark.parametrize(
-    ("error", "ended", "said"),
+    ("error", "ended", "message"),
     [
         (OSError(28, "No space left on device"), BadInput, "could not be written.*free some space"),
         (SafetensorError("full"), BadInput, "could not be written.*free some space"),
@@ -78,7 +78,7 @@ def test_failed_writes_keep_the_old_file(
     path: Path,
     error: BaseException,
     ended: type[BaseException],
-    said: str,
+    message: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     write_tensors(SOME, path)
@@ -90,7 +90,7 @@ def test_failed_writes_keep_the_old_file(
 
     with monkeypatch.context() as patch:
         patch.setattr(tensors, "save_file", full)
-        with pytest.raises(ended, match=said):
+        with pytest.raises(ended, match=message):
             write_tensors({"other": torch.zeros(1)}, path)
     assert path.read_bytes() == before
     write_tensors({"other": torch.zeros(1)}, path)
@@ -107,10 +107,10 @@ def test_reading_a_missing_file_raises(path: Path) -> None:
         read_tensors(path)
 
 
-@pytest.mark.parametrize("kept", [0, 1, 7, 8, 40, -1])
-def test_a_truncated_file_raises_and_is_not_changed(path: Path, kept: int) -> None:
+@pytest.mark.parametrize("length", [0, 1, 7, 8, 40, -1])
+def test_a_truncated_file_raises_and_is_not_changed(path: Path, length: int) -> None:
     write_tensors(SOME, path)
-    cut = path.read_bytes()[:kept]
+    cut = path.read_bytes()[:length]
     path.write_bytes(cut)
     with pytest.raises(Damaged, match="damaged or not a safetensors file"):
         read_tensors(path)
@@ -124,15 +124,15 @@ def test_arbitrary_bytes_are_read_or_raise_damaged(
 ) -> None:
     path = tmp_path_factory.mktemp("bytes") / "some.safetensors"
     write_tensors({"a": torch.ones(2)}, path, {"round": "1"})
-    whole = bytearray(path.read_bytes())
+    content = bytearray(path.read_bytes())
     for _ in range(data.draw(st.integers(1, 3))):
-        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
-    path.write_bytes(bytes(whole))
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(bytes(content))
     try:
-        found, _ = read_tensors(path)
+        restored, _ = read_tensors(path)
     except Damaged:
         return
-    assert all(isinstance(value, torch.Tensor) for value in found.values())
+    assert all(isinstance(value, torch.Tensor) for value in restored.values())
 
 
 @pytest.mark.parametrize(
@@ -157,8 +157,8 @@ def test_an_empty_tensor_with_an_overflowing_shape_raises(path: Path, shape: lis
 
 def test_an_empty_tensor_is_read(path: Path) -> None:
     write_tensors({"a": torch.zeros(0, 3, 224, 224), "b": torch.zeros(1000, 0)}, path)
-    found, _ = read_tensors(path)
-    assert [tuple(value.shape) for value in found.values()] == [(0, 3, 224, 224), (1000, 0)]
+    restored, _ = read_tensors(path)
+    assert [tuple(value.shape) for value in restored.values()] == [(0, 3, 224, 224), (1000, 0)]
 
 
 @pytest.mark.parametrize("axes", [64, 65])
@@ -259,13 +259,13 @@ def shuffle_readers(patch: pytest.MonkeyPatch, seed: int) -> None:
 def test_tensor_order_is_the_same_in_every_process(
     path: Path, ours: bool, names: list[str]
 ) -> None:
-    given = {name: torch.ones(1) for name in names}
+    written = {name: torch.ones(1) for name in names}
     notes = dict.fromkeys(names, "x")
-    (write_tensors if ours else save_file)(given, path, notes)
+    (write_tensors if ours else save_file)(written, path, notes)
     orders = set()
     for seed in range(5):
         with pytest.MonkeyPatch.context() as patch:
             shuffle_readers(patch, seed)
-            found, there = read_tensors(path)
-        orders.add((tuple(found), tuple(there)))
+            restored, restored_notes = read_tensors(path)
+        orders.add((tuple(restored), tuple(restored_notes)))
     assert orders == {(tuple(names if ours else sorted(names)), tuple(sorted(names)))}

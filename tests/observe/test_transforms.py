@@ -31,7 +31,7 @@ def client(base: float, step: float, mean: float = 0.0, scale: float | None = 2.
     return Exposed(model(base), model(base + step, mean), {"w": torch.tensor([step])}, scale)
 
 
-def made(
+def make_round(
     exposed: Mapping[ClientId, Exposed], weights: Mapping[ClientId, float], index: int = 1
 ) -> Round:
     clients = tuple(exposed)
@@ -41,7 +41,7 @@ def made(
     )
 
 
-ROUND = made(
+ROUND = make_round(
     {0: client(1.0, 0.5, 1.0), 1: client(1.0, 0.1, 2.0), 2: client(1.0, -0.3, 6.0)},
     {0: 0.5, 1: 0.375, 2: 0.125},
 )
@@ -93,7 +93,7 @@ def test_merging_is_idempotent() -> None:
 
 
 def test_several_coalitions_can_be_merged() -> None:
-    four = made({c: client(1.0, c / 10) for c in range(4)}, dict.fromkeys(range(4), 0.25))
+    four = make_round({c: client(1.0, c / 10) for c in range(4)}, dict.fromkeys(range(4), 0.25))
     (round,) = merge_clients(merge_clients([four], {0, 3}), {1, 2})
     assert list(round.exposed) == [0, 1]
     assert round.stands_for == {0: 0, 3: 0, 1: 1, 2: 1}
@@ -108,7 +108,7 @@ def test_a_coalition_with_one_upload_equals_that_member() -> None:
 def test_proportional_gradient_scales_give_the_scale_of_the_sum() -> None:
     # 1 * 0.1 + 3 * 0.2 = 0.7 summed gradients; the mean update is 0.25 * 0.1 + 0.75 * 0.2.
     uneven = {0: client(1.0, 0.1, scale=1.0), 1: client(1.0, 0.2, scale=3.0)}
-    (round,) = merge_clients([made(uneven, {0: 0.25, 1: 0.75})], {0, 1})
+    (round,) = merge_clients([make_round(uneven, {0: 0.25, 1: 0.75})], {0, 1})
     group = round.exposed[0]
     assert group.gradient_scale == pytest.approx(4.0)
     assert weight(group.update) == pytest.approx(0.7 / 4)
@@ -116,14 +116,14 @@ def test_proportional_gradient_scales_give_the_scale_of_the_sum() -> None:
 
 def test_disproportional_gradient_scales_give_none() -> None:
     uneven = {0: client(1.0, 0.1, scale=1.0), 1: client(1.0, 0.2, scale=3.0)}
-    (round,) = merge_clients([made(uneven, {0: 0.5, 1: 0.5})], {0, 1})
+    (round,) = merge_clients([make_round(uneven, {0: 0.5, 1: 0.5})], {0, 1})
     assert round.exposed[0].gradient_scale is None
 
 
 def test_clients_that_received_different_models_cannot_be_merged() -> None:
     apart = {0: client(1.0, 0.1), 1: client(2.0, 0.1)}
     with pytest.raises(NotVisible, match="received different models"):
-        list(merge_clients([made(apart, {0: 0.5, 1: 0.5})], {0, 1}))
+        list(merge_clients([make_round(apart, {0: 0.5, 1: 0.5})], {0, 1}))
 
 
 def test_equal_models_form_one_group() -> None:
@@ -167,7 +167,7 @@ def test_views_of_the_global_model_refuse_runs_with_none_or_several(
 def test_the_globals_view_raises_if_sent_models_are_hidden() -> None:
     hidden = {0: Exposed(local=model(1.0))}
     with pytest.raises(NotVisible, match="clients receive is hidden"):
-        list(participant_rounds([made(hidden, {0: 1.0})]))
+        list(participant_rounds([make_round(hidden, {0: 1.0})]))
 
 
 def test_views_are_ordered_from_strong_to_weak() -> None:

@@ -141,10 +141,10 @@ def test_effects_of_defenses_and_risks_are_kept_by_round(name: str, tmp_path: Pa
         pass
     usage = read_usage(tmp_path, "ours")
     assert usage is not None
-    kept = getattr(usage, name)
-    assert kept[:2, 1].tolist() == [1.0, 0.0]
-    assert kept[2].isnan().all()
-    assert kept[:, 0].isnan().all()
+    by_round = getattr(usage, name)
+    assert by_round[:2, 1].tolist() == [1.0, 0.0]
+    assert by_round[2].isnan().all()
+    assert by_round[:, 0].isnan().all()
 
 
 def test_usage_files_without_counts_are_read_and_wrong_counts_raise(

@@ -31,13 +31,13 @@ DATA = samples(9)
 
 
 def gradients(model: Model) -> list[torch.Tensor]:
-    """Every sample's, one after another."""
-    module, found = model.module(), []
+    """Return the gradient of each sample."""
+    module, per_sample = model.module(), []
     for x, y in zip(DATA.features, DATA.labels, strict=True):
         loss = functional.cross_entropy(module(x[None]), y[None])
         parts = torch.autograd.grad(loss, list(module.parameters()))
-        found.append(torch.cat([part.flatten() for part in parts]).double())
-    return found
+        per_sample.append(torch.cat([part.flatten() for part in parts]).double())
+    return per_sample
 
 
 def moved() -> Model:
@@ -48,26 +48,26 @@ def moved() -> Model:
 
 def test_loss_evidence_matches_a_loop_over_samples() -> None:
     model, module = moved(), moved().module()
-    found = CatalogueAttack(ATTACKS["blackbox-loss"]).features(model, DATA, start=START)
+    evidence = CatalogueAttack(ATTACKS["blackbox-loss"]).features(model, DATA, start=START)
     slow = []
     for x, y in zip(DATA.features, DATA.labels.tolist(), strict=True):
         outputs = module(x[None])[0].double().detach()
         slow.append(float(outputs[y] - outputs.exp().sum().log()))
-    torch.testing.assert_close(found[:, 0], torch.tensor(slow).double(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(evidence[:, 0], torch.tensor(slow).double(), rtol=1e-5, atol=1e-6)
 
 
-def test_without_an_update_gradients_are_taken_in_the_model() -> None:
-    found = CatalogueAttack(ATTACKS["grad-norm"]).features(moved(), DATA, start=START)
+def test_without_an_update_gradients_are_those_of_the_model() -> None:
+    evidence = CatalogueAttack(ATTACKS["grad-norm"]).features(moved(), DATA, start=START)
     slow = torch.stack([-g.square().sum() for g in gradients(moved())])
-    torch.testing.assert_close(found[:, 0], slow, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(evidence[:, 0], slow, rtol=1e-4, atol=1e-6)
 
 
 def test_updates_are_relative_to_the_start_model() -> None:
     model = moved()
-    found = CatalogueAttack(ATTACKS["grad-cosine"]).features(model, DATA, start=START)
+    evidence = CatalogueAttack(ATTACKS["grad-cosine"]).features(model, DATA, start=START)
     update = torch.cat([(model.params[n] - START.params[n]).flatten() for n in model.params])
     slow = [functional.cosine_similarity(-update.double(), g, dim=0) for g in gradients(START)]
-    torch.testing.assert_close(found[:, 0], torch.stack(slow), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(evidence[:, 0], torch.stack(slow), rtol=1e-4, atol=1e-5)
 
 
 def test_attacks_on_updates_need_the_start_model() -> None:

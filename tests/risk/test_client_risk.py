@@ -24,19 +24,19 @@ def brute(trained: list[float], held_out: list[float], threshold: float) -> floa
 def test_the_threshold_is_the_lowest_of_the_best(
     trained: list[float], held_out: list[float]
 ) -> None:
-    found = best_loss_threshold(exactly(trained), exactly(held_out))
+    threshold = best_loss_threshold(exactly(trained), exactly(held_out))
     right = {level: brute(trained, held_out, level) for level in [-inf, *trained, *held_out]}
     best = max(right.values())
-    assert right[found] == pytest.approx(best)
-    assert found == min(level for level, share in right.items() if share > best - 1e-12)
+    assert right[threshold] == pytest.approx(best)
+    assert threshold == min(level for level, share in right.items() if share > best - 1e-12)
 
 
 @given(trained=LOSSES, held_out=LOSSES, threshold=st.sampled_from([-inf, 0.0, 0.2, 0.5, inf]))
 def test_the_risk_is_the_balanced_accuracy_of_the_threshold(
     trained: list[float], held_out: list[float], threshold: float
 ) -> None:
-    found = client_risk(exactly(trained), exactly(held_out), threshold)
-    assert found == pytest.approx(brute(trained, held_out, threshold))
+    estimate = client_risk(exactly(trained), exactly(held_out), threshold)
+    assert estimate == pytest.approx(brute(trained, held_out, threshold))
 
 
 def test_the_client_threshold_matches_hand_calculation() -> None:
@@ -44,7 +44,7 @@ def test_the_client_threshold_matches_hand_calculation() -> None:
         torch.tensor([0.1, 0.2, 0.9]).double(),
         torch.tensor([0.2, 0.8, 1.5]).double(),
     )
-    # Up to 0.2 there are two of three members and one of three others.
+    # Two of three members and one of three others are at most 0.2.
     assert best_loss_threshold(trained, held_out) == pytest.approx(0.1)
     assert client_risk(trained, held_out, 0.15) == pytest.approx((1 / 3 + 1) / 2)
     assert client_risk(trained, held_out, 0.25) == pytest.approx((2 / 3 + 2 / 3) / 2)

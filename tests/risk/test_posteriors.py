@@ -18,19 +18,19 @@ def samples(count: int, scale: float = 1.0) -> Samples:
 
 def test_evidence_is_sorted_top_posteriors_and_true_class_loss() -> None:
     data = samples(6)
-    found = TrainMia(top=1).features(TWO, data, start=TWO)
+    evidence = TrainMia(top=1).features(TWO, data, start=TWO)
     with torch.no_grad():
         posteriors = TWO.module()(data.features).double().softmax(1)
-    assert found.shape == (6, 2)
-    torch.testing.assert_close(found[:, 0], posteriors.amax(1))
+    assert evidence.shape == (6, 2)
+    torch.testing.assert_close(evidence[:, 0], posteriors.amax(1))
     true = posteriors[torch.arange(6), data.labels]
-    torch.testing.assert_close(found[:, 1], -true.log(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(evidence[:, 1], -true.log(), rtol=1e-5, atol=1e-6)
 
 
 def test_two_classes_give_two_posteriors() -> None:
-    found = TrainMia(top=3).features(TWO, samples(6), start=TWO)
-    assert found.shape == (6, 3)
-    torch.testing.assert_close(found[:, 0] + found[:, 1], torch.ones(6, dtype=torch.float64))
+    evidence = TrainMia(top=3).features(TWO, samples(6), start=TWO)
+    assert evidence.shape == (6, 3)
+    torch.testing.assert_close(evidence[:, 0] + evidence[:, 1], torch.ones(6, dtype=torch.float64))
 
 
 def test_separable_members_are_classified() -> None:
@@ -58,8 +58,8 @@ def test_constant_evidence_classifies_no_members() -> None:
 
 def test_a_plane_puts_members_on_its_positive_side() -> None:
     plane = LinearRule(torch.tensor([1.0, 1.0]), torch.tensor([2.0, -1.0]), 0.5)
-    told = plane(torch.tensor([[1.0, 1.0], [1.0, 1.5], [1.0, 2.0], [0.0, 0.0]]))
-    assert told.tolist() == [True, False, False, False]
+    classified = plane(torch.tensor([[1.0, 1.0], [1.0, 1.5], [1.0, 2.0], [0.0, 0.0]]))
+    assert classified.tolist() == [True, False, False, False]
 
 
 def test_outputs_that_are_not_finite_are_refused() -> None:

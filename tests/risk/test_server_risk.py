@@ -29,7 +29,7 @@ LOSS = CatalogueAttack(ATTACKS["blackbox-loss"])
 
 
 def noisy(count: int) -> Samples:
-    """Half of the labels are independent of the features and can only be memorised."""
+    """Return samples of which half have random labels, which can only be memorised."""
     rng = seeded(2, "noisy", count)
     features = torch.randn(count, 20, generator=rng)
     labels = features[:, :4].argmax(1)
@@ -47,12 +47,12 @@ def risk(measure: RiskAttack, *, count: int = 3, epochs: int = 40, lr: float = 0
 
 
 def predicted(seen: tuple[torch.Tensor, torch.Tensor], tried: torch.Tensor) -> np.ndarray:
-    """TrainMIA's rule by scikit-learn alone."""
+    """Apply TrainMIA's rule with scikit-learn only."""
     members, nonmembers = seen
     both = torch.cat([members, nonmembers]).numpy()
     center, scale = both.mean(0), both.std(0)
-    known = np.repeat([1, 0], [len(members), len(nonmembers)])
-    model = LogisticRegression(max_iter=1000).fit((both - center) / scale, known)
+    is_member = np.repeat([1, 0], [len(members), len(nonmembers)])
+    model = LogisticRegression(max_iter=1000).fit((both - center) / scale, is_member)
     return np.asarray(model.predict((tried.numpy() - center) / scale)).astype(bool)
 
 
@@ -76,7 +76,7 @@ def test_shadows_that_repeat_training_estimate_the_risk_of_memorisation() -> Non
     *_, last = simulate(FedAvg(MLP, how), parts, rounds=20, seed=1)
     cluster = Cluster(last.after["global"], 60, clients=4, rounds=20)
     members, others = data.take(slice(60)), data.take(slice(400, 1400))
-    found = {}
+    errors = {}
     ways: tuple[Literal["repeated", "continued"], ...] = ("repeated", "continued")
     for way in ways:
         server = ServerRisk(data.take(slice(60, 400)), ShadowTraining(how, 3, way, rounds=20))
@@ -85,20 +85,20 @@ def test_shadows_that_repeat_training_estimate_the_risk_of_memorisation() -> Non
         caught, let_go = (judged.attack(cluster.model, part) for part in (members, others))
         real = counted_balanced_accuracy(int(caught.sum()), 60, int((~let_go).sum()), 1000).value
         assert real > 0.75
-        found[way] = judged.value - real
-    assert abs(found["repeated"]) < 0.07
-    # A few epochs from the model itself see their samples too seldom.
-    assert found["continued"] < -0.07
+        errors[way] = judged.value - real
+    assert abs(errors["repeated"]) < 0.07
+    # Shadows that continue the model for a few epochs see their samples too rarely.
+    assert errors["continued"] < -0.07
 
 
 @pytest.mark.parametrize("measure", [TrainMia(), LOSS])
 def test_untrained_shadows_give_chance_level(measure: RiskAttack) -> None:
     idle = risk(measure, epochs=1, lr=1e-9)
     for seed in range(3):
-        (found,) = idle.estimate([Cluster(MLP.initial(1), 200)], seed=seed)
-        assert found is not None
-        assert found.low <= 0.5 <= found.high
-        assert abs(found.value - 0.5) < 0.06
+        (estimate,) = idle.estimate([Cluster(MLP.initial(1), 200)], seed=seed)
+        assert estimate is not None
+        assert estimate.low <= 0.5 <= estimate.high
+        assert abs(estimate.value - 0.5) < 0.06
 
 
 def test_the_risk_is_the_accuracy_on_unseen_shadows() -> None:
@@ -118,23 +118,26 @@ def test_the_risk_is_the_accuracy_on_unseen_shadows() -> None:
         seen.append((rows[0], rows[1]))
     right = 0.0
     for left_out, (members, nonmembers) in enumerate(seen):
-        others = [one for place, one in enumerate(seen) if place != left_out]
-        known = (torch.cat([one[0] for one in others]), torch.cat([one[1] for one in others]))
-        right += float(np.mean(predicted(known, members)))
-        right += 1 - float(np.mean(predicted(known, nonmembers)))
-    (found,) = server.estimate([cluster], seed=3)
-    assert found is not None
-    assert found.value == pytest.approx(right / 6, abs=1e-12)
-    assert found.low < found.value < found.high
-    assert server([cluster], seed=3) == [found.value]
+        others = [evidence for place, evidence in enumerate(seen) if place != left_out]
+        training = (
+            torch.cat([evidence[0] for evidence in others]),
+            torch.cat([evidence[1] for evidence in others]),
+        )
+        right += float(np.mean(predicted(training, members)))
+        right += 1 - float(np.mean(predicted(training, nonmembers)))
+    (estimate,) = server.estimate([cluster], seed=3)
+    assert estimate is not None
+    assert estimate.value == pytest.approx(right / 6, abs=1e-12)
+    assert estimate.low < estimate.value < estimate.high
+    assert server([cluster], seed=3) == [estimate.value]
 
 
 def test_the_decision_is_fitted_on_all_shadows() -> None:
     server = risk(LOSS, epochs=10)
     cluster = Cluster(MLP.initial(1), 30)
     (shadows,) = train_shadow_models([cluster], server.samples, server.shadows, seed=3)
-    (found,) = server.estimate([cluster], seed=3)
-    assert found is not None
+    (estimate,) = server.estimate([cluster], seed=3)
+    assert estimate is not None
     losses = [
         [
             functional.cross_entropy(
@@ -158,23 +161,23 @@ def test_the_decision_is_fitted_on_all_shadows() -> None:
     with torch.no_grad():
         outputs = shadows[0].model.module()(fresh.features)
         expected = functional.cross_entropy(outputs, fresh.labels, reduction="none") <= best
-    assert torch.equal(found.attack(shadows[0].model, fresh), expected)
+    assert torch.equal(estimate.attack(shadows[0].model, fresh), expected)
     assert 0 < int(expected.sum()) < 90
 
 
 def test_a_single_shadow_is_evaluated_by_halves() -> None:
     server = risk(LOSS, count=1)
-    (found,) = server.estimate([Cluster(MLP.initial(1), 21)], seed=3)
-    assert found is not None
-    assert found.value > 0.7
-    # 21 members and 21 others: counted in halves of 10 and 11, all of them once.
-    assert (found.value * 42) == pytest.approx(round(found.value * 42))
+    (estimate,) = server.estimate([Cluster(MLP.initial(1), 21)], seed=3)
+    assert estimate is not None
+    assert estimate.value > 0.7
+    # The halves have 10 and 11 of 21 members and 21 others, and each is counted once.
+    assert (estimate.value * 42) == pytest.approx(round(estimate.value * 42))
 
 
 def test_the_risk_of_a_one_sample_cluster_is_estimated() -> None:
     for count in (1, 3):
-        (found,) = risk(TrainMia(), count=count, epochs=2)([Cluster(MLP.initial(1), 1)], seed=3)
-        assert 0 <= found <= 1
+        (value,) = risk(TrainMia(), count=count, epochs=2)([Cluster(MLP.initial(1), 1)], seed=3)
+        assert 0 <= value <= 1
 
 
 def test_an_untrained_cluster_has_a_risk_at_chance_level() -> None:
@@ -187,12 +190,12 @@ def test_an_untrained_cluster_has_a_risk_at_chance_level() -> None:
 def test_estimates_do_not_depend_on_other_clusters_or_cores(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    server, found = risk(TrainMia(), epochs=3), []
-    own, other = Cluster(MLP.initial(1), 30), Cluster(MLP.initial(2), 200)
-    for cores, clusters in ((1, [own]), (2, [own, other]), (4, [own, own, other])):
+    server, risks = risk(TrainMia(), epochs=3), []
+    cluster, other = Cluster(MLP.initial(1), 30), Cluster(MLP.initial(2), 200)
+    for cores, clusters in ((1, [cluster]), (2, [cluster, other]), (4, [cluster, cluster, other])):
         monkeypatch.setattr(parallel, "_cores", lambda cores=cores: cores)
-        found.append(server(clusters, seed=3)[0])
-    assert found[0] == found[1] == found[2]
+        risks.append(server(clusters, seed=3)[0])
+    assert risks[0] == risks[1] == risks[2]
 
 
 def test_the_risk_of_a_model_with_dropout_is_deterministic() -> None:
@@ -214,8 +217,8 @@ def test_server_risk_can_be_pickled_and_fingerprinted() -> None:
     assert copy(clusters, seed=3) == server(clusters, seed=3)
     assert isinstance(server, Risk)
 
-    def fingerprint(one: ServerRisk) -> str:
-        return run_fingerprint((IfcaMir(MLP, TRAINING, 2, risk=one),), {}, {})
+    def fingerprint(server_risk: ServerRisk) -> str:
+        return run_fingerprint((IfcaMir(MLP, TRAINING, 2, risk=server_risk),), {}, {})
 
     assert fingerprint(server) == fingerprint(copy)
     assert fingerprint(server) != fingerprint(replace(server, measure=TrainMia()))

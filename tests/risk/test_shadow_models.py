@@ -39,13 +39,13 @@ def clusters(*sizes: int, kind: Architecture = MLP) -> list[Cluster]:
 
 def same(left: list[Shadow], right: list[Shadow]) -> bool:
     return all(
-        torch.equal(one.members, other.members)
-        and torch.equal(one.nonmembers, other.nonmembers)
+        torch.equal(shadow.members, other.members)
+        and torch.equal(shadow.nonmembers, other.nonmembers)
         and all(
-            torch.equal(one.model.params[name], other.model.params[name])
-            for name in one.model.params
+            torch.equal(shadow.model.params[name], other.model.params[name])
+            for name in shadow.model.params
         )
-        for one, other in zip(left, right, strict=True)
+        for shadow, other in zip(left, right, strict=True)
     )
 
 
@@ -66,7 +66,7 @@ def test_shadows_have_as_many_members_and_nonmembers_as_their_cluster(
 
 def test_continued_shadows_start_from_the_model_of_the_cluster() -> None:
     server, (cluster,) = samples(20), clusters(8)
-    (found,) = train_shadow_models([cluster], server, HOW, seed=5)
+    (shadows,) = train_shadow_models([cluster], server, HOW, seed=5)
     client_context = ClientContext(
         round=1,
         rounds=1,
@@ -77,15 +77,15 @@ def test_continued_shadows_start_from_the_model_of_the_cluster() -> None:
     )
     alone = train(
         cluster.model,
-        server.take(found[1].members),
+        server.take(shadows[1].members),
         replace(TRAINING, epochs=2),
         UNDEFENDED,
         client_context.at(cluster.model),
     )
     assert all(
-        torch.equal(found[1].model.params[name], alone.params[name]) for name in alone.params
+        torch.equal(shadows[1].model.params[name], alone.params[name]) for name in alone.params
     )
-    assert found[1].start is cluster.model
+    assert shadows[1].start is cluster.model
 
 
 @pytest.mark.parametrize(("kind", "shape"), [(MLP, (6,)), (DROPS, (6,)), (CNN, (1, 8, 8))])
@@ -93,29 +93,29 @@ def test_continued_shadows_start_from_the_model_of_the_cluster() -> None:
 def test_shadows_do_not_depend_on_the_number_of_cores(
     monkeypatch: pytest.MonkeyPatch, kind: Architecture, shape: tuple[int, ...], how: ShadowTraining
 ) -> None:
-    found = []
-    given = [one._replace(clients=3, rounds=2) for one in clusters(9, 4, kind=kind)]
+    results = []
+    tested = [cluster._replace(clients=3, rounds=2) for cluster in clusters(9, 4, kind=kind)]
     for cores in (1, 2, 4):
         monkeypatch.setattr(parallel, "_cores", lambda cores=cores: cores)
-        found.append(train_shadow_models(given, samples(30, shape), how, seed=3))
-    for others in found[1:]:
-        assert all(map(same, found[0], others))
+        results.append(train_shadow_models(tested, samples(30, shape), how, seed=3))
+    for others in results[1:]:
+        assert all(map(same, results[0], others))
 
 
 @pytest.mark.parametrize("how", [HOW, REPEATED])
 def test_shadows_do_not_depend_on_other_clusters(how: ShadowTraining) -> None:
-    one, other = clusters(9, 4)
-    together = train_shadow_models([one, other], samples(30), how, seed=3)
-    alone = train_shadow_models([one], samples(30), how, seed=3)
+    cluster, other = clusters(9, 4)
+    together = train_shadow_models([cluster, other], samples(30), how, seed=3)
+    alone = train_shadow_models([cluster], samples(30), how, seed=3)
     assert same(together[0], alone[0])
-    changed = train_shadow_models([one._replace(samples=0), other], samples(30), how, seed=3)
+    changed = train_shadow_models([cluster._replace(samples=0), other], samples(30), how, seed=3)
     assert same(together[1], changed[1])
 
 
 def test_shadow_sizes_are_scaled_to_the_samples_of_the_server() -> None:
     assert shadow_sizes([7_500, 42_500], 10_000) == [882, 5_000]
     assert shadow_sizes([7_500, 42_500], 10_000, "capped") == [5_000, 5_000]
-    # With enough of its own, the server's shadows are as large as the clusters.
+    # With enough server samples, shadows are as large as the clusters.
     assert shadow_sizes([7_500, 42_500, 0], 100_000) == [7_500, 42_500, 0]
     assert shadow_sizes([], 100) == []
 
@@ -126,20 +126,20 @@ def test_shadow_sizes_are_scaled_to_the_samples_of_the_server() -> None:
     st.sampled_from(["proportional", "capped"]),
 )
 def test_shadow_sizes_are_within_bounds(sizes: list[int], available: int, way: str) -> None:
-    found = shadow_sizes(sizes, available, way)
-    for own, shadow in zip(sizes, found, strict=True):
-        assert shadow == 0 if own == 0 else 2 <= shadow <= max(2, min(own, available // 2))
+    shadow_counts = shadow_sizes(sizes, available, way)
+    for size, shadow in zip(sizes, shadow_counts, strict=True):
+        assert shadow == 0 if size == 0 else 2 <= shadow <= max(2, min(size, available // 2))
     # A smaller cluster never has the larger shadow.
-    pairs = sorted(zip(sizes, found, strict=True))
-    assert [shadow for _, shadow in pairs] == sorted(found)
+    pairs = sorted(zip(sizes, shadow_counts, strict=True))
+    assert [shadow for _, shadow in pairs] == sorted(shadow_counts)
 
 
 def test_repeated_shadows_train_a_federation_of_equal_size() -> None:
     server, (cluster,) = samples(30), clusters(12)
     cluster = cluster._replace(clients=3, rounds=4, share=0.67)
     how = replace(REPEATED, training=replace(REPEATED.training, schedule="cosine"), rounds=6)
-    (found,) = train_shadow_models([cluster], server, how, seed=5)
-    own = seed_for(5, "cluster", 0, "shadow", 1)
+    (shadows,) = train_shadow_models([cluster], server, how, seed=5)
+    run_seed = seed_for(5, "cluster", 0, "shadow", 1)
     first = MLP.initial(seed_for(5, "cluster", 0, "shadow", 1, "initial model"))
 
     @dataclass(frozen=True)
@@ -149,13 +149,16 @@ def test_repeated_shadows_train_a_federation_of_equal_size() -> None:
         def start(self, seed: int) -> Params:
             return first.tensors()
 
-    members = server.take(found[1].members)
+    members = server.take(shadows[1].members)
     parts = {client: members.take(slice(4 * client, 4 * client + 4)) for client in range(3)}
     rounds = list(
-        islice(simulate(Begun(MLP, how.training), parts, rounds=6, seed=own, participation=0.67), 4)
+        islice(
+            simulate(Begun(MLP, how.training), parts, rounds=6, seed=run_seed, participation=0.67),
+            4,
+        )
     )
     assert len(rounds[0].asked) == 2
-    for shadow, number in ((found[1].start, 2), (found[1].model, 3)):
+    for shadow, number in ((shadows[1].start, 2), (shadows[1].model, 3)):
         theirs = rounds[number].after["global"].params
         assert all(torch.equal(shadow.params[name], theirs[name]) for name in theirs)
 
@@ -165,23 +168,23 @@ def test_a_scaled_down_shadow_has_fewer_clients_of_the_same_size(
 ) -> None:
     seen = []
 
-    def local(self: FedAvg, sent: Sent, data: Samples, *rest: object) -> LocalResult:
+    def local(self: FedAvg, sent: Sent, data: Samples, *arguments: object) -> LocalResult:
         seen.append(len(data))
-        return plain(self, sent, data, *rest)  # type: ignore[arg-type]
+        return plain(self, sent, data, *arguments)  # type: ignore[arg-type]
 
     plain = FedAvg.local
     monkeypatch.setattr(FedAvg, "local", local)
-    (one,) = clusters(120)
+    (cluster,) = clusters(120)
     how = replace(REPEATED, count=1)
-    train_shadow_models([one._replace(clients=24, rounds=2)], samples(40), how, seed=3)
+    train_shadow_models([cluster._replace(clients=24, rounds=2)], samples(40), how, seed=3)
     assert seen == [5] * 4 * 2
 
 
 def test_shadows_differ_by_number_and_seed() -> None:
-    (one,) = train_shadow_models(clusters(9), samples(30), HOW, seed=3)
-    (other,) = train_shadow_models(clusters(9), samples(30), HOW, seed=4)
-    assert not torch.equal(one[0].members.sort().values, one[1].members.sort().values)
-    assert not same(one, other)
+    (shadows,) = train_shadow_models(clusters(9), samples(30), HOW, seed=3)
+    (others,) = train_shadow_models(clusters(9), samples(30), HOW, seed=4)
+    assert not torch.equal(shadows[0].members.sort().values, shadows[1].members.sort().values)
+    assert not same(shadows, others)
 
 
 def test_an_untrained_cluster_has_no_shadows() -> None:
@@ -194,11 +197,11 @@ def test_shadows_continue_the_running_statistics() -> None:
     model = architecture("vgg11", shape=(3, 32, 32), classes=3, hidden="").initial(1)
     server = samples(10, (3, 32, 32))
     how = ShadowTraining(LocalTraining(batch_size=2, lr=1e-3), 1, "continued", epochs=1)
-    (found,) = train_shadow_models([Cluster(model, 4)], server, how, seed=3)
+    (shadows,) = train_shadow_models([Cluster(model, 4)], server, how, seed=3)
     means = [name for name in model.buffers if name.endswith("running_mean")]
     assert means
     for name in means:
-        assert not torch.equal(found[0].model.buffers[name], model.buffers[name])
+        assert not torch.equal(shadows[0].model.buffers[name], model.buffers[name])
 
 
 def test_too_few_samples_are_refused() -> None:
@@ -212,10 +215,10 @@ def test_zero_shadows_or_epochs_raise(count: int, epochs: int) -> None:
         ShadowTraining(TRAINING, count=count, epochs=epochs)
 
 
-@pytest.mark.parametrize("given", [{"way": "lazily"}, {"sizes": "large"}])
-def test_unknown_shadow_settings_raise(given: dict[str, str]) -> None:
+@pytest.mark.parametrize("options", [{"way": "lazily"}, {"sizes": "large"}])
+def test_unknown_shadow_settings_raise(options: dict[str, str]) -> None:
     with pytest.raises(BadInput, match=r"lazily|large"):
-        ShadowTraining(TRAINING, **given)  # type: ignore[arg-type]
+        ShadowTraining(TRAINING, **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("way", ["repeated", "continued"])

@@ -34,7 +34,7 @@ def rng(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-class Given(NamedTuple):
+class Inputs(NamedTuple):
     model: Model
     updates: list[Params]
     features: Tensor
@@ -44,14 +44,14 @@ class Given(NamedTuple):
 _number = itertools.count()
 
 
-def given(case: Case, clients: int = 2, count: int = 7) -> Given:
+def make_inputs(case: Case, clients: int = 2, count: int = 7) -> Inputs:
     """Return inputs for a network with a new name, since warnings appear once per name."""
     labels = torch.randint(CLASSES, (count,), generator=rng(1))
     features = torch.randn(count, *case.shape, generator=rng(2))
     if case.tokens:
         features = torch.randint(9, (count, *case.shape), generator=rng(2))
     model = Architecture(f"net {next(_number)}", case.build).initial(0)
-    return Given(model, updates_for(model, clients), features, labels)
+    return Inputs(model, updates_for(model, clients), features, labels)
 
 
 def updates_for(model: Model, clients: int) -> list[Params]:
@@ -80,11 +80,11 @@ def truth_of(
     for x, y in zip(features, labels, strict=True):
         entered = x[None].double() if x.is_floating_point() else x[None]
         loss = model.architecture.loss(module(entered), y[None]).sum()
-        found = torch.autograd.grad(loss, params, allow_unused=True)
+        grads = torch.autograd.grad(loss, params, allow_unused=True)
         gradient = torch.cat(
             [
                 (torch.zeros_like(p) if part is None else part).flatten()
-                for p, part in zip(params, found, strict=True)
+                for p, part in zip(params, grads, strict=True)
             ]
         )
         gradient = projected(gradient)
@@ -110,8 +110,8 @@ def assert_exact(products: GradientProducts, truth: Truth) -> None:
     torch.testing.assert_close(products.squared_norms, truth.squared_norms, rtol=1e-4, atol=1e-12)
 
 
-def assert_measured_exactly(these: Given) -> None:
-    assert_exact(gradient_products(*these), truth_of(*these))
+def assert_measured_exactly(inputs: Inputs) -> None:
+    assert_exact(gradient_products(*inputs), truth_of(*inputs))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_fast_kernels_agree_with_float64_autograd(
     name: str, clients: int, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "fedaudit"):
-        assert_measured_exactly(given(FAST[name], clients, count))
+        assert_measured_exactly(make_inputs(FAST[name], clients, count))
     assert not caplog.records
 
 
@@ -132,15 +132,15 @@ def test_fast_kernels_agree_with_float64_autograd(
 def test_products_of_projected_vectors_equal_explicit_ones(
     name: str, tail: float, caplog: pytest.LogCaptureFixture
 ) -> None:
-    these = given(CASES[name], 3)
-    last = int(tail * sum(value.numel() for value in these.model.params.values()))
+    inputs = make_inputs(CASES[name], 3)
+    last = int(tail * sum(value.numel() for value in inputs.model.params.values()))
     with caplog.at_level(logging.WARNING, "fedaudit"):
         for products_of, projected in (
             (products_without_tail, without_last),
             (products_centred_in_tail, centred_in_last),
         ):
             assert_exact(
-                products_of(*these, tail=tail), truth_of(*these, partial(projected, last=last))
+                products_of(*inputs, tail=tail), truth_of(*inputs, partial(projected, last=last))
             )
     assert all("a slower exact method" not in r.getMessage() for r in caplog.records) or (
         name in WHOLE
@@ -155,25 +155,25 @@ def test_projected_products_match_hand_calculation() -> None:
     model = Architecture(
         "by hand", partial(nn.Linear, 2, 1), task=of_loss("output", output)
     ).initial(0)
-    these = (
+    inputs = (
         model,
         [{"weight": torch.tensor([[1.0, 4.0]]), "bias": torch.tensor([2.0])}],
         torch.tensor([[3.0, 5.0]]),
         torch.tensor([0]),
     )
     # With a tail of two entries, (1, 4, 2) and (3, 5, 1) become (1, 1, -1) and (3, 2, -2).
-    dots, squared, lengths = products_centred_in_tail(*these, tail=0.67)
+    dots, squared, lengths = products_centred_in_tail(*inputs, tail=0.67)
     assert (float(dots), float(squared)) == pytest.approx((7, 17))
     assert float(lengths) == pytest.approx(3**0.5)
-    dots, squared, lengths = products_without_tail(*these, tail=0.67)
+    dots, squared, lengths = products_without_tail(*inputs, tail=0.67)
     assert (float(dots), float(squared), float(lengths)) == pytest.approx((3, 9, 1))
     # With a tail of one entry, the entry becomes 0.
-    dots, squared, lengths = products_centred_in_tail(*these, tail=0.34)
+    dots, squared, lengths = products_centred_in_tail(*inputs, tail=0.34)
     assert (float(dots), float(squared)) == pytest.approx((23, 34))
     assert float(lengths) == pytest.approx(17**0.5)
     # With a tail of less than one entry, nothing is changed.
     for products_of in (products_centred_in_tail, products_without_tail):
-        dots, squared, _ = products_of(*these, tail=0.2)
+        dots, squared, _ = products_of(*inputs, tail=0.2)
         assert (float(dots), float(squared)) == pytest.approx((25, 35))
 
 
@@ -181,18 +181,18 @@ def test_projected_products_match_hand_calculation() -> None:
 def test_modules_without_fast_kernel_are_exact_and_logged_once(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    these = given(CASES[name])
+    inputs = make_inputs(CASES[name])
     with caplog.at_level(logging.INFO, "fedaudit"):
-        assert_measured_exactly(these)
-        gradient_products(*these)
-    said = [record.getMessage() for record in caplog.records]
+        assert_measured_exactly(inputs)
+        gradient_products(*inputs)
+    messages = [record.getMessage() for record in caplog.records]
     if name in WHOLE:
-        assert len(said) == 1
-        assert "slower exact method, per-sample gradients" in said[0]
+        assert len(messages) == 1
+        assert "slower exact method, per-sample gradients" in messages[0]
     else:
-        kinds = [one.split()[2] for one in said]
+        kinds = [message.split()[2] for message in messages]
         assert kinds == sorted(set(kinds))
-        assert all("uses the generic kernel" in one for one in said)
+        assert all("uses the generic kernel" in message for message in messages)
 
 
 class Overwriting(nn.Module):
@@ -207,9 +207,9 @@ class Overwriting(nn.Module):
 
 
 def test_an_input_that_a_layer_overwrites_is_detected(caplog: pytest.LogCaptureFixture) -> None:
-    these = given(Case(Overwriting, (5,)), 1)
+    inputs = make_inputs(Case(Overwriting, (5,)), 1)
     with caplog.at_level(logging.INFO, "fedaudit"), pytest.raises(RuntimeError, match="inplace"):
-        gradient_products(*these)
+        gradient_products(*inputs)
     assert "was overwritten after its use" in caplog.records[0].getMessage()
 
 
@@ -220,9 +220,9 @@ class Noisy(Twice):
 
 
 def test_a_model_that_is_random_in_evaluation_mode_is_refused() -> None:
-    these = given(Case(Noisy, (6,)), 1)
+    inputs = make_inputs(Case(Noisy, (6,)), 1)
     with torch.random.fork_rng(), pytest.raises(Unsupported, match="remove randomness"):
-        gradient_products(*these)
+        gradient_products(*inputs)
 
 
 def test_samples_that_a_loss_mixes_are_measured_one_by_one(
@@ -233,7 +233,7 @@ def test_samples_that_a_loss_mixes_are_measured_one_by_one(
 
     model = Architecture("mixing", FAST["linear"].build, task=of_loss("mixed", mixed)).initial(0)
     with caplog.at_level(logging.INFO, "fedaudit"):
-        assert_measured_exactly(given(FAST["linear"])._replace(model=model))
+        assert_measured_exactly(make_inputs(FAST["linear"])._replace(model=model))
     assert "differ from ordinary autograd" in caplog.records[0].getMessage()
 
 
@@ -252,42 +252,42 @@ def test_results_of_a_broken_kernel_are_detected_and_replaced(
 
     monkeypatch.setitem(plan.KERNELS, nn.Linear, broken)
     with caplog.at_level(logging.INFO, "fedaudit"):
-        assert_measured_exactly(given(FAST["linear"]))
+        assert_measured_exactly(make_inputs(FAST["linear"]))
     assert "differ from ordinary autograd" in caplog.records[0].getMessage()
 
 
 @pytest.mark.parametrize("name", ["conv", "tokens", "grouped", "twice"])
 def test_workers_and_reruns_give_the_same_bits(name: str) -> None:
-    these = given(CASES[name], 3, 40)
-    one, again, three = (
-        gradient_products(*these, workers=workers, chunk=8) for workers in (1, 1, 3)
+    inputs = make_inputs(CASES[name], 3, 40)
+    single, repeated, parallel = (
+        gradient_products(*inputs, workers=workers, chunk=8) for workers in (1, 1, 3)
     )
-    for left, right, other in zip(one, again, three, strict=True):
-        assert torch.equal(left, right)
-        assert torch.equal(left, other)
+    for first, second, third in zip(single, repeated, parallel, strict=True):
+        assert torch.equal(first, second)
+        assert torch.equal(first, third)
 
 
 @pytest.mark.parametrize("name", ["linear", "conv", "twice"])
 def test_equal_updates_have_equal_products_on_every_processor(name: str) -> None:
-    these = given(CASES[name], 2, 20)
-    one, other = these.updates
-    same = {key: value.clone() for key, value in one.items()}
-    mixed = these._replace(updates=[one, other, same, one, same])
+    inputs = make_inputs(CASES[name], 2, 20)
+    update, other = inputs.updates
+    same = {key: value.clone() for key, value in update.items()}
+    mixed = inputs._replace(updates=[update, other, same, update, same])
     usual = gradient_products(*mixed)
     with RoundedByPlace():
-        found = gradient_products(*mixed)
-    for products in (usual, found):
+        rounded = gradient_products(*mixed)
+    for products in (usual, rounded):
         assert torch.equal(products.dots[[0, 0, 0]], products.dots[[2, 3, 4]])
         assert not torch.equal(products.dots[0], products.dots[1])
         assert torch.equal(products.update_norms[[0, 0, 0]], products.update_norms[[2, 3, 4]])
-    assert_exact(found, truth_of(*mixed))
+    assert_exact(rounded, truth_of(*mixed))
 
 
 def test_threads_and_input_tensors_are_unchanged() -> None:
-    model, updates, features, _ = these = given(FAST["residual"])
+    model, updates, features, _ = inputs = make_inputs(FAST["residual"])
     before = (features.clone(), [flat(u) for u in updates], flat(model.params))
     threads = torch.get_num_threads()
-    gradient_products(*these, workers=2)
+    gradient_products(*inputs, workers=2)
     assert torch.get_num_threads() == threads
     assert torch.equal(features, before[0])
     assert not features.requires_grad
@@ -298,7 +298,7 @@ def test_threads_and_input_tensors_are_unchanged() -> None:
 def test_the_callers_module_keeps_its_training_mode() -> None:
     module = nn.Sequential(nn.Dropout(0.5), nn.Linear(6, CLASSES)).train()
     model = Model.of(Architecture("dropping", lambda: module), module)
-    _, _, features, labels = given(FAST["linear"])
+    _, _, features, labels = make_inputs(FAST["linear"])
     updates = updates_for(model, 1)
     module.train()
     fresh = Model(Architecture("fresh", FAST["linear"].build), _renamed(model.params))
@@ -317,12 +317,12 @@ def _renamed(params: Params) -> Params:
 
 
 def test_results_do_not_depend_on_the_callers_gradient_mode() -> None:
-    these = given(FAST["conv"])
-    usual = gradient_products(*these)
+    inputs = make_inputs(FAST["conv"])
+    usual = gradient_products(*inputs)
     with torch.no_grad():
-        without = gradient_products(*these)
+        without = gradient_products(*inputs)
     with torch.inference_mode():
-        inference = gradient_products(*these._replace(features=these.features.clone()))
+        inference = gradient_products(*inputs._replace(features=inputs.features.clone()))
     assert torch.equal(usual.dots, without.dots)
     assert torch.equal(usual.dots, inference.dots)
 
@@ -344,9 +344,9 @@ class Unused(Twice):
 def test_parameters_without_audit_or_effect_contribute_nothing(
     build: Callable[[], nn.Module], audited: int
 ) -> None:
-    these = given(Case(build, (6,)))
-    assert len(these.model.params) == audited
-    assert_measured_exactly(these)
+    inputs = make_inputs(Case(build, (6,)))
+    assert len(inputs.model.params) == audited
+    assert_measured_exactly(inputs)
 
 
 def test_the_inner_product_of_a_linear_model_matches_hand_calculation() -> None:
@@ -380,40 +380,40 @@ def test_a_sample_with_zero_gradient_passes_the_check() -> None:
 
 
 def test_norms_alone_need_no_updates() -> None:
-    these = given(FAST["conv"], 0)
-    norms = gradient_products(these.model, [], these.features, these.labels).squared_norms.sqrt()
-    torch.testing.assert_close(norms, truth_of(*these).squared_norms.sqrt(), rtol=1e-4, atol=0)
+    inputs = make_inputs(FAST["conv"], 0)
+    norms = gradient_products(inputs.model, [], inputs.features, inputs.labels).squared_norms.sqrt()
+    torch.testing.assert_close(norms, truth_of(*inputs).squared_norms.sqrt(), rtol=1e-4, atol=0)
 
 
 def test_no_samples_give_empty_products() -> None:
-    products = gradient_products(*given(FAST["linear"], count=0))
+    products = gradient_products(*make_inputs(FAST["linear"], count=0))
     assert products.dots.shape == (2, 0)
     assert products.squared_norms.shape == (0,)
 
 
 def test_a_model_in_double_precision_is_measured_in_it() -> None:
     deep = FAST["deep-conv"]
-    these = given(deep._replace(build=lambda: deep.build().double()), 3)
-    these = these._replace(
-        updates=[{n: v.double() for n, v in u.items()} for u in these.updates],
-        features=these.features.double(),
+    inputs = make_inputs(deep._replace(build=lambda: deep.build().double()), 3)
+    inputs = inputs._replace(
+        updates=[{n: v.double() for n, v in u.items()} for u in inputs.updates],
+        features=inputs.features.double(),
     )
-    dots = gradient_products(*these).dots
-    torch.testing.assert_close(dots, truth_of(*these).dots, rtol=1e-9, atol=1e-12)
+    dots = gradient_products(*inputs).dots
+    torch.testing.assert_close(dots, truth_of(*inputs).dots, rtol=1e-9, atol=1e-12)
 
 
 def test_updates_are_cast_to_the_dtype_of_the_model() -> None:
-    these = given(FAST["linear"])
-    finer = [{name: value.double() for name, value in one.items()} for one in these.updates]
-    usual = gradient_products(*these)
-    assert torch.equal(usual.dots, gradient_products(*these._replace(updates=finer)).dots)
+    inputs = make_inputs(FAST["linear"])
+    finer = [{name: value.double() for name, value in update.items()} for update in inputs.updates]
+    usual = gradient_products(*inputs)
+    assert torch.equal(usual.dots, gradient_products(*inputs._replace(updates=finer)).dots)
 
 
 def test_a_model_that_has_diverged_has_no_cosines_and_is_not_refused() -> None:
-    these = given(FAST["linear"], 1)
-    diverged = {name: value * float("inf") for name, value in these.model.params.items()}
-    model = Model(these.model.architecture, diverged)
-    assert gradient_products(*these._replace(model=model)).squared_norms.isnan().all()
+    inputs = make_inputs(FAST["linear"], 1)
+    diverged = {name: value * float("inf") for name, value in inputs.model.params.items()}
+    model = Model(inputs.model.architecture, diverged)
+    assert gradient_products(*inputs._replace(model=model)).squared_norms.isnan().all()
 
 
 @pytest.mark.slow
@@ -424,17 +424,17 @@ def test_every_catalogue_model_of_images_has_fast_kernels_only(
     narrow: dict[str, dict[str, Setting]] = {"resnet18": {"width": 32}, "wide-resnet": {"width": 1}}
     shape, settings = (3, 32, 32), narrow.get(name, {})
     build = architecture(name, shape=shape, classes=CLASSES, **settings).build
-    these = given(Case(build, shape), 1, 2)
+    inputs = make_inputs(Case(build, shape), 1, 2)
     with caplog.at_level(logging.INFO, "fedaudit"):
-        products = gradient_products(*these)
+        products = gradient_products(*inputs)
     assert not caplog.records
-    truth = truth_of(*these)
+    truth = truth_of(*inputs)
     lengths = products.update_norms[:, None] * truth.squared_norms.sqrt()
     torch.testing.assert_close(products.dots / lengths, truth.dots / lengths, atol=1e-5, rtol=0)
 
 
 def test_mismatched_arguments_raise() -> None:
-    model, _, x, y = given(FAST["linear"])
+    model, _, x, y = make_inputs(FAST["linear"])
     with pytest.raises(BadInput, match=r"update 0 has no entry .* 'weight'"):
         gradient_products(model, [{}], x, y)
     with pytest.raises(BadInput, match="at least 1, got 0"):

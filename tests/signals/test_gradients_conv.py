@@ -20,8 +20,8 @@ ROUTES: dict[str, Callable[[Layer, conv.Geometry], LayerKernel]] = {
 
 @st.composite
 def convolutions(draw: st.DrawFn) -> tuple[nn.Conv2d, tuple[int, int, int, int], int]:
-    def two(least: int, most: int) -> tuple[int, int]:
-        sides = st.integers(least, most)
+    def two(low: int, high: int) -> tuple[int, int]:
+        sides = st.integers(low, high)
         return draw(sides), draw(sides)
 
     kernel, padding, dilation = two(1, 4), two(0, 3), two(1, 2)
@@ -90,8 +90,11 @@ def test_maps_of_two_by_two_pixels_need_nine_products_and_are_exact(
     clients: int,
 ) -> None:
     samples, channels, outputs = sizes
-    least, most = ([(size - 1) // 2 for size in kernel], [size - 2 for size in kernel])
-    padding = (min(max(before[0], least[0]), most[0]), min(max(before[1], least[1]), most[1]))
+    smallest, largest = ([(size - 1) // 2 for size in kernel], [size - 2 for size in kernel])
+    padding = (
+        min(max(before[0], smallest[0]), largest[0]),
+        min(max(before[1], smallest[1]), largest[1]),
+    )
     generator = torch.Generator().manual_seed(0)
     module = nn.Conv2d(channels, outputs, kernel, padding=padding).double()
     inputs = torch.randn(samples, channels, 2, 2, generator=generator, dtype=torch.float64)
@@ -118,14 +121,14 @@ def test_gradients_computed_in_blocks_equal_those_computed_at_once(
     a = torch.randn(samples, places, inner, generator=generator)
     b = torch.randn(samples, places, outputs, generator=generator)
     u = torch.randn(clients, outputs, inner, generator=generator)
-    whole = torch.einsum("nto,ntd->nod", b, a)
+    gradients = torch.einsum("nto,ntd->nod", b, a)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernels, "BLOCK_BYTES", 1)  # The smallest possible blocks.
         (blocks,) = kernels.update_blocks(u, (clients, outputs, inner), u)
         share = kernels.blockwise_products(a, b.transpose(1, 2), blocks, norms=True)
-    expected = torch.einsum("nod,kod->nk", whole, u)
+    expected = torch.einsum("nod,kod->nk", gradients, u)
     torch.testing.assert_close(share.dots, expected, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(share.squared_norms, whole.square().sum((1, 2)))
+    torch.testing.assert_close(share.squared_norms, gradients.square().sum((1, 2)))
     forward = kernels.forward_dots(a.flatten(0, 1), u, b.flatten(0, 1))
     pushed = forward.view(samples, places, clients).sum(1)
     torch.testing.assert_close(pushed, expected, rtol=1e-4, atol=1e-4)
@@ -155,11 +158,11 @@ def test_a_linear_layer_on_sequences_of_any_shape_is_exact(
     with torch.no_grad():
         share = kernel(module, a, b)
     for sample in range(2):
-        found = torch.autograd.grad(module(a[sample]), list(module.parameters()), b[sample])
-        norm = torch.stack([part.square().sum() for part in found]).sum()
+        grads = torch.autograd.grad(module(a[sample]), list(module.parameters()), b[sample])
+        norm = torch.stack([part.square().sum() for part in grads]).sum()
         torch.testing.assert_close(share.squared_norms[sample], norm, rtol=1e-4, atol=1e-5)
         for client in range(clients):
             dot = torch.stack(
-                [(g * u[client]).sum() for g, u in zip(found, updates.values(), strict=True)]
+                [(g * u[client]).sum() for g, u in zip(grads, updates.values(), strict=True)]
             ).sum()
             torch.testing.assert_close(share.dots[sample, client], dot, rtol=1e-4, atol=1e-4)

@@ -31,13 +31,13 @@ def scaling_model(scale: float) -> Model:
 
 
 def make_round(*scales: float, after: dict[str, Model] | None = None) -> Round:
-    shown = {c: Exposed(local=scaling_model(scale)) for c, scale in enumerate(scales)}
-    clients = tuple(shown)
+    exposed = {c: Exposed(local=scaling_model(scale)) for c, scale in enumerate(scales)}
+    clients = tuple(exposed)
     weights = dict.fromkeys(clients, 1 / len(clients))
-    return Round(1, shown, {}, {}, weights, clients, clients, after or {})
+    return Round(1, exposed, {}, {}, weights, clients, clients, after or {})
 
 
-def of(signal: OutputSignal, probabilities: list[float], label: int) -> float:
+def signal_of(signal: OutputSignal, probabilities: list[float], label: int) -> float:
     """Return the signal of a sample for which the model has these probabilities."""
     p = torch.tensor([probabilities])
     samples = Samples(p.log(), torch.tensor([label]), torch.tensor([0]))
@@ -50,22 +50,22 @@ def measured(signal: OutputSignal, round: Round, samples: Samples) -> Tensor:
 
 def test_output_signals_match_hand_calculation() -> None:
     p = [0.5, 0.25, 0.25]
-    assert of(Loss(), p, 1) == pytest.approx(math.log(0.25), abs=1e-6)
-    assert of(Confidence(), p, 1) == pytest.approx(0.25)
-    assert of(MaxPosterior(), p, 1) == pytest.approx(0.5)
+    assert signal_of(Loss(), p, 1) == pytest.approx(math.log(0.25), abs=1e-6)
+    assert signal_of(Confidence(), p, 1) == pytest.approx(0.25)
+    assert signal_of(MaxPosterior(), p, 1) == pytest.approx(0.5)
     # The variance over the classes is 0.375 / 3 - (1 / 3) ** 2.
-    assert of(PosteriorSpread(), p, 1) == pytest.approx(math.sqrt(0.125 - 1 / 9), abs=1e-6)
-    assert of(Entropy(), p, 1) == pytest.approx(-1.5 * math.log(2), abs=1e-6)
+    assert signal_of(PosteriorSpread(), p, 1) == pytest.approx(math.sqrt(0.125 - 1 / 9), abs=1e-6)
+    assert signal_of(Entropy(), p, 1) == pytest.approx(-1.5 * math.log(2), abs=1e-6)
     # The first term is that of the true class.
     modified = 0.75 * math.log(0.25) + 0.5 * math.log(0.5) + 0.25 * math.log(0.75)
-    assert of(ModifiedEntropy(), p, 1) == pytest.approx(modified, abs=1e-6)
+    assert signal_of(ModifiedEntropy(), p, 1) == pytest.approx(modified, abs=1e-6)
 
 
 def test_only_modified_entropy_distinguishes_correct_predictions() -> None:
     p = [0.98, 0.01, 0.01]
-    assert of(Entropy(), p, 0) == pytest.approx(of(Entropy(), p, 1))
-    assert of(ModifiedEntropy(), p, 0) > -0.01
-    assert of(ModifiedEntropy(), p, 1) < -4
+    assert signal_of(Entropy(), p, 0) == pytest.approx(signal_of(Entropy(), p, 1))
+    assert signal_of(ModifiedEntropy(), p, 0) > -0.01
+    assert signal_of(ModifiedEntropy(), p, 1) < -4
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -84,7 +84,7 @@ def test_modified_entropy_of_a_confident_error_is_clamped() -> None:
 
 @pytest.mark.parametrize("kind", ALL)
 def test_a_member_like_sample_has_the_larger_signal(kind: type[OutputSignal]) -> None:
-    assert of(kind(), [0.9, 0.05, 0.05], 0) > of(kind(), [0.5, 0.25, 0.25], 0)
+    assert signal_of(kind(), [0.9, 0.05, 0.05], 0) > signal_of(kind(), [0.5, 0.25, 0.25], 0)
 
 
 @pytest.mark.parametrize("kind", ALL)

@@ -1,4 +1,4 @@
-"""What is computed before an update is known changes no bit of a signal."""
+"""Computations before an update arrives do not change a bit of any signal."""
 
 import logging
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ from fedaudit.signals.updates import (
     ProjectionResidual,
 )
 from tests.networks import CASES, WHOLE
-from tests.signals.test_gradients import given, rng, updates_for
+from tests.signals.test_gradients import make_inputs, rng, updates_for
 
 SIGNALS: list[Signal] = [
     GradientNorm(),
@@ -45,27 +45,27 @@ def last(steps: Iterator[ChunkCache]) -> ChunkCache:
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("name", sorted(CASES.keys() - WHOLE.keys()))
-def test_kept_chunks_give_the_same_bits(name: str, workers: int) -> None:
-    these = given(CASES[name], 1, 70)
-    base, updates, x, y = these
-    expected = gradient_products(*these)
-    kept = last(cache_chunks(base, x, y, ENOUGH))
+def test_cached_chunks_give_the_same_bits(name: str, workers: int) -> None:
+    inputs = make_inputs(CASES[name], 1, 70)
+    base, updates, x, y = inputs
+    expected = gradient_products(*inputs)
+    cache = last(cache_chunks(base, x, y, ENOUGH))
     # An upload that a filter changes is measured twice.
     for update in (updates, updates_for(base, 1)):
-        products = gradient_products(base, update, x, y, workers=workers, cache=kept)
-        for left, right in zip(products, expected, strict=True):
-            assert torch.equal(left, right)
+        products = gradient_products(base, update, x, y, workers=workers, cache=cache)
+        for actual, exact in zip(products, expected, strict=True):
+            assert torch.equal(actual, exact)
 
 
 @pytest.mark.parametrize("name", sorted(WHOLE))
 def test_a_model_without_fast_kernels_is_measured_with_the_update(name: str) -> None:
-    these = given(CASES[name], 1)
-    kept = None
-    # For one of them, only the comparison with autograd shows that its fast kernels are wrong.
+    inputs = make_inputs(CASES[name], 1)
+    cache = None
+    # For one model, only the comparison with autograd shows that its fast kernels are wrong.
     with suppress(Uncapturable):
-        kept = last(cache_chunks(these.model, these.features, these.labels, ENOUGH))
-    products = gradient_products(*these, cache=kept)
-    assert torch.equal(products.dots, gradient_products(*these).dots)
+        cache = last(cache_chunks(inputs.model, inputs.features, inputs.labels, ENOUGH))
+    products = gradient_products(*inputs, cache=cache)
+    assert torch.equal(products.dots, gradient_products(*inputs).dots)
 
 
 def cnn(count: int = 150) -> tuple[Model, Samples]:
@@ -90,13 +90,13 @@ def test_gradients_of_convolutions_are_written_before_the_update_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     base, samples = cnn()
-    kept = last(cache_chunks(base, samples.features, samples.targets, ENOUGH))
-    layers = kept.by_start(64, torch.channels_last, 1)[0]
+    cache = last(cache_chunks(base, samples.features, samples.targets, ENOUGH))
+    layers = cache.by_start(64, torch.channels_last, 1)[0]
     assert [isinstance(layer, FormedGradients) for layer in layers.values()] == [True] * 2 + [
         False
     ] * 3
     passed = record_measured_chunks(monkeypatch)
-    gradient_products(base, updates_for(base, 1), samples.features, samples.targets, cache=kept)
+    gradient_products(base, updates_for(base, 1), samples.features, samples.targets, cache=cache)
     assert not passed
 
 
@@ -104,26 +104,26 @@ def test_chunks_beyond_the_memory_limit_are_measured_with_the_update(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     base, samples = cnn()
-    these = base, updates_for(base, 1), samples.features, samples.targets
-    expected = gradient_products(*these)
+    inputs = base, updates_for(base, 1), samples.features, samples.targets
+    expected = gradient_products(*inputs)
     # All steps yield one object, which grows.
-    (first, *_) = [each.bytes for each in cache_chunks(base, *these[2:], ENOUGH)]
-    kept = last(cache_chunks(base, *these[2:], first))
+    (first, *_) = [each.bytes for each in cache_chunks(base, *inputs[2:], ENOUGH)]
+    cache = last(cache_chunks(base, *inputs[2:], first))
     passed = record_measured_chunks(monkeypatch)
-    products = gradient_products(*these, cache=kept)
+    products = gradient_products(*inputs, cache=cache)
     assert passed == [64, 22]
     assert torch.equal(products.dots, expected.dots)
-    assert kept.bytes == first
+    assert cache.bytes == first
 
 
-def test_kept_gradients_and_inputs_of_another_model_are_ignored(
+def test_cached_gradients_and_inputs_of_another_model_are_ignored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     base, samples = cnn()
     other = base.architecture.initial(1)
-    kept = last(cache_chunks(other, samples.features, samples.targets, ENOUGH))
+    cache = last(cache_chunks(other, samples.features, samples.targets, ENOUGH))
     passed = record_measured_chunks(monkeypatch)
-    gradient_products(base, updates_for(base, 1), samples.features, samples.targets, cache=kept)
+    gradient_products(base, updates_for(base, 1), samples.features, samples.targets, cache=cache)
     assert sum(passed) == len(samples)
     received = Received(other, samples)
     assert [*ProjectionResidual().prepare(received)]
@@ -156,7 +156,7 @@ def test_signals_of_a_prepared_round_have_the_same_bits() -> None:
         assert torch.equal(measured[name], values)
 
 
-def test_nothing_is_kept_within_a_limit_that_is_too_small() -> None:
+def test_nothing_is_cached_if_the_limit_is_too_small() -> None:
     base, samples = cnn(20)
     received = Received(base, samples, max_bytes=100)
     for signal in SIGNALS:
@@ -167,9 +167,11 @@ def test_nothing_is_kept_within_a_limit_that_is_too_small() -> None:
     assert received.inputs("7", base) is None
 
 
-def test_kept_chunks_write_no_log_messages(caplog: pytest.LogCaptureFixture) -> None:
+def test_cached_chunks_write_no_log_messages(caplog: pytest.LogCaptureFixture) -> None:
     base, samples = cnn(10)
     with caplog.at_level(logging.WARNING, "fedaudit"):
-        kept = last(cache_chunks(base, samples.features, samples.targets, ENOUGH))
-        gradient_products(base, updates_for(base, 1), samples.features, samples.targets, cache=kept)
+        cache = last(cache_chunks(base, samples.features, samples.targets, ENOUGH))
+        gradient_products(
+            base, updates_for(base, 1), samples.features, samples.targets, cache=cache
+        )
     assert not caplog.records

@@ -42,18 +42,18 @@ def residuals(seen: Exposed, samples: Samples, signal: ProjectionResidual) -> Te
 
 def test_residuals_of_parallel_and_orthogonal_gradients() -> None:
     seen = client_with_update(LINEAR, {"1.weight": torch.tensor([[1.0, 0, 0], [-1.0, 0, 0]])})
-    given = Samples(torch.tensor([[2.0, 0, 0], [0, 3, 0], [3, 0, 4], [0, 0, 0]]), [0, 1, 0, 1])
-    found = residuals(seen, given, ProjectionResidual(ridge=1e-3))
+    samples = Samples(torch.tensor([[2.0, 0, 0], [0, 3, 0], [3, 0, 4], [0, 0, 0]]), [0, 1, 0, 1])
+    residual = residuals(seen, samples, ProjectionResidual(ridge=1e-3))
     # The scaled update has the singular value 1, so the residual is 1e-6 / (1 + 1e-6).
     expected = torch.tensor([1e-6 / (1 + 1e-6), 1.0, 0.8, 1.0]).double()
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(residual, expected, rtol=1e-6, atol=1e-9)
 
 
-def test_an_update_of_zeros_leaves_the_whole_residual() -> None:
-    found = residuals(
+def test_an_update_of_zeros_gives_the_maximum_residual() -> None:
+    residual = residuals(
         client_with_update(LINEAR, {}), random_samples(seeded(0, "x"), 5, 3, classes=2), SIGNAL
     )
-    torch.testing.assert_close(found, torch.ones(5).double())
+    torch.testing.assert_close(residual, torch.ones(5).double())
 
 
 SIGNAL = ProjectionResidual()
@@ -65,16 +65,16 @@ def test_the_residual_matches_weighted_singular_vectors(outputs: int, inputs: in
     rng = seeded(1, "singular", outputs)
     update = torch.randn(outputs, inputs, generator=rng) * 10.0 ** -torch.arange(inputs)
     samples = random_samples(rng, 7, inputs, classes=outputs)
-    found = residuals(
+    residual = residuals(
         client_with_update(net, {"1.weight": update}), samples, ProjectionResidual(ridge=0.01)
     )
     rows = update.double()
     _, strengths, directions = torch.linalg.svd(rows / rows.norm(), full_matrices=True)
-    kept = torch.zeros(inputs).double()
-    kept[: len(strengths)] = strengths.square() / (strengths.square() + 0.01**2)
+    shares = torch.zeros(inputs).double()
+    shares[: len(strengths)] = strengths.square() / (strengths.square() + 0.01**2)
     along = samples.features.double() @ directions.T
-    expected = (along * (1 - kept)).norm(dim=1) / along.norm(dim=1)
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
+    expected = (along * (1 - shares)).norm(dim=1) / along.norm(dim=1)
+    torch.testing.assert_close(residual, expected, rtol=1e-6, atol=1e-9)
 
 
 def test_the_residual_is_stable_under_rounding() -> None:
@@ -89,10 +89,15 @@ def test_the_residual_is_stable_under_rounding() -> None:
     torch.testing.assert_close(other, plain, rtol=1e-6, atol=1e-9)
 
 
-def trained_round(architecture: Architecture, own: int, *, steps: int = 1) -> tuple[Round, Samples]:
+def trained_round(
+    architecture: Architecture, members: int, *, steps: int = 1
+) -> tuple[Round, Samples]:
     """Return a round in which a client trained on the first half of the samples."""
-    samples = random_samples(seeded(3, "trained"), 2 * own, 40, classes=4)
-    clients = {0: samples.take(slice(0, own)), 1: random_samples(seeded(4), own, 40, classes=4)}
+    samples = random_samples(seeded(3, "trained"), 2 * members, 40, classes=4)
+    clients = {
+        0: samples.take(slice(0, members)),
+        1: random_samples(seeded(4), members, 40, classes=4),
+    }
     local = LocalTraining(epochs=steps, batch_size=8, lr=0.1)
     rounds = tuple(simulate(FedAvg(architecture, local), clients, rounds=1, seed=1))
     return rounds[-1], samples
@@ -101,17 +106,17 @@ def trained_round(architecture: Architecture, own: int, *, steps: int = 1) -> tu
 @pytest.mark.parametrize("steps", [1, 4])
 def test_members_are_in_the_span_if_fewer_than_outputs(steps: int) -> None:
     round, samples = trained_round(WIDE, 15, steps=steps)
-    found = -measure_round(round, [SIGNAL], samples).signals[SIGNAL.name][0]
-    assert float(found[:15].max()) < 0.05
-    assert float(found[15:].min()) > 0.5
+    residual = -measure_round(round, [SIGNAL], samples).signals[SIGNAL.name][0]
+    assert float(residual[:15].max()) < 0.05
+    assert float(residual[15:].min()) > 0.5
 
 
 def test_more_members_than_outputs_are_partly_in_the_span() -> None:
     area = {}
-    for own in (15, 60, 240):
-        round, samples = trained_round(WIDE, own)
+    for members in (15, 60, 240):
+        round, samples = trained_round(WIDE, members)
         scores = measure_round(round, [SIGNAL], samples).signals[SIGNAL.name][0]
-        area[own] = auc(scores.numpy(), (torch.arange(2 * own) < own).numpy())
+        area[members] = auc(scores.numpy(), (torch.arange(2 * members) < members).numpy())
     assert area[15] == 1.0
     assert area[15] > area[60] > area[240]
     assert 0.5 < area[240] < 0.8
@@ -123,8 +128,8 @@ def test_the_layer_with_the_largest_span_is_the_default() -> None:
     for path, same in (("1", True), ("3", False)):
         named = ProjectionResidual(layer=path)
         assert named.name == f"projection-residual-at-{path}"
-        found = measure_round(round, [named], samples).signals[named.name]
-        assert torch.equal(found, plain) == same
+        measured = measure_round(round, [named], samples).signals[named.name]
+        assert torch.equal(measured, plain) == same
 
 
 def test_residuals_use_dense_layers_and_all_sequence_positions() -> None:
@@ -132,22 +137,24 @@ def test_residuals_use_dense_layers_and_all_sequence_positions() -> None:
     picture = Architecture("cnn", build)
     pictures = random_samples(seeded(5), 4, 1, 8, 8, classes=3)
     weight = torch.randn(16, 64, generator=seeded(6))
-    found = residuals(client_with_update(picture, {"4.weight": weight}), pictures, SIGNAL)
+    residual = residuals(client_with_update(picture, {"4.weight": weight}), pictures, SIGNAL)
     entered = picture.initial(0).module()[:4](pictures.features)  # type: ignore[index]
-    torch.testing.assert_close(found, by_projection(entered[:, None], weight), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(
+        residual, by_projection(entered[:, None], weight), rtol=1e-4, atol=1e-6
+    )
 
     text = Architecture("text", Transformer(layers=1, width=8, heads=2).for_samples((5,), 11))
     tokens = Samples(torch.randint(11, (4, 5), generator=seeded(7)), torch.zeros(4).long())
     weight = torch.randn(3, 32, generator=seeded(8)).repeat(3, 1)[:8]
     signal = ProjectionResidual(layer="blocks.0.hidden.2")
-    module, kept = text.initial(0).module(), list[Tensor]()
+    module, captured = text.initial(0).module(), list[Tensor]()
     layer = module.get_submodule("blocks.0.hidden.2")
-    layer.register_forward_pre_hook(lambda part, args: kept.append(args[0].detach()))
+    layer.register_forward_pre_hook(lambda part, args: captured.append(args[0].detach()))
     module(tokens.features)
-    found = residuals(
+    residual = residuals(
         client_with_update(text, {"blocks.0.hidden.2.weight": weight}), tokens, signal
     )
-    torch.testing.assert_close(found, by_projection(kept[0], weight), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(residual, by_projection(captured[0], weight), rtol=1e-4, atol=1e-6)
 
 
 def by_projection(entered: Tensor, weight: Tensor) -> Tensor:
@@ -155,8 +162,8 @@ def by_projection(entered: Tensor, weight: Tensor) -> Tensor:
     _, strengths, directions = torch.linalg.svd(weight.double(), full_matrices=False)
     basis = directions[strengths > 0.1]
     h = entered.detach().double()
-    left = h - h @ basis.T @ basis
-    shares: Tensor = left.flatten(1).norm(dim=1) / h.flatten(1).norm(dim=1)
+    remainder = h - h @ basis.T @ basis
+    shares: Tensor = remainder.flatten(1).norm(dim=1) / h.flatten(1).norm(dim=1)
     return shares
 
 

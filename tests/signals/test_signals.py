@@ -59,10 +59,10 @@ def exposed(client: ClientId, base: Model, scale: float | None = 3.0) -> Exposed
     return Exposed(base, Model(base.architecture, plus(base.params, step)), step, scale)
 
 
-def make_round(shown: dict[ClientId, Exposed]) -> Round:
-    clients = tuple(shown)
+def make_round(exposures: dict[ClientId, Exposed]) -> Round:
+    clients = tuple(exposures)
     weights = dict.fromkeys(clients, 1 / len(clients))
-    return Round(1, shown, {}, {}, weights, clients, clients)
+    return Round(1, exposures, {}, {}, weights, clients, clients)
 
 
 # Clients 2 and 9 received the same model, and client 5 another one.
@@ -76,8 +76,8 @@ ROUND = make_round(SHOWN)
 
 def gradient(model: Model, sample: int) -> Tensor:
     module = model.module()
-    one = slice(sample, sample + 1)
-    loss = functional.cross_entropy(module(SAMPLES.features[one]), SAMPLES.labels[one])
+    row = slice(sample, sample + 1)
+    loss = functional.cross_entropy(module(SAMPLES.features[row]), SAMPLES.labels[row])
     return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(module.parameters()))])
 
 
@@ -118,7 +118,7 @@ def test_signals_match_their_definitions(signal: Signal) -> None:
     )
 
 
-def test_signals_measured_together_are_those_measured_alone() -> None:
+def test_signals_measured_together_equal_those_measured_separately() -> None:
     together = measure_round(ROUND, ALL, SAMPLES).signals
     for signal in ALL:
         alone = measure_round(ROUND, [signal], SAMPLES).signals[signal.name]
@@ -132,9 +132,9 @@ def test_clients_that_received_the_same_model_have_the_same_base() -> None:
 
 
 def test_results_do_not_depend_on_the_number_of_workers() -> None:
-    one = measure_round(ROUND, ALL, SAMPLES, workers=1).signals
-    two = measure_round(ROUND, ALL, SAMPLES, workers=2).signals
-    assert all(torch.equal(one[name], two[name]) for name in one)
+    single = measure_round(ROUND, ALL, SAMPLES, workers=1).signals
+    parallel = measure_round(ROUND, ALL, SAMPLES, workers=2).signals
+    assert all(torch.equal(single[name], parallel[name]) for name in single)
 
 
 @pytest.mark.slow
@@ -177,7 +177,7 @@ def test_no_chunk_of_any_kind_is_cut_by_a_block() -> None:
         assert BLOCK % size == 0
 
 
-def test_measuring_leaves_the_global_generator_and_the_thread_count() -> None:
+def test_measuring_keeps_the_global_generator_and_the_thread_count() -> None:
     torch.manual_seed(0)
     state, threads = torch.get_rng_state(), torch.get_num_threads()
     measure_round(ROUND, ALL, SAMPLES)
@@ -199,8 +199,8 @@ def test_known_noise_can_be_excluded_from_signals(form: str) -> None:
     signal = CentredTailCosine(0.5) if form == "published" else WithoutTailCosine(0.5)
     added = torch.randn(25, generator=RNG) if form == "vector" else torch.full((25,), 0.7)
     plain = SHOWN[2]
-    shown = {2: plain, 5: replace(plain, update=plus_tail(plain.update or {}, added))}
-    values = measure_round(make_round(shown), [signal, GradientCosine()], SAMPLES).signals
+    exposures = {2: plain, 5: replace(plain, update=plus_tail(plain.update or {}, added))}
+    values = measure_round(make_round(exposures), [signal, GradientCosine()], SAMPLES).signals
     torch.testing.assert_close(values[signal.name][1], values[signal.name][0], rtol=0, atol=1e-6)
     assert float((values["gradient-cosine"][1] - values["gradient-cosine"][0]).abs().max()) > 0.1
 
@@ -228,13 +228,13 @@ def test_a_signal_that_is_not_finite_is_refused_with_its_name_and_round() -> Non
 
 
 def test_rounds_are_measured_lazily() -> None:
-    taken = []
+    started = []
 
     def rounds() -> Iterator[Round]:
         for index in (1, 2, 3):
-            taken.append(index)
+            started.append(index)
             yield replace(ROUND, index=index)
 
     stream = measure(rounds(), [Loss()], SAMPLES)
     assert next(stream).index == 1
-    assert taken == [1]
+    assert started == [1]

@@ -28,9 +28,9 @@ OUTPUTS = torch.cat([CHANCES, CHANCES[:1]])[None].log().clamp_min(-50)
 
 def test_min_k_is_the_mean_log_probability_of_the_least_likely_tokens() -> None:
     logs = torch.tensor([0.3, 0.6, 0.25], dtype=torch.float64).log()
-    for share, taken in ((0.34, logs[2:]), (0.67, logs[[0, 2]]), (1.0, logs)):
-        found = MinK(share=share).of(MODEL, OUTPUTS, TOKENS)
-        torch.testing.assert_close(found, taken.mean()[None], rtol=1e-6, atol=0)
+    for share, least_likely in ((0.34, logs[2:]), (0.67, logs[[0, 2]]), (1.0, logs)):
+        signal = MinK(share=share).of(MODEL, OUTPUTS, TOKENS)
+        torch.testing.assert_close(signal, least_likely.mean()[None], rtol=1e-6, atol=0)
 
 
 def test_min_k_plus_plus_standardises_by_the_models_expectation() -> None:
@@ -41,8 +41,8 @@ def test_min_k_plus_plus_standardises_by_the_models_expectation() -> None:
         scores.append((row[token].log() - mean) / spread.sqrt())
     # At the third position, all tokens are equally likely, so every token has the score 0.
     expected = torch.stack([*scores, torch.zeros((), dtype=torch.float64)]).sort().values
-    found = MinKPlusPlus(share=1.0).of(MODEL, OUTPUTS, TOKENS)
-    torch.testing.assert_close(found, expected.mean()[None], rtol=1e-5, atol=1e-5)
+    signal = MinKPlusPlus(share=1.0).of(MODEL, OUTPUTS, TOKENS)
+    torch.testing.assert_close(signal, expected.mean()[None], rtol=1e-5, atol=1e-5)
 
 
 def test_min_k_uses_at_least_one_token_and_valid_shares() -> None:
@@ -85,17 +85,21 @@ def test_gradients_of_language_models_agree_with_float64_autograd(
         for _ in range(3)
     ]
     with caplog.at_level(logging.INFO, "fedaudit"):
-        found = gradient_products(model, updates, tokens, tokens)
+        products = gradient_products(model, updates, tokens, tokens)
     assert not caplog.records
     module = model.module()
     params = [value for value in module.parameters() if value.requires_grad]
-    for at, row in enumerate(tokens):
+    for sample, row in enumerate(tokens):
         loss = TASK.losses(module(row[None]), row[None]).sum()
         gradient = torch.cat([g.flatten() for g in torch.autograd.grad(loss, params)])
-        assert float(found.squared_norms[at]) == pytest.approx(float(gradient @ gradient), 1e-10)
+        assert float(products.squared_norms[sample]) == pytest.approx(
+            float(gradient @ gradient), 1e-10
+        )
         for client, update in enumerate(updates):
             flat = torch.cat([value.flatten() for value in update.values()])
-            assert float(found.dots[client, at]) == pytest.approx(float(flat @ gradient), 1e-9)
+            assert float(products.dots[client, sample]) == pytest.approx(
+                float(flat @ gradient), 1e-9
+            )
 
 
 def doubled(net: Architecture) -> nn.Module:
