@@ -143,3 +143,21 @@ def test_the_example_of_a_site_is_valid() -> None:
     policy = read_site_policy(EXAMPLE / "guard.toml")
     assert (policy.limit, policy.client) == (0.65, "site-1")
     policy.raise_if_audit_too_small(200, 200)
+
+
+def test_an_attack_on_several_rounds_does_not_block_the_gate_of_a_guard_that_sent_one(
+    tmp_path: Path,
+) -> None:
+    with guard(tmp_path) as opened:
+        assert opened.check(1, sent=initial(), upload=honest()) is not None
+    record = attack_recording(tmp_path, [], tmp_path / "attacked")
+    (row,) = [row for row in record.attacks if row.status != "run"]
+    assert (row.name, row.status) == ("fta-l", "refused")
+    assert row.note.endswith(
+        "the guard sent uploads of one round, so that no adversary can run it here"
+    )
+    write_report(record, tmp_path / "report.html")
+    assert row.note in (tmp_path / "report.html").read_text()
+    checks = {check.name: check.outcome for check in evaluate_policy(record, judging([])).checks}
+    assert checks["every attack was run"] == "pass"
+    assert "inconclusive" not in checks.values()

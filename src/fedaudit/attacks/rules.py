@@ -68,8 +68,8 @@ class Slope:
         rounds = torch.tensor(m.rounds, dtype=torch.float64)[was_measured]
         if len({*rounds.tolist()}) < 2:
             raise TooFewRounds(
-                f"a slope needs at least 2 measured rounds with client {target}, got 1; lower "
-                "every, the interval between measured rounds"
+                f"a slope needs at least 2 measured rounds with client {target}, got 1; measure "
+                "more rounds in which the client takes part: lower every, or train for longer"
             )
         rounds = rounds - rounds.mean()
         signal = values[was_measured].double()

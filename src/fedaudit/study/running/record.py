@@ -291,6 +291,13 @@ def _attack_rows(run: Setup, findings: Findings) -> list[AttackRow]:
         if not refused and len(alone) == total:
             # An attack that compares clients cannot run with too few clients, in any view.
             refused = next(iter(alone.values()))
+        coverage = run.recording_info.coverage if run.recording_info else None
+        if len(uncovered) == total and coverage is not None and coverage.guard is not None:
+            # A guard measures every upload that it sends, so no adversary has more rounds.
+            refused = (
+                "it compares uploads of several rounds, and the guard sent uploads of one round, "
+                "so that no adversary can run it here"
+            )
         unmeasured = {**uncovered, **alone}
         everywhere = not refused and len(failed | unmeasured) == total
         reasons = {**failed, **unmeasured} if everywhere else failed
