@@ -10,10 +10,13 @@ import pytest
 
 from fedaudit.core.errors import BadInput
 from fedaudit.gate.evaluate import evaluate_policy
+from fedaudit.gate.outcome import EXIT_CODES, Outcome
 from fedaudit.gate.policy import Policy, read_policy
+from fedaudit.gate.verdict import Verdict
 from fedaudit.guard.site import read_site_policy
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.decisions import Decision, guard_coverage
+from fedaudit.live.tables.export import signal_table
 from fedaudit.report.deciding.caveats import guard_decisions
 from fedaudit.report.first import first_screen
 from fedaudit.report.page import write_report
@@ -22,6 +25,7 @@ from fedaudit.report.text.membership import member_headline
 from fedaudit.report.text.verdict import verdict
 from fedaudit.results.record import Record
 from tests.guard.client import guard, honest, initial, memorising, noisy
+from tests.programs import exit_code
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "nvflare" / "guarded"
 DECISIONS = (
@@ -98,10 +102,75 @@ def test_consecutive_rounds_are_listed_as_one_series() -> None:
     assert guard_coverage([]) is None
 
 
-def test_an_attack_on_a_guard_that_sent_nothing_is_refused(tmp_path: Path) -> None:
-    with guard(tmp_path) as opened:
+def run_command(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
+    """Run a command, and return its exit code and its output on one line."""
+    code = exit_code(*words)
+    printed = capsys.readouterr()
+    return code, " ".join((printed.out + printed.err).split())
+
+
+def withheld_all(folder: Path) -> Path:
+    with guard(folder) as opened:
         assert opened.check(1, sent=initial(), upload=memorising()) is None
-    with pytest.raises(BadInput, match=r"its guard withheld all 1, .*change the guard's policy"):
+        assert opened.check(2, sent=initial(), upload=memorising()) is None
+        assert opened.check(3, sent=initial(), upload={}) is None
+    return folder
+
+
+NOTHING_SENT = (
+    "nothing left the site, so there is nothing to attack: the guard withheld all 3 uploads "
+    "(rounds 1–3; 1 could not be measured)"
+)
+
+
+def test_attacks_on_a_guard_that_sent_nothing_are_refused_with_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = withheld_all(tmp_path)
+    with pytest.raises(BadInput, match=re.escape(f"{folder}: {NOTHING_SENT}")):
+        attack_recording(folder, [], folder / "attacked")
+    with pytest.raises(BadInput, match=re.escape(NOTHING_SENT)):
+        signal_table(folder)
+    for command in (
+        ["report"],
+        ["summary"],
+        ["ask"],
+        ["pack", "--policy", EXAMPLE / "policy.toml", "--out", tmp_path / "pack"],
+    ):
+        code, text = run_command(capsys, command[0], folder, *command[1:])
+        assert code == 2
+        assert NOTHING_SENT in text
+        assert "fedaudit attack" not in text
+
+
+def test_the_gate_of_a_guard_that_sent_nothing_is_inconclusive(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, policy = withheld_all(tmp_path / "guard"), EXAMPLE / "policy.toml"
+    files = {suffix: tmp_path / f"verdict.{suffix}" for suffix in ("json", "xml")}
+    outputs = ["--json", files["json"], "--junit", files["xml"]]
+    code, text = run_command(capsys, "gate", folder, "--policy", policy, *outputs)
+    assert code == EXIT_CODES[Outcome.INCONCLUSIVE] == 3
+    assert text.startswith("INCONCLUSIVE: “guard” under the policy “site”. Nothing left the site")
+    verdict = Verdict.model_validate_json(files["json"].read_text())
+    assert (verdict.outcome, verdict.content_hash) == ("inconclusive", "")
+    assert NOTHING_SENT in verdict.checks[0].reason
+    assert NOTHING_SENT in files["xml"].read_text()
+    assert str(folder) not in files["json"].read_text()
+    games = tmp_path / "games.toml"
+    games.write_text('name = "games"\n[games]\nsuccess = 0.6\n')
+    code, text = run_command(capsys, "gate", folder, "--policy", games)
+    assert code == 2
+    assert "has no ceiling for a record of a study" in text
+
+
+def test_a_guard_that_checked_no_upload_has_nothing_to_attack(tmp_path: Path) -> None:
+    guard(tmp_path).close()
+    with pytest.raises(BadInput, match="the guard has checked no upload; run a job first"):
+        attack_recording(tmp_path, [], tmp_path / "attacked")
+    with guard(tmp_path) as opened:
+        assert opened.check(7, sent=initial(), upload=memorising()) is None
+    with pytest.raises(BadInput, match=r"the guard withheld its only upload \(round 7\); dec"):
         attack_recording(tmp_path, [], tmp_path / "attacked")
 
 

@@ -17,7 +17,7 @@ from fedaudit.cli.application import (
     explain_wrong_kind,
     log,
 )
-from fedaudit.cli.showing import record_in
+from fedaudit.cli.showing import reason_without_record, record_in, record_path
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import record_at, refuse_other_suffix, write_whole
 from fedaudit.core.progress import LONG_SECONDS
@@ -74,8 +74,8 @@ def gate(
 ) -> None:
     """Compare the upper confidence limits of a record with a policy's ceilings.
 
-    Exit code 0: pass, 1: fail, 3: inconclusive; 2: an error,
-    for example because the file is not a record.
+    Exit code 0: pass, 1: fail, 3: inconclusive; 2: an error, for example because the file is not a
+    record. If a guard withheld every upload, the outcome is inconclusive.
 
     Parameters
     ----------
@@ -100,17 +100,28 @@ def gate(
             "a gate needs a record and a policy: fedaudit gate RECORD --policy policy.toml "
             "(--print-policy prints an example policy)"
         )
-    from fedaudit.gate.evaluate import evaluate_policy
+    from fedaudit.gate.evaluate import evaluate_policy, verdict_without_uploads
     from fedaudit.gate.outcome import EXIT_CODES
     from fedaudit.gate.outputs import print_verdict, refuse_overwriting, write_verdict
 
-    path = record_at(record)
+    path, reason = record, ""
+    try:
+        path = record_at(record)
+    except BadInput:
+        # A guard that sent nothing has no record, and its job should not end with an error.
+        reason = reason_without_record(record)
+        if not reason:
+            raise
     for target, suffix, what in ((junit, ".xml", "JUnit XML"), (json, ".json", "JSON")):
         if target is not None:
             refuse_other_suffix(target, suffix, what=what)
             refuse_overwriting(target, [path, policy])
     with explain_wrong_kind(policy, POLICY):
-        verdict = evaluate_policy(record_in(path), read_policy(policy))
+        verdict = (
+            verdict_without_uploads(record.resolve().name, read_policy(policy), reason)
+            if reason
+            else evaluate_policy(record_in(path), read_policy(policy))
+        )
     write_verdict(verdict, junit=junit, json=json)
     print_verdict(verdict)
     sys.exit(EXIT_CODES[verdict.outcome])
@@ -145,7 +156,7 @@ def pack(
     """
     from fedaudit.pack.packing import write_pack
 
-    path = record_at(record)
+    path = record_path(record)
     if smallest_group < 0:
         raise BadInput(f"a group has 0 samples or more, got {smallest_group}")
     with explain_wrong_kind(path, *KINDS_WITH_A_RECORD), explain_wrong_kind(policy, POLICY):

@@ -30,6 +30,24 @@ if TYPE_CHECKING:
     from fedaudit.results.record import Record
 
 
+def record_path(path: Path) -> Path:
+    """Return the path of a record. If a guard sent nothing, the error states it."""
+    try:
+        return record_at(path)
+    except BadInput as error:
+        # Attacks on such a guard are refused, so do not advise to run them.
+        if reason := reason_without_record(path):
+            raise BadInput(f"{path}: {reason}") from error
+        raise
+
+
+def reason_without_record(path: Path) -> str:
+    """Return a sentence if a folder has no record because its guard sent nothing; else ""."""
+    from fedaudit.live.decisions import reason_nothing_was_sent
+
+    return reason_nothing_was_sent(path)
+
+
 def record_in(path: Path) -> "Record":
     """Read the record in a file. If the file is of another kind, the error names this kind."""
     from fedaudit.results.read import read_record
@@ -53,7 +71,7 @@ def report(record: Path, /, *, out: Path | None = None) -> None:
     from fedaudit.report.page import write_report
     from fedaudit.study.running.outputs import refuse_foreign_page, refuse_missing_folder
 
-    path = record_at(record)
+    path = record_path(record)
     target = out or path.with_name(REPORT_FILE)
     full_record = record_in(path)
     refuse_missing_folder(target)
@@ -114,7 +132,7 @@ def ask(
     from fedaudit.study.front.answer_text import answer_lines
     from fedaudit.study.front.asking import Question, answer_to
 
-    path = record_at(result)
+    path = record_path(result)
     question = Question(
         row=row,
         line=line,
@@ -189,7 +207,7 @@ def compare(*records: Path, out: Path | None = None) -> None:
             f"a comparison needs at least two records or a {COMPARISON_FILE}, got {len(records)}"
         )
     else:
-        paths = [record_at(record) for record in records]
+        paths = [record_path(record) for record in records]
     target = out or (earlier.with_suffix(".html") if earlier else Path("comparison.html"))
     full_records = [record_in(path) for path in paths]
     refuse_other_comparison(target, paths)
@@ -268,7 +286,7 @@ def summary(
     from fedaudit.report.page import write_page
     from fedaudit.report.summary import SUMMARY_FILE, summary_html, summary_markdown
 
-    path = record_at(record)
+    path = record_path(record)
     is_html, pack_policy = _format_of(format, out) == "html", _policy_of_pack(path)
     if pack_policy is not None and out is None and is_html:
         raise BadInput(

@@ -53,14 +53,7 @@ def evaluate_policy(record: Record, policy: Policy) -> Verdict:
             record does not have.
     """
     policy_hash, is_games = policy.digest(), record.kind == "games"
-    table = policy.games if is_games else (policy.membership or policy.sources or policy.clusters)
-    if table is None:
-        kind = "games" if is_games else "a study"
-        tables = "[games]" if is_games else "[membership], [sources] or [clusters]"
-        raise BadInput(
-            f"the policy {policy.name!r} has no ceiling for a record of {kind}; give it {tables} "
-            "(`fedaudit gate --print-policy` prints an example)"
-        )
+    _refuse_without_ceiling(policy, is_games=is_games)
     policy = with_client_numbers(policy, full_client_names(record))
     safe_record = cleaned(record)
     with limited_sample_size_searches():
@@ -81,6 +74,48 @@ def evaluate_policy(record: Record, policy: Policy) -> Verdict:
         checks=checks,
         unjudged=[] if is_games else _unjudged(safe_record, policy),
     )
+
+
+def verdict_without_uploads(name: str, policy: Policy, reason: str) -> Verdict:
+    """Return the verdict on a guard that sent no upload, so that there is no record.
+
+    It is inconclusive: nothing exceeds a ceiling, and no figure shows that nothing would.
+
+    Args:
+        name: Name of the guard's folder.
+        policy: Policy.
+        reason: Sentence that states that nothing was sent.
+
+    Raises:
+        BadInput: The policy has no ceiling for the record of a guard.
+    """
+    _refuse_without_ceiling(policy, is_games=False)
+    check = requirement_check(
+        "evidence", "at least one upload that was sent", [reason], Outcome.INCONCLUSIVE
+    )
+    outcome = overall_outcome([check])
+    return Verdict(
+        record=name,
+        kind="study",
+        content_hash="",
+        policy=policy.name,
+        policy_hash=policy.digest(),
+        outcome=outcome,
+        reason=f"{_subject(name, policy.name, outcome)} {sentence(capital(reason))}",
+        limits="",
+        checks=[check],
+    )
+
+
+def _refuse_without_ceiling(policy: Policy, *, is_games: bool) -> None:
+    table = policy.games if is_games else (policy.membership or policy.sources or policy.clusters)
+    if table is None:
+        kind = "games" if is_games else "a study"
+        tables = "[games]" if is_games else "[membership], [sources] or [clusters]"
+        raise BadInput(
+            f"the policy {policy.name!r} has no ceiling for a record of {kind}; give it {tables} "
+            "(`fedaudit gate --print-policy` prints an example)"
+        )
 
 
 def _study_checks(record: Record, policy: Policy) -> Iterator[Check]:
@@ -204,9 +239,8 @@ _NOT_REFUTED = (
 
 def _explanation(record: Record, policy: str, outcome: Outcome, checks: Sequence[Check]) -> str:
     """Explain the verdict in one paragraph."""
-    names = f"“{shortened(record.name, 80)}” under the policy “{shortened(policy, 80)}”"
     ceilings = [check for check in checks if check.ceiling is not None]
-    parts = [f"{outcome.upper()}: {names}."]
+    parts = [_subject(record.name, policy, outcome)]
     if decisions := guard_decisions(record):
         parts.append(f"{decisions}; the gate judges the uploads that were sent.")
     if outcome is Outcome.PASS:
@@ -221,6 +255,11 @@ def _explanation(record: Record, policy: str, outcome: Outcome, checks: Sequence
     if any(check.outcome is Outcome.NOT_REFUTED for check in checks):
         parts.append(_NOT_REFUTED)
     return " ".join(parts)
+
+
+def _subject(record: str, policy: str, outcome: Outcome) -> str:
+    names = f"“{shortened(record, 80)}” under the policy “{shortened(policy, 80)}”"
+    return f"{outcome.upper()}: {names}."
 
 
 def figure_text(result: FigureCheck, metric: str) -> str:

@@ -18,7 +18,12 @@ from fedaudit.core.values import Architecture, ClientId
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.evaluation.accuracy import are_notes_valid
 from fedaudit.live.clients import ClientRef, number_of
-from fedaudit.live.decisions import Decision, guard_coverage, read_decisions
+from fedaudit.live.decisions import (
+    Decision,
+    guard_coverage,
+    read_decisions,
+    reason_nothing_was_sent,
+)
 from fedaudit.live.files import read_audit, read_untrained, waiting_rounds
 from fedaudit.live.recording import (
     UPLOAD_VIEWS,
@@ -181,12 +186,8 @@ def _reason_unmeasured(folder: Path, recording: Recording, log: Sequence[RoundEn
             f"{folder} has no measured round yet, and {n_waiting} waiting; wait for its recorder, "
             "or open the recording again with fedaudit.record, and close it"
         )
-    if decisions := read_decisions(folder):
-        return (
-            f"{folder} has no upload to attack: its guard withheld all {len(decisions)}, the first "
-            f"for this reason: {plain(str(decisions[0]))}; change the guard's policy or the "
-            "training, and train again"
-        )
+    if reason := reason_nothing_was_sent(folder):
+        return f"{folder}: {reason}"
     if failed := [entry for entry in log if entry.failed]:
         return (
             f"{folder} has no measured round: {len(failed)} failed, the first for this reason: "

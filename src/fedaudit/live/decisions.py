@@ -16,7 +16,7 @@ from fedaudit.core.files import (
     write_whole,
 )
 from fedaudit.live.recording import Digest
-from fedaudit.observe.tensors import MAX_ROUND
+from fedaudit.observe.tensors import MAX_ROUND, round_paths
 from fedaudit.results.fields import Fraction, RecordPart
 from fedaudit.results.runs import (
     MAX_LISTED,
@@ -29,6 +29,8 @@ from fedaudit.results.runs import (
 
 DECISIONS_FILE = "decisions.jsonl"
 """Log of a guard, in its folder."""
+
+_MAX_NAMED = 10
 
 
 def value_to_compare(decide_by: DecideBy, value: float, low: float, high: float) -> float:
@@ -165,6 +167,40 @@ def guard_coverage(decisions: Sequence[Decision]) -> GuardCoverage | None:
         decide_by=decisions[-1].decide_by,
         uploads=uploads,
         n_unmeasured=sum(decision.is_error for decision in decisions),
+    )
+
+
+def reason_nothing_was_sent(folder: Path) -> str:
+    """Return a sentence if a guard sent no upload, so that there is nothing to attack; else "".
+
+    Args:
+        folder: Folder that may be of a guard.
+
+    Raises:
+        Damaged: The log of decisions cannot be read.
+    """
+    if not (folder / DECISIONS_FILE).is_file() or round_paths(folder / "measured", ".safetensors"):
+        return ""
+    coverage = guard_coverage(read_decisions(folder))
+    if coverage is None:
+        return (
+            "nothing left the site, so there is nothing to attack: the guard has checked no "
+            "upload; run a job first"
+        )
+    by_outcome = {uploads.outcome: uploads for uploads in coverage.uploads}
+    withheld = by_outcome.pop("withheld", None)
+    if by_outcome or withheld is None:
+        return ""
+    are_several = withheld.count > 1
+    rounds = ", ".join(map(str, withheld.rounds[:_MAX_NAMED]))
+    details = [
+        f"round{'s' * are_several} {rounds}" * bool(rounds),
+        f"{coverage.n_unmeasured} could not be measured" * bool(coverage.n_unmeasured),
+    ]
+    uploads = f"all {withheld.count} uploads" if are_several else "its only upload"
+    return (
+        f"nothing left the site, so there is nothing to attack: the guard withheld {uploads} "
+        f"({'; '.join(filter(None, details))}); {DECISIONS_FILE} has the reasons"
     )
 
 

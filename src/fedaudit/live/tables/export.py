@@ -11,6 +11,7 @@ from numpy import ndarray
 from fedaudit.core.errors import BadInput, option
 from fedaudit.core.values import NO_CLIENT
 from fedaudit.live.clients import plain_name
+from fedaudit.live.decisions import reason_nothing_was_sent
 from fedaudit.live.files import read_audit
 from fedaudit.live.recording import is_recording, read_recording
 from fedaudit.live.tables.signals import SIGNAL_COLUMNS
@@ -56,6 +57,8 @@ def signal_table(recording: Path | str, *, client: str = "") -> dict[str, ndarra
             f"{folder} is a recording {kind}; give a recording of clients' uploads, such as a "
             "guard's folder"
         )
+    if reason := reason_nothing_was_sent(folder):
+        raise BadInput(f"{folder}: {reason}")
     rounds = [stored.measured for stored in read_measured(folder)]
     audit = read_audit(folder)
     numbers = sorted({*audit.owner[audit.owner != NO_CLIENT].tolist(), *_clients(rounds)})
