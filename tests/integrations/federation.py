@@ -16,20 +16,20 @@ from torch import nn
 from fedaudit.core.seeds import seed_for
 from tests.live.federation import data, module, network
 
-# What Flower's own processes say of themselves when they start; messages ask for it.
+# Flower's processes set these ids when they start, and messages read them.
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
 
 CLIENTS = 3
 RUN = SimpleNamespace(run_id=1)
 SUPERLINK = 1
-"""The number that errors come from for a node that is gone."""
+"""Node id that errors about a lost node come from."""
 
 Fails = Callable[[int, int], bool]
 """Whether a client's (partition, round) ends in an error."""
 
 
 class StubGrid(Grid):
-    """Nodes with numbers like Flower's, which answer in any order; some with errors."""
+    """A grid of nodes with random ids that answer in any order, some of them with errors."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class StubGrid(Grid):
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
-        """All nodes; those that are late only when they have been asked for a few times."""
+        """Return the ids of all nodes; late nodes are missing in the first calls."""
         self._late -= 1
         return list(self.contexts)[: 1 if self._late >= 0 else None]
 
@@ -92,11 +92,11 @@ class StubGrid(Grid):
         return numbers
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        found = [self._replies.pop(number) for number in message_ids if number in self._replies]
-        self._order.shuffle(found)
-        # Copies: strategies clip and empty replies where they are.
-        self.received += copy.deepcopy(found)
-        return found
+        replies = [self._replies.pop(number) for number in message_ids if number in self._replies]
+        self._order.shuffle(replies)
+        # Copies, because strategies clip and empty replies in place.
+        self.received += copy.deepcopy(replies)
+        return replies
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -111,7 +111,7 @@ class StubGrid(Grid):
             error = Message(Error(1, "the process died" if place else None), reply_to=message)
             vars(error.metadata)["_src_node_id"] = SUPERLINK
             return error
-        # What travels is a copy: neither side can change what the other holds.
+        # Copies, so that neither side can change the arrays of the other.
         packed = {
             key: ArrayRecord({n: Array(a.numpy().copy()) for n, a in record.items()})
             for key, record in message.content.array_records.items()
@@ -123,7 +123,7 @@ class StubGrid(Grid):
 
 
 def trained(message: Message, context: Context) -> tuple[nn.Module, int]:
-    """A few steps of one client, the same whenever it is asked for them again."""
+    """Train one client for a few steps; the result depends only on the message and the client."""
     config = next(iter(message.content.config_records.values()))
     client, index = int(context.node_config["partition-id"]), int(config["server-round"])
     arrays = message.content.array_records["arrays"].to_torch_state_dict()

@@ -38,7 +38,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
 def printed(
     example: dict[str, ModuleType], capsys: pytest.CaptureFixture[str], **changes: object
 ) -> tuple[float, float]:
-    """The two bounds that the server prints at the end."""
+    """Return the two bounds that the server prints at the end."""
     torch.manual_seed(3)
     config = {**CONFIG, **{name.replace("_", "-"): value for name, value in changes.items()}}
     grid = StubGrid(example["client_app"].app, nodes=45)
@@ -52,7 +52,7 @@ def printed(
 def test_canary_nodes_bound_the_epsilon_of_flower_noise(
     example: dict[str, ModuleType], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Noise of a node's share: one clip, in each of four rounds.
+    # In each of four rounds, the standard deviation of the noise is one clip.
     truth = gaussian_mechanism_epsilon(1.0, 4, delta=1e-5)
     coins, normal = printed(example, capsys)
     assert 0 <= coins < normal < truth
@@ -74,11 +74,11 @@ def test_half_of_the_canaries_move_the_model_and_count_as_one_client(
     context = Context(1, 9, {"partition-id": 7, "num-partitions": 45}, RecordDict(), config)
     assert example["canaries"].canary_number(context) == 2
     assert example["canaries"].clients(context, 45) == 5
-    made = example["canaries"].canaries(context)
-    assert 10 < made.sends.sum() < 30
+    canaries = example["canaries"].canaries(context)
+    assert 10 < canaries.sends.sum() < 30
     sent = {name: value.clone() for name, value in example["canaries"].Net().state_dict().items()}
     for number in range(40):
-        moved = made.upload(number, sent)
+        moved = canaries.upload(number, sent)
         assert isinstance(moved, dict)
         length = sqrt(sum(float((moved[n] - sent[n]).square().sum()) for n in sent))
-        assert length == pytest.approx(0.5 if made.sends[number] else 0.0, abs=1e-4)
+        assert length == pytest.approx(0.5 if canaries.sends[number] else 0.0, abs=1e-4)

@@ -30,7 +30,7 @@ from tests.live.federation import data, network
 
 
 def uploads(app: ClientApp) -> dict[int, Params]:
-    """What each client sends in one round, as the change of what it was sent."""
+    """Return the update of each client in one round."""
     grid, start = StubGrid(app), initial()
     content = RecordDict({"arrays": start, "config": ConfigRecord({"server-round": 1})})
     grid.send_and_receive([Message(content, node, "train") for node in grid.get_node_ids()])
@@ -76,7 +76,7 @@ def test_sparse_and_quantized_uploads_have_few_values() -> None:
         assert (entries != 0).float().mean() == pytest.approx(0.1, abs=0.01)
     coarse = uploads(client_app([defense_mod(GradientQuantization(2), network)]))
     for change in coarse.values():
-        # Values in full precision are added to the model and taken away again.
+        # Adding the model and subtracting it again rounds the values.
         assert len(set(change["1.weight"].mul(1e5).round().flatten().tolist())) <= 5
 
 
@@ -91,7 +91,7 @@ def test_noise_is_random_unless_seeded() -> None:
     assert torch.equal(noisy(4), noisy(4))
     added = noisy(4) - torch.stack([plain[client]["1.weight"] for client in range(CLIENTS)])
     assert added.std() == pytest.approx(0.1, rel=0.05)
-    assert (added[0] != added[1]).float().mean() > 0.99, "every client draws its own"
+    assert (added[0] != added[1]).float().mean() > 0.99, "each client draws separate noise"
 
 
 def final(app: ClientApp) -> Params:
@@ -106,14 +106,14 @@ def test_coalition_noise_cancels_in_the_flower_average() -> None:
     outsider = defense_mod(Defense(), network)
     member = defense_mod(noise, network, seed=3, weights=weights)
 
-    def some(message: Message, context: Context, call_next: object) -> Message:
+    def coalition_mod(message: Message, context: Context, call_next: object) -> Message:
         mod = member if context.node_config["partition-id"] in (0, 1) else outsider
         return mod(message, context, call_next)  # type: ignore[arg-type]
 
-    defended = uploads(client_app([some]))
+    defended = uploads(client_app([coalition_mod]))
     assert length({n: v - uploads(client_app())[0][n] for n, v in defended[0].items()}) > 1
     plain = final(client_app())
-    for name, value in final(client_app([some])).items():
+    for name, value in final(client_app([coalition_mod])).items():
         torch.testing.assert_close(value, plain[name], rtol=1e-4, atol=1e-5)
 
 
@@ -162,13 +162,13 @@ IN_TRAINING = {
 def test_training_defenses_raise_as_a_mod(name: str) -> None:
     settings, hook = IN_TRAINING[name]
     defense = DEFENSES[name](**settings)  # type: ignore[arg-type]
-    for given in (defense, Chain((GradientNoise(0.1), defense))):
+    for candidate in (defense, Chain((GradientNoise(0.1), defense))):
         with pytest.raises(Unsupported, match=f"acts in training .*{hook}.* sees only uploads"):
-            defense_mod(given, network)
+            defense_mod(candidate, network)
 
 
 class Counting(Defense):
-    """Counts its own rounds; as a defense that learns does."""
+    """A defense with a state: it counts its rounds."""
 
     def __init__(self) -> None:
         self.rounds = torch.zeros(1)
@@ -190,8 +190,8 @@ def test_defense_state_is_kept_in_the_node_state() -> None:
     defense = Counting()
     grid = StubGrid(client_app([defense_mod(defense, network)]))
     FedAvg().start(grid, initial(), num_rounds=3)
-    kept = [c.state.array_records["fedaudit.defense"] for c in grid.contexts.values()]
-    assert [record["rounds"].numpy().tolist() for record in kept] == [[3.0]] * CLIENTS
+    states = [c.state.array_records["fedaudit.defense"] for c in grid.contexts.values()]
+    assert [record["rounds"].numpy().tolist() for record in states] == [[3.0]] * CLIENTS
     assert defense.rounds == 0, "nodes share nothing"
 
 
@@ -210,12 +210,12 @@ def test_buffers_and_array_formats_are_kept() -> None:
     message = Message(RecordDict({"arrays": ArrayRecord(values)}), node, "train", group_id="2")
     mod = defense_mod(GradientSparsification(0.99), net)
     sent = mod(message, grid.contexts[node], answer).content["arrays"]
-    found = dict(zip(net().state_dict(), sent.to_numpy_ndarrays(), strict=True))
+    sent_arrays = dict(zip(net().state_dict(), sent.to_numpy_ndarrays(), strict=True))
     assert list(sent) == [str(place) for place in range(len(values))]
-    assert found["2.num_batches_tracked"] == 5
-    assert found["2.num_batches_tracked"].dtype == "int64"
-    assert (found["2.running_mean"] == 1).all(), "buffers are as the client sent them"
-    assert [found[n].dtype == v.numpy().dtype for n, v in net().state_dict().items()]
+    assert sent_arrays["2.num_batches_tracked"] == 5
+    assert sent_arrays["2.num_batches_tracked"].dtype == "int64"
+    assert (sent_arrays["2.running_mean"] == 1).all(), "buffers are as the client sent them"
+    assert [sent_arrays[n].dtype == v.numpy().dtype for n, v in net().state_dict().items()]
 
 
 @pytest.mark.parametrize(

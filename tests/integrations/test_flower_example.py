@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parents[2] / "examples" / "flower"
 PAGE = Path(__file__).parents[2] / "docs" / "frameworks.md"
 PAIRS = {"quickstart": "audited", "lora": "lora-audited"}
-"""Projects that are audited, by the same ones without."""
+"""Names of audited projects by those of the same projects without audit."""
 FILES = [
     (plain, str(path.relative_to(FOLDER / plain)))
     for plain in PAIRS
@@ -41,15 +41,15 @@ def changes(plain: str, file: str) -> list[str]:
 
 
 def added(plain: str, file: str) -> list[str]:
-    return [one[2:] for one in changes(plain, file) if one.startswith("+") and one[2:].strip()]
+    return [line[2:] for line in changes(plain, file) if line.startswith("+") and line[2:].strip()]
 
 
 @pytest.mark.parametrize("plain", PAIRS)
 def test_both_projects_have_the_same_files(plain: str) -> None:
     audited = FOLDER / PAIRS[plain]
-    there = {p.relative_to(audited) for p in audited.rglob("*") if p.suffix != ".pyc"}
-    found = {str(name) for name in there if (audited / name).is_file()}
-    assert found == {file for project, file in FILES if project == plain}
+    paths = {p.relative_to(audited) for p in audited.rglob("*") if p.suffix != ".pyc"}
+    files = {str(name) for name in paths if (audited / name).is_file()}
+    assert files == {file for project, file in FILES if project == plain}
 
 
 @pytest.mark.parametrize(("plain", "file"), FILES)
@@ -59,10 +59,10 @@ def test_every_line_that_the_audit_adds_is_marked(plain: str, file: str) -> None
     assert "fedaudit" not in re.sub('publisher = "fedaudit"', "", text)
 
 
-def test_the_page_shows_every_file_that_differs_and_no_copy_of_it() -> None:
+def test_the_page_shows_exactly_the_files_that_differ() -> None:
     page = PAGE.read_text()
-    shown = re.findall(r"literalinclude\} \.\./(\S+/flower/\S+)\n:diff: \.\./(\S+)\n", page)
-    assert set(shown) == {
+    included = re.findall(r"literalinclude\} \.\./(\S+/flower/\S+)\n:diff: \.\./(\S+)\n", page)
+    assert set(included) == {
         (f"examples/flower/{PAIRS[plain]}/{file}", f"examples/flower/{plain}/{file}")
         for plain, file in FILES
         if changes(plain, file)
@@ -99,7 +99,7 @@ def app_in(
 
 
 def run(app: SimpleNamespace, config: dict[str, object]) -> "StubGrid":
-    """Two rounds of three clients."""
+    """Run two rounds with three clients."""
     from flwr.app import Context, RecordDict
 
     from tests.integrations.federation import StubGrid
@@ -121,12 +121,16 @@ def test_the_projects_run_and_the_recording_is_complete(
     trained = [m for m in grid.received if m.metadata.message_type == "train"]
     assert len(trained) == 6
     if project == "audited":
-        assert all(one.measured and one.complete for one in read_round_log(tmp_path / "recording"))
-        found = attack_recording(tmp_path / "recording", ("avg-cosine",), tmp_path / "out")
-        assert any(f.metric == "epsilon" for f in found.findings), "each client tossed fair coins"
+        assert all(
+            entry.measured and entry.complete for entry in read_round_log(tmp_path / "recording")
+        )
+        audit_record = attack_recording(tmp_path / "recording", ("avg-cosine",), tmp_path / "out")
+        assert any(finding.metric == "epsilon" for finding in audit_record.findings), (
+            "each client tossed fair coins"
+        )
         assert all(message.metadata.message_type == "query.audit" for message in grid.sent[:3])
         samples = [m.content["metrics"]["num-examples"] for m in trained]
-        assert max(samples) < 1797 * 4 / 5 / 3, "what was set aside is not trained on"
+        assert max(samples) < 1797 * 4 / 5 / 3, "samples set aside for the audit are not trained on"
 
 
 def test_an_audited_client_imports_no_measuring_module() -> None:
@@ -155,7 +159,7 @@ def test_only_adapters_are_sent_and_recorded(
 ) -> None:
     for needed in ("all_minilm_l6_v2", "peft", "transformers"):
         pytest.importorskip(needed, reason="pip install 'fedaudit[text]'")
-    words = [" ".join(f"word{(7 * one + k) % 100}" for k in range(9)) for one in range(240)]
+    words = [" ".join(f"word{(7 * number + k) % 100}" for k in range(9)) for number in range(240)]
     texts = np.array([list(text.encode().ljust(99, b"\0")) for text in words], dtype=np.uint8)
     np.savez(tmp_path / "texts.npz", x=texts, y=np.arange(240) % 14)
     with app_in(FOLDER / project, "texts_app", monkeypatch) as app:
@@ -164,6 +168,8 @@ def test_only_adapters_are_sent_and_recorded(
     sizes = [sum(array.numpy().size for array in sent.values()) for sent in arrays]
     assert sizes == [6 * 2 * 2 * 8 * 384 + 384 * 14 + 14] * 6
     if project == "lora-audited":
-        assert all(one.measured and one.complete for one in read_round_log(tmp_path / "run"))
-        found = attack_recording(tmp_path / "run", ("avg-cosine",), tmp_path / "out")
-        assert any(f.metric == "epsilon" for f in found.findings), "each client tossed fair coins"
+        assert all(entry.measured and entry.complete for entry in read_round_log(tmp_path / "run"))
+        audit_record = attack_recording(tmp_path / "run", ("avg-cosine",), tmp_path / "out")
+        assert any(finding.metric == "epsilon" for finding in audit_record.findings), (
+            "each client tossed fair coins"
+        )

@@ -44,8 +44,8 @@ Spoils = Callable[[Message], None]
 CULPRIT = 1
 
 
-class Deaf(FedAvg):
-    """Makes nothing of what comes back, so that nothing a client sends disturbs the server."""
+class IgnoringFedAvg(FedAvg):
+    """A strategy that ignores replies, so that no client can disturb the server."""
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -53,13 +53,13 @@ class Deaf(FedAvg):
         return None, None
 
 
-class OlderDeaf(OlderFedAvg):
-    def aggregate_fit(self, *given: object) -> tuple[None, dict[str, float]]:  # type: ignore[override]
+class OlderIgnoringFedAvg(OlderFedAvg):
+    def aggregate_fit(self, *args: object) -> tuple[None, dict[str, float]]:  # type: ignore[override]
         return None, {}
 
 
 def spoiling(spoils: Spoils) -> ClientAppCallable:
-    """What one client sends is spoilt after everything else was added to it."""
+    """Return a mod that spoils the complete reply of one client."""
 
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         reply = call_next(message, context)
@@ -72,20 +72,20 @@ def spoiling(spoils: Spoils) -> ClientAppCallable:
 
 
 def newer(folder: Path, spoils: Spoils) -> None:
-    made = recorder(folder, strict=False, attacks=("blackbox-loss", "avg-cosine"))
+    run_recorder = recorder(folder, strict=False, attacks=("blackbox-loss", "avg-cosine"))
     grid = StubGrid(client_app([spoiling(spoils), identity_mod]))  # type: ignore[list-item]
-    RecordingStrategy(Deaf(), made).start(grid, initial(), num_rounds=1)
+    RecordingStrategy(IgnoringFedAvg(), run_recorder).start(grid, initial(), num_rounds=1)
 
 
 def older(folder: Path, spoils: Spoils) -> None:
-    made = recorder(folder, strict=False, attacks=("blackbox-loss", "avg-cosine"))
+    run_recorder = recorder(folder, strict=False, attacks=("blackbox-loss", "avg-cosine"))
     app = ClientApp(
-        lambda one: Client(one).to_client(),
+        lambda node_context: Client(node_context).to_client(),
         mods=[spoiling(spoils), identity_mod],  # type: ignore[list-item]
     )
     inner = strategy()
-    inner.__class__ = OlderDeaf
-    with RecordingGrid(StubGrid(app), made) as grid:
+    inner.__class__ = OlderIgnoringFedAvg
+    with RecordingGrid(StubGrid(app), run_recorder) as grid:
         DefaultWorkflow()(grid, LegacyContext(context(), ServerConfig(num_rounds=1), inner))
 
 
@@ -132,7 +132,7 @@ def no_array(reply: Message) -> None:
 
 
 def filled(value: float) -> Spoils:
-    """The last value of the first array is another."""
+    """Return a function that replaces the last value of the first array."""
 
     def spoil(reply: Message) -> None:
         name = next(iter(arrays_of(reply)))
@@ -176,17 +176,17 @@ def losses(folder: Path) -> dict[int, Tensor]:
     return dict(zip(stored.measured.clients, values, strict=True))
 
 
-def only(folder: Path) -> RoundEntry:
+def only_entry(folder: Path) -> RoundEntry:
     (entry,) = read_round_log(folder)
     return entry
 
 
 BOTH = [(fault, interface) for fault in EXCLUDED for interface in INTERFACES]
-# Without these records Flower's older server ends by itself, whatever records.
+# Without these records, Flower's older server fails with or without a recorder.
 FATAL = [("no weight", "older"), ("no arrays", "older")]
 
 
-@pytest.mark.parametrize(("fault", "interface"), [one for one in BOTH if one not in FATAL])
+@pytest.mark.parametrize(("fault", "interface"), [case for case in BOTH if case not in FATAL])
 def test_a_faulty_reply_excludes_only_its_client(
     fault: str, interface: str, tmp_path: Path
 ) -> None:
@@ -194,7 +194,7 @@ def test_a_faulty_reply_excludes_only_its_client(
     INTERFACES[interface](tmp_path / "sound", lambda reply: None)
     with pytest.warns(RuntimeWarning, match=rf"(?s)without client {CULPRIT}: .*{why}"):
         INTERFACES[interface](tmp_path / "faulty", spoils)
-    entry = only(tmp_path / "faulty")
+    entry = only_entry(tmp_path / "faulty")
     assert (entry.measured, entry.answered, [*entry.excluded]) == (True, (0, 1, 2), [CULPRIT])
     sound, faulty = losses(tmp_path / "sound"), losses(tmp_path / "faulty")
     assert [*faulty] == [0, 2]
@@ -203,8 +203,8 @@ def test_a_faulty_reply_excludes_only_its_client(
 
 def unidentified(reply: Message) -> None:
     del reply.content["fedaudit"]
-    for one in reply.content.config_records.values():
-        one.pop("partition-id", None)
+    for config in reply.content.config_records.values():
+        config.pop("partition-id", None)
 
 
 def identified(value: object) -> Spoils:
@@ -233,7 +233,7 @@ def test_a_reply_of_an_unknown_client_affects_no_other(
     spoils, why = UNKNOWN[fault]
     with pytest.warns(RuntimeWarning, match=f"round 1 is not recorded in full: .*{why}"):
         INTERFACES[interface](tmp_path, spoils)
-    entry = only(tmp_path)
+    entry = only_entry(tmp_path)
     assert (entry.measured, entry.answered, entry.unnamed) == (True, (0, 2), 1)
     assert [*losses(tmp_path)] == [0, 2]
 
@@ -245,7 +245,7 @@ def test_a_duplicate_client_number_excludes_only_that_client(
     with pytest.warns(RuntimeWarning, match="without client 2: several nodes claim .* client 2"):
         INTERFACES[interface](tmp_path, identified(2))
     assert [*losses(tmp_path)] == [0]
-    assert [*only(tmp_path).excluded] == [2]
+    assert [*only_entry(tmp_path).excluded] == [2]
 
 
 def test_a_single_reported_weight_does_not_exclude_other_clients(tmp_path: Path) -> None:
@@ -256,33 +256,33 @@ def test_a_single_reported_weight_does_not_exclude_other_clients(tmp_path: Path)
             without_weight(reply)
         return reply
 
-    made = recorder(tmp_path)
-    RecordingStrategy(Deaf(), made).start(
+    run_recorder = recorder(tmp_path)
+    RecordingStrategy(IgnoringFedAvg(), run_recorder).start(
         StubGrid(client_app([identity_mod, unweighted])), initial(), num_rounds=1
     )
-    assert only(tmp_path).excluded == {}
+    assert only_entry(tmp_path).excluded == {}
 
 
 def test_a_strict_recorder_raises_for_a_faulty_reply(tmp_path: Path) -> None:
     grid = StubGrid(client_app([spoiling(no_arrays), identity_mod]))  # type: ignore[list-item]
     with pytest.raises(BadInput, match="has no arrays"):
-        RecordingStrategy(Deaf(), recorder(tmp_path)).start(grid, initial(), num_rounds=1)
+        RecordingStrategy(IgnoringFedAvg(), recorder(tmp_path)).start(grid, initial(), num_rounds=1)
 
 
 def test_training_continues_if_the_recorder_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*given: object, **named: object) -> None:
+    def broken(*args: object, **options: object) -> None:
         raise OSError("the disk is gone")
 
     for method in ("round", "missed", "check_first_round", "close"):
         monkeypatch.setattr(Recorder, method, broken)
-    made = recorder(tmp_path, strict=False)
+    run_recorder = recorder(tmp_path, strict=False)
     with pytest.warns(RuntimeWarning, match="training continues, .* the disk is gone"):
-        found = RecordingStrategy(FedAvg(), made).start(
+        result = RecordingStrategy(FedAvg(), run_recorder).start(
             StubGrid(client_app([identity_mod])), initial(), num_rounds=2
         )
-    assert found.arrays
+    assert result.arrays
 
 
 @pytest.mark.parametrize(
@@ -332,9 +332,9 @@ def test_identity_mod_never_raises_and_passes_the_reply_on(value: object) -> Non
 
 def named_audit() -> dict[str, tuple[Tensor, Tensor]]:
     audit = data().split.audit
-    mine = {place: np.flatnonzero(audit.fair_target == place) for place in range(CLIENTS)}
+    positions = {place: np.flatnonzero(audit.fair_target == place) for place in range(CLIENTS)}
     x, y = audit.samples.features, audit.samples.labels
-    return {name: (x[mine[place]], y[mine[place]]) for place, name in enumerate(NAMES)}
+    return {name: (x[positions[place]], y[positions[place]]) for place, name in enumerate(NAMES)}
 
 
 NAMES = ("hospital-a", "clinic 7", "2.7")
@@ -342,7 +342,7 @@ NAMES = ("hospital-a", "clinic 7", "2.7")
 
 def test_named_flower_clients_are_recorded_and_attacked_by_name(tmp_path: Path) -> None:
     audit = fair_split(named_audit(), audited=40).audit
-    made = record(tmp_path / "r", network, audit, attacks=("blackbox-loss",), strict=True)
+    run_recorder = record(tmp_path / "r", network, audit, attacks=("blackbox-loss",), strict=True)
     names = dict(enumerate(NAMES))
 
     def naming(message: Message, node: Context, call_next: ClientAppCallable) -> Message:
@@ -350,15 +350,17 @@ def test_named_flower_clients_are_recorded_and_attacked_by_name(tmp_path: Path) 
         named = Context(1, node.node_id, {"partition-id": name}, RecordDict(), {})
         return identity_mod(message, named, lambda message, _: call_next(message, node))
 
-    RecordingStrategy(FedAvg(), made).start(StubGrid(client_app([naming])), initial(), num_rounds=2)
+    RecordingStrategy(FedAvg(), run_recorder).start(
+        StubGrid(client_app([naming])), initial(), num_rounds=2
+    )
     expected = {number_of(name): name for name in NAMES}
     assert read_recording(tmp_path / "r").names == expected
-    assert only_last(tmp_path / "r").answered == tuple(sorted(expected))
-    found = attack_recording(tmp_path / "r", (), tmp_path / "out", figures=SMALL["figures"])
-    assert {one.target for one in found.findings} >= {*expected}
+    assert last_entry(tmp_path / "r").answered == tuple(sorted(expected))
+    audit_record = attack_recording(tmp_path / "r", (), tmp_path / "out", figures=SMALL["figures"])
+    assert {finding.target for finding in audit_record.findings} >= {*expected}
 
 
-def only_last(folder: Path) -> RoundEntry:
+def last_entry(folder: Path) -> RoundEntry:
     return read_round_log(folder)[-1]
 
 
@@ -366,7 +368,7 @@ def test_client_names_are_hidden_from_strategies_that_sum_metrics(
     tmp_path: Path,
 ) -> None:
     def added(metrics: list[tuple[int, dict[str, float]]]) -> dict[str, float]:
-        return {key: sum(one[key] * count for count, one in metrics) for key in metrics[0][1]}
+        return {key: sum(values[key] * count for count, values in metrics) for key in metrics[0][1]}
 
     def naming(message: Message, node: Context, call_next: ClientAppCallable) -> Message:
         named = Context(1, node.node_id, {"partition-id": "north"}, RecordDict(), {})
@@ -374,7 +376,7 @@ def test_client_names_are_hidden_from_strategies_that_sum_metrics(
 
     inner = strategy()
     inner.fit_metrics_aggregation_fn = added  # type: ignore[assignment]
-    app = ClientApp(lambda one: Client(one).to_client(), mods=[naming])
+    app = ClientApp(lambda node_context: Client(node_context).to_client(), mods=[naming])
     legacy = LegacyContext(context(), ServerConfig(num_rounds=1), inner)
     grid = RecordingGrid(StubGrid(app), recorder(tmp_path, strict=False))
     with pytest.warns(RuntimeWarning, match="is identified by its name"), grid:
@@ -383,7 +385,7 @@ def test_client_names_are_hidden_from_strategies_that_sum_metrics(
 
 
 def embedding_app() -> ClientApp:
-    """A client of vertical federated learning: embeddings out, gradients in."""
+    """Return a client of vertical federated learning: it sends embeddings and gets gradients."""
     app = ClientApp(mods=[identity_mod])
 
     @app.query("generate_embeddings")
@@ -419,7 +421,7 @@ def test_vertical_federated_learning_warns_and_training_continues(
         assert vertical(grid, 4) == 4
     assert "vertical federated learning or split" in str(warned[0].message)
     assert "round 1 is not recorded: " in str(warned[1].message)
-    assert not any(one.measured for one in read_round_log(tmp_path))
+    assert not any(entry.measured for entry in read_round_log(tmp_path))
     with pytest.raises(BadInput, match="vertical federated learning"):
         vertical(RecordingGrid(StubGrid(embedding_app()), recorder(tmp_path / "s")), 4)
 
@@ -434,7 +436,7 @@ class Embedding(NumPyClient):
 
 
 class Head(OlderFedAvg):
-    def aggregate_fit(self, *given: object) -> tuple[Parameters, dict[str, float]]:  # type: ignore[override]
+    def aggregate_fit(self, *args: object) -> tuple[Parameters, dict[str, float]]:  # type: ignore[override]
         gradients = [np.zeros((5, 4), np.float32) for _ in range(CLIENTS)]
         return ndarrays_to_parameters(gradients), {"accuracy": 50.0}
 
@@ -444,15 +446,15 @@ def test_embeddings_in_the_older_interface_warn_and_training_continues(
 ) -> None:
     start = ndarrays_to_parameters([np.zeros((1, 12)), np.zeros(1)])
     inner = Head(fraction_evaluate=0.0, initial_parameters=start)
-    app = ClientApp(lambda one: Embedding().to_client(), mods=[identity_mod])
-    made = record(tmp_path, network, data().split.audit, attacks=("blackbox-loss",))
-    grid = RecordingGrid(StubGrid(app), made)
+    app = ClientApp(lambda node_context: Embedding().to_client(), mods=[identity_mod])
+    run_recorder = record(tmp_path, network, data().split.audit, attacks=("blackbox-loss",))
+    grid = RecordingGrid(StubGrid(app), run_recorder)
     legacy = LegacyContext(context(), ServerConfig(num_rounds=4), inner)
     with pytest.warns(RuntimeWarning) as warned, grid:
         DefaultWorkflow()(grid, legacy)
-    said = "round 1 is not recorded: clients send something other than the model"
-    assert said in str(warned[0].message)
-    assert [one.measured for one in read_round_log(tmp_path)] == [False] * 4
+    warning = "round 1 is not recorded: clients send something other than the model"
+    assert warning in str(warned[0].message)
+    assert [entry.measured for entry in read_round_log(tmp_path)] == [False] * 4
 
 
 @pytest.mark.parametrize(
@@ -472,7 +474,7 @@ def test_embeddings_in_the_older_interface_warn_and_training_continues(
 def test_uploads_without_any_model_shape_are_foreign(
     sent: list[tuple[int, ...]], uploads: list[list[tuple[int, ...]]], foreign: bool
 ) -> None:
-    arrays = [[np.zeros(shape) for shape in one] for one in (sent, *uploads)]
+    arrays = [[np.zeros(shape) for shape in shapes] for shapes in (sent, *uploads)]
     assert share_no_shape(arrays[:1], arrays[1:]) == foreign
 
 

@@ -21,7 +21,7 @@ from fedaudit.filters.claim import FilterAudit, FilterVerdict, Result
 from fedaudit.integrations.flower import defense_mod
 
 MULTIPLIER = math.sqrt(2 * math.log(1.25 / 1e-5)) / 5.0
-"""Of Flower's mod at epsilon 5 and delta 1e-5."""
+"""Noise multiplier of Flower's mod at epsilon 5 and delta 1e-5."""
 
 
 def local_dp() -> LocalDpMod:
@@ -106,11 +106,11 @@ def test_older_reporting_mods_do_not_clip(mod: Mod) -> None:
 
 
 def noised_by_records(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """A custom mod for a NumPyClient: noise without clipping."""
-    came = message.content.array_records["fitins.parameters"]
+    """Add noise without clipping, as a custom mod for a NumPyClient."""
+    received = message.content.array_records["fitins.parameters"]
     reply = call_next(message, context)
     sent = reply.content.array_records["fitres.parameters"]
-    assert len(came) == len(sent)
+    assert len(received) == len(sent)
     for name, array in sent.items():
         value = array.numpy()
         sent[name] = Array((value + np.random.normal(0, 0.8, value.shape)).astype(value.dtype))  # noqa: NPY002
@@ -131,7 +131,7 @@ def test_key_errors_of_a_mod_are_raised() -> None:
 
 
 def noised(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Noise without clipping."""
+    """Add noise without clipping."""
     reply = call_next(message, context)
     arrays = {name: array.numpy() for name, array in reply.content["arrays"].items()}
     reply.content["arrays"] = ArrayRecord(
@@ -144,30 +144,30 @@ def noised(message: Message, context: Context, call_next: ClientAppCallable) -> 
 
 
 def remembering(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """What was cut off is kept in the context, and sent in the next round."""
-    came = next(iter(message.content.array_records.values()))
+    """Clip the update and add the clipped remainder to the update of the next round."""
+    received = next(iter(message.content.array_records.values()))
     reply = call_next(message, context)
     sent = {}
-    kept = context.state.array_records.get("left")
+    remainder = context.state.array_records.get("remainder")
     for name, array in reply.content["arrays"].items():
-        change = array.numpy() - came[name].numpy()
-        sent[name] = change + (kept[name].numpy() if kept else 0.0)
+        change = array.numpy() - received[name].numpy()
+        sent[name] = change + (remainder[name].numpy() if remainder else 0.0)
     length = math.sqrt(sum(float((value**2).sum()) for value in sent.values())) + 1e-9
     short = {name: value * min(1.0, 1.0 / length) for name, value in sent.items()}
-    context.state["left"] = ArrayRecord({n: Array(sent[n] - short[n]) for n in sent})
+    context.state["remainder"] = ArrayRecord({n: Array(sent[n] - short[n]) for n in sent})
     reply.content["arrays"] = ArrayRecord(
         {
-            name: Array(came[name].numpy() + value + np.random.normal(0, 0.8, value.shape))  # noqa: NPY002
+            name: Array(received[name].numpy() + value + np.random.normal(0, 0.8, value.shape))  # noqa: NPY002
             for name, value in short.items()
         }
     )
     return reply
 
 
-def telling(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+def reporting_length(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     trained = call_next(message, context).content["arrays"]["first.bias"].numpy()
     reply = local_dp()(message, context, call_next)
-    reply.content["beside"] = ConfigRecord({"length": float(np.abs(trained).sum())})
+    reply.content["extra"] = ConfigRecord({"length": float(np.abs(trained).sum())})
     return reply
 
 
@@ -176,9 +176,9 @@ def test_faulty_mods_fail() -> None:
     assert failed(audit) == {"largest change of the output"}
     audit = check_dp(remembering, sensitivity=1.0, sigma=0.8, calls=16)
     assert failed(audit) == {"influence of earlier rounds"}
-    audit = check_dp(telling, sensitivity=1.0, sigma=MULTIPLIER, calls=16)
+    audit = check_dp(reporting_length, sensitivity=1.0, sigma=MULTIPLIER, calls=16)
     assert failed(audit) == {"outputs without noise"}
-    assert "beside.length" in str(audit)
+    assert "extra.length" in str(audit)
 
 
 def test_error_replies_of_a_mod_are_reported() -> None:

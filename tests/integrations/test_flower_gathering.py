@@ -41,13 +41,13 @@ def split_of(context: Context, shape: tuple[int, ...] = (2,)) -> Split:
 
 
 def samples(client: int, count: int, shape: tuple[int, ...] = (2,)) -> tuple[Tensor, Tensor]:
-    """Samples whose features lie within the unit above the client's number."""
+    """Return samples whose features are between the client's number and the next one."""
     rng = torch.Generator().manual_seed(client)
     return client + torch.rand((count, *shape), generator=rng), torch.zeros(count).long()
 
 
 def answering(place: int, answer: Answer) -> ClientApp:
-    """All clients hand over their parts, but the one at a place, which answers otherwise."""
+    """Return an app whose clients send their parts, except the client at a place."""
     app = ClientApp(mods=[identity_mod])
 
     @app.query("audit")
@@ -95,7 +95,7 @@ def of_another_client(message: Message, context: Context) -> Message:
 
 OTHER_ANSWERS = {
     "declines": (lambda m, c: audit_decline(m), "declined"),
-    "declines and says why": (lambda m, c: audit_decline(m, "no consent"), "declined: no consent"),
+    "declines with a reason": (lambda m, c: audit_decline(m, "no consent"), "declined: no consent"),
     "answers with an error": (raising, r"an error \(the disk is full\)"),
     "answers with nothing": (replying(RecordDict()), "without a part"),
     "sends no part": (
@@ -121,7 +121,7 @@ def test_a_client_without_audit_part_is_reported(kind: str, place: int) -> None:
     with pytest.warns(RuntimeWarning, match=f"1 of 3 clients are not audited.*{why}"):
         audit = gathered_audit(StubGrid(answering(place, answer)), nodes=CLIENTS)
     assert sorted(set(audit.fair_target.tolist())) == [
-        one for one in range(CLIENTS) if one != place
+        client for client in range(CLIENTS) if client != place
     ]
     assert len(audit.unaudited) == 1
 
@@ -211,10 +211,10 @@ def test_declined_clients_are_in_recording_and_record(tmp_path: Path) -> None:
     recorder = record(tmp_path / "r", network, audit, attacks=("blackbox-loss",), strict=True)
     RecordingStrategy(FedAvg(), recorder).start(grid, initial(), num_rounds=2)
     assert read_recording(tmp_path / "r").unaudited == {"client 2": "declined"}
-    found = attack_recording(tmp_path / "r", (), tmp_path / "out", figures=SMALL["figures"])
-    assert "What training reveals about client 2: declined" in found.untested
-    assert {one.target for one in found.findings} >= {0, 1}
-    assert 2 not in {one.target for one in found.findings}
+    audit_record = attack_recording(tmp_path / "r", (), tmp_path / "out", figures=SMALL["figures"])
+    assert "What training reveals about client 2: declined" in audit_record.untested
+    assert {finding.target for finding in audit_record.findings} >= {0, 1}
+    assert 2 not in {finding.target for finding in audit_record.findings}
 
 
 def test_client_names_are_taken_from_nodes() -> None:

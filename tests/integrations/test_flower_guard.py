@@ -30,10 +30,10 @@ WITHHELD = "the reply is withheld by the guard of this node"
 
 
 def app(**records: Any) -> ClientApp:
-    """Partition 0 trains honestly, the others memorise; further records are sent too."""
-    found = ClientApp(mods=[guard_mod, identity_mod])
+    """Return an app whose partition 0 trains honestly and whose other partitions memorise."""
+    client_app = ClientApp(mods=[guard_mod, identity_mod])
 
-    @found.train()
+    @client_app.train()
     def train(message: Message, context: Context) -> Message:
         upload = honest() if context.node_config["partition-id"] == 0 else memorising()
         metrics = MetricRecord({"num-examples": 10, "train_loss": 0.5})
@@ -44,12 +44,12 @@ def app(**records: Any) -> ClientApp:
             RecordDict({k: v for k, v in content.items() if v is not None}), reply_to=message
         )
 
-    @found.evaluate()
+    @client_app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
         content = RecordDict({"metrics": MetricRecord({"accuracy": 0.5, "num-examples": 10})})
         return Message(content, reply_to=message)
 
-    return found
+    return client_app
 
 
 @pytest.fixture
@@ -115,13 +115,13 @@ def test_the_model_of_a_message_is_measured_while_the_node_trains(
 
 def test_a_node_with_an_invalid_policy_does_not_train(sites: Path) -> None:
     (sites / "0" / "guard.toml").write_text("limit = 5")
-    found = ClientApp(mods=[guard_mod, identity_mod])
+    client_app = ClientApp(mods=[guard_mod, identity_mod])
 
-    @found.train()
+    @client_app.train()
     def train(message: Message, context: Context) -> Message:
         raise AssertionError("it trains")
 
-    grid = StubGrid(found, nodes=1)
+    grid = StubGrid(client_app, nodes=1)
     with pytest.warns(RuntimeWarning, match="a reply is withheld: .*limit"):
         run_of_one(grid)
     assert replies(grid)[0].error.reason == WITHHELD
@@ -170,13 +170,13 @@ def test_a_node_without_a_policy_sends_nothing(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_text_of_an_error_is_not_sent(sites: Path) -> None:
-    found = ClientApp(mods=[guard_mod])
+    client_app = ClientApp(mods=[guard_mod])
 
-    @found.train()
+    @client_app.train()
     def train(message: Message, context: Context) -> Message:
         raise RuntimeError("secret")
 
-    grid = StubGrid(found, nodes=1)
+    grid = StubGrid(client_app, nodes=1)
     with pytest.warns(RuntimeWarning, match="RuntimeError"):
         run_of_one(grid)
     assert replies(grid)[0].error.reason == WITHHELD

@@ -54,12 +54,12 @@ def test_workflows_of_the_older_interface_are_recorded(tmp_path: Path) -> None:
     with RecordingGrid(StubGrid(app()), recorder) as grid:
         legacy = LegacyContext(context(), ServerConfig(num_rounds=ROUNDS), strategy())
         DefaultWorkflow()(grid, legacy)
-    told = read_round_log(tmp_path / "r")
-    assert [(one.round, one.answered, one.measured, one.note) for one in told] == [
+    entries = read_round_log(tmp_path / "r")
+    assert [(entry.round, entry.answered, entry.measured, entry.note) for entry in entries] == [
         (index, tuple(range(CLIENTS)), True, "") for index in range(1, ROUNDS + 1)
     ]
     record_ = attack_recording(tmp_path / "r", (), tmp_path / "out", figures={"permutations": 20})
-    assert {one.name for one in record_.attacks} == {*NAMES}
+    assert {attack.name for attack in record_.attacks} == {*NAMES}
 
 
 def test_server_apps_with_older_strategies_are_recorded(tmp_path: Path) -> None:
@@ -78,17 +78,17 @@ def test_server_apps_with_older_strategies_are_recorded(tmp_path: Path) -> None:
 def test_strategies_of_the_older_interface_raise_with_advice(inner: FedAvg, tmp_path: Path) -> None:
     recorder = record(tmp_path, network, AUDIT, attacks=NAMES)
     with pytest.raises(BadInput, match=r"older interface; .* RecordingGrid\(grid, recorder\)"):
-        # Without the checks of types that tests have, as other people call it.
+        # Users call it without the type checks of these tests.
         inspect.unwrap(RecordingStrategy.__init__)(
             object.__new__(RecordingStrategy), inner, recorder
         )
 
 
 class Estimator(NumPyClient):
-    """Sends the parameters of an estimator of scikit-learn, as NumPy has them."""
+    """A client that sends the parameters of a scikit-learn estimator as NumPy arrays."""
 
     def __init__(self, context: Context) -> None:
-        self.own = data().clients[int(context.node_config["partition-id"])]
+        self.samples = data().clients[int(context.node_config["partition-id"])]
 
     def fit(
         self, parameters: list[np.ndarray], config: dict[str, Scalar]
@@ -97,8 +97,8 @@ class Estimator(NumPyClient):
         model.classes_, (model.coef_, model.intercept_) = np.arange(10), parameters
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model.fit(self.own.features.numpy(), self.own.labels.numpy())
-        return [model.coef_, model.intercept_], len(self.own), {}
+            model.fit(self.samples.features.numpy(), self.samples.labels.numpy())
+        return [model.coef_, model.intercept_], len(self.samples), {}
 
 
 def test_an_estimator_of_scikit_learn_is_recorded_as_a_linear_layer(tmp_path: Path) -> None:
@@ -114,5 +114,5 @@ def test_an_estimator_of_scikit_learn_is_recorded_as_a_linear_layer(tmp_path: Pa
     labels = AUDIT.samples.labels
     expected = -np.log(10) * np.ones(len(labels))
     assert stored.measured.clients == tuple(range(CLIENTS))
-    # Trained models know more than nothing, and those who trained on a sample most.
+    # Trained models have smaller losses than a uniform guess.
     assert (stored.measured.signals["loss"].mean(1) > expected.mean()).all()

@@ -37,7 +37,7 @@ ROUNDS = 3
 
 
 def npy(length: str) -> bytes:
-    """A row in NumPy's format that says that it is so long, and is empty."""
+    """Return an empty array in NumPy's format whose header states a length."""
     header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({length},), }}".ljust(117)
     return b"\x93NUMPY\x01\x00\x76\x00" + f"{header}\n".encode()
 
@@ -49,17 +49,17 @@ def by_hand(
     partition = {node: int(c.node_config["partition-id"]) for node, c in grid.contexts.items()}
     train = [m for m in grid.sent if m.metadata.message_type == "train"]
     replies = {m.metadata.reply_to_message_id: m for m in grid.received if m.has_content()}
-    with recorder(folder, **settings) as one:
+    with recorder(folder, **settings) as hand_recorder:
         for index in range(1, len(train) // len(partition) + 1):
-            mine = train[(index - 1) * len(partition) : index * len(partition)]
+            round_messages = train[(index - 1) * len(partition) : index * len(partition)]
             answers = {
                 partition[m.metadata.dst_node_id]: replies[m.metadata.message_id].content
-                for m in mine
+                for m in round_messages
                 if m.metadata.message_id in replies
             }
-            one.round(
+            hand_recorder.round(
                 index,
-                sent=mine[0].content["arrays"].to_torch_state_dict(),
+                sent=round_messages[0].content["arrays"].to_torch_state_dict(),
                 uploads={c: a["arrays"].to_torch_state_dict() for c, a in answers.items()},
                 weights={c: float(a["metrics"]["num-examples"]) for c, a in answers.items()},
                 after=after[index - 1].to_torch_state_dict(),
@@ -68,7 +68,7 @@ def by_hand(
 
 
 class Remembering(Strategy):
-    """Keeps what each round of another strategy ends with."""
+    """A strategy that wraps another one and keeps the model after each round."""
 
     def __init__(self, inner: Strategy) -> None:
         self.inner, self.ends = inner, list[ArrayRecord]()
@@ -100,10 +100,10 @@ class Remembering(Strategy):
         self.inner.summary()
 
 
-def same(found: dict[tuple[int, str], Tensor], expected: dict[tuple[int, str], Tensor]) -> None:
-    assert found.keys() == expected.keys()
+def same(recorded: dict[tuple[int, str], Tensor], expected: dict[tuple[int, str], Tensor]) -> None:
+    assert recorded.keys() == expected.keys()
     for key, values in expected.items():
-        torch.testing.assert_close(found[key], values, msg=str(key))
+        torch.testing.assert_close(recorded[key], values, msg=str(key))
 
 
 STRATEGIES = {
@@ -111,7 +111,7 @@ STRATEGIES = {
     "fedadam": lambda: FedAdam(),
     "fedmedian": lambda: FedMedian(),
     "krum": lambda: Krum(num_malicious_nodes=0),
-    # Clips replies where they are, as FedMedian empties them; what is recorded is what came.
+    # Clips replies in place, as FedMedian empties them; the original replies are recorded.
     "server-side dp": lambda: DifferentialPrivacyServerSideFixedClipping(FedAvg(), 0.1, 0.5, 3),
 }
 
@@ -124,7 +124,7 @@ def test_every_strategy_is_recorded_like_its_messages(name: str, tmp_path: Path)
     strategy = RecordingStrategy(inner, recorder(tmp_path / "flower"))
     strategy.start(grid, initial(), num_rounds=ROUNDS)
     same(measured(tmp_path / "flower"), by_hand(grid, tmp_path / "hand", inner.ends))
-    assert [(one.asked, one.complete) for one in read_round_log(tmp_path / "flower")] == [
+    assert [(entry.asked, entry.complete) for entry in read_round_log(tmp_path / "flower")] == [
         ((0, 1, 2), True)
     ] * ROUNDS
 
@@ -136,29 +136,29 @@ def test_recording_does_not_change_flower_training(
     monkeypatch.setattr(random, "sample", lambda nodes, number: list(nodes)[:number])
 
     def final(strategy: Strategy) -> ArrayRecord:
-        found = strategy.start(StubGrid(client_app([identity_mod])), initial(), num_rounds=ROUNDS)
-        return found.arrays
+        result = strategy.start(StubGrid(client_app([identity_mod])), initial(), num_rounds=ROUNDS)
+        return result.arrays
 
     plain = final(FedAvg())
     assert final(RecordingStrategy(FedAvg(), recorder(tmp_path))) == plain
 
 
 def test_reply_order_and_node_ids_do_not_change_signals(tmp_path: Path) -> None:
-    found = []
+    signals = []
     for seed in (1, 2):
         folder = tmp_path / str(seed)
         grid = StubGrid(client_app([identity_mod]), seed=seed)
         RecordingStrategy(FedMedian(), recorder(folder)).start(grid, initial(), num_rounds=2)
-        found.append(measured(folder))
-    same(found[0], found[1])
+        signals.append(measured(folder))
+    same(signals[0], signals[1])
 
 
 def test_a_flower_recording_can_be_attacked(tmp_path: Path) -> None:
     strategy = RecordingStrategy(FedAvg(), recorder(tmp_path))
     strategy.start(StubGrid(client_app([identity_mod])), initial(), num_rounds=2)
-    found = attack_recording(tmp_path, (), tmp_path / "out", figures=SMALL["figures"])
-    assert {one.attack for one in found.findings} >= set(FEW)
-    assert not any("answer" in text for text in found.untested)
+    audit_record = attack_recording(tmp_path, (), tmp_path / "out", figures=SMALL["figures"])
+    assert {finding.attack for finding in audit_record.findings} >= set(FEW)
+    assert not any("answer" in text for text in audit_record.untested)
 
 
 def test_lost_clients_are_identified_by_their_messages(tmp_path: Path) -> None:
@@ -166,18 +166,23 @@ def test_lost_clients_are_identified_by_their_messages(tmp_path: Path) -> None:
         client_app([identity_mod]), fails=lambda client, index: (client, index) == (1, 2)
     )
     RecordingStrategy(FedAvg(), recorder(tmp_path)).start(grid, initial(), num_rounds=ROUNDS)
-    assert [one.answered for one in read_round_log(tmp_path)] == [(0, 1, 2), (0, 2), (0, 1, 2)]
-    assert [one.asked for one in read_round_log(tmp_path)] == [(0, 1, 2)] * 3
-    assert [one.complete for one in read_round_log(tmp_path)] == [True, False, True]
-    found = attack_recording(tmp_path, (), tmp_path / "out", figures=SMALL["figures"])
-    assert any("did not reply, in round 2." in text for text in found.untested)
+    assert [entry.answered for entry in read_round_log(tmp_path)] == [(0, 1, 2), (0, 2), (0, 1, 2)]
+    assert [entry.asked for entry in read_round_log(tmp_path)] == [(0, 1, 2)] * 3
+    assert [entry.complete for entry in read_round_log(tmp_path)] == [True, False, True]
+    audit_record = attack_recording(tmp_path, (), tmp_path / "out", figures=SMALL["figures"])
+    assert any("did not reply, in round 2." in text for text in audit_record.untested)
 
 
 def test_a_client_that_never_replies_makes_the_record_incomplete(tmp_path: Path) -> None:
     grid = StubGrid(client_app([identity_mod]), fails=lambda client, index: client == 1)
     RecordingStrategy(FedAvg(), recorder(tmp_path)).start(grid, initial(), num_rounds=1)
-    (one,) = read_round_log(tmp_path)
-    assert (one.asked, one.answered, one.unnamed, one.complete) == ((0, 2), (0, 2), 1, False)
+    (entry,) = read_round_log(tmp_path)
+    assert (entry.asked, entry.answered, entry.unnamed, entry.complete) == (
+        (0, 2),
+        (0, 2),
+        1,
+        False,
+    )
 
 
 def test_a_round_without_replies_warns(tmp_path: Path) -> None:
@@ -188,7 +193,7 @@ def test_a_round_without_replies_warns(tmp_path: Path) -> None:
         pytest.warns(RuntimeWarning, match=r"round 1 .* no client answered .*3 errors.*died"),
     ):
         strategy.start(grid, initial(), num_rounds=2)
-    assert [(one.measured, one.complete) for one in read_round_log(tmp_path)] == [
+    assert [(entry.measured, entry.complete) for entry in read_round_log(tmp_path)] == [
         (False, False),
         (True, True),
     ]
@@ -199,8 +204,8 @@ def test_replies_without_client_id_warn_unless_strict(tmp_path: Path) -> None:
     with pytest.warns(
         RuntimeWarning, match="3 of 3 replies do not name their client; add identity_mod"
     ):
-        found = strategy.start(StubGrid(client_app()), initial(), num_rounds=1)
-    assert found.arrays
+        result = strategy.start(StubGrid(client_app()), initial(), num_rounds=1)
+    assert result.arrays
     strategy = RecordingStrategy(FedAvg(), recorder(tmp_path / "b"))
     with pytest.raises(BadInput, match="add identity_mod"):
         strategy.start(StubGrid(client_app()), initial(), num_rounds=1)
@@ -218,29 +223,31 @@ def test_a_second_run_into_the_same_folder_warns(tmp_path: Path) -> None:
         run(strict=True)
 
 
-@pytest.mark.parametrize("said", [10**16, -1, True])
-def test_an_invalid_client_number_warns(said: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("client_id", [10**16, -1, True])
+def test_an_invalid_client_number_warns(client_id: int, tmp_path: Path) -> None:
     def lying(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         reply = call_next(message, context)
         if context.node_config["partition-id"] == 1:
-            reply.content["fedaudit"] = ConfigRecord({"partition-id": said})
+            reply.content["fedaudit"] = ConfigRecord({"partition-id": client_id})
         return reply
 
     strategy = RecordingStrategy(FedAvg(), recorder(tmp_path, strict=False))
     with pytest.warns(RuntimeWarning, match="1 of 3 replies do not name"):
-        found = strategy.start(StubGrid(client_app([lying, identity_mod])), initial(), num_rounds=1)
-    assert found.arrays
+        result = strategy.start(
+            StubGrid(client_app([lying, identity_mod])), initial(), num_rounds=1
+        )
+    assert result.arrays
 
 
-def claiming(says: Callable[[int, int], int]) -> Mod:
-    """Says which client a node is by its partition and the round."""
+def claiming(claim: Callable[[int, int], int]) -> Mod:
+    """Return a mod that claims a client id, which depends on the partition and the round."""
 
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         reply = call_next(message, context)
         if message.metadata.message_type == "train":
             index = int(message.content.config_records["config"]["server-round"])
-            said = says(int(context.node_config["partition-id"]), index)
-            reply.content["fedaudit"] = ConfigRecord({"partition-id": said})
+            client_id = claim(int(context.node_config["partition-id"]), index)
+            reply.content["fedaudit"] = ConfigRecord({"partition-id": client_id})
         return reply
 
     return mod
@@ -249,11 +256,11 @@ def claiming(says: Callable[[int, int], int]) -> Mod:
 def test_a_node_that_changes_its_client_id_is_excluded(tmp_path: Path) -> None:
     app = client_app([claiming(lambda place, index: 5 if (place, index) == (1, 2) else place)])
     strategy = RecordingStrategy(FedAvg(), recorder(tmp_path, strict=False))
-    said = r"round 2 .* without client 1: .* client 5, and client 1 in round 1"
-    with pytest.warns(RuntimeWarning, match=said):
+    warning = r"round 2 .* without client 1: .* client 5, and client 1 in round 1"
+    with pytest.warns(RuntimeWarning, match=warning):
         strategy.start(StubGrid(app), initial(), num_rounds=3)
     first, second, third = read_round_log(tmp_path)
-    assert [one.measured for one in (first, second, third)] == [True, True, True]
+    assert [entry.measured for entry in (first, second, third)] == [True, True, True]
     assert (second.asked, second.answered, second.unnamed) == ((0, 1, 2), (0, 1, 2), 0)
     assert [*second.excluded] == [1]
     assert (third.answered, third.complete) == ((0, 1, 2), True)
@@ -263,20 +270,20 @@ def test_a_strict_recorder_raises_if_a_node_changes_its_client_id(tmp_path: Path
     app = client_app([claiming(lambda place, index: place + index)])
     with pytest.raises(BadInput, match=r"claims to be client [2-4], and client [1-3] in round 1"):
         RecordingStrategy(FedAvg(), recorder(tmp_path)).start(StubGrid(app), initial(), 2)
-    assert [one.measured for one in read_round_log(tmp_path)] == [True]
+    assert [entry.measured for entry in read_round_log(tmp_path)] == [True]
 
 
 def test_the_globals_view_ignores_client_ids(tmp_path: Path) -> None:
     app = client_app([claiming(lambda place, index: place + index)])
-    made = recorder(tmp_path, view="globals", attacks=("blackbox-loss",))
-    RecordingStrategy(FedAvg(), made).start(StubGrid(app), initial(), num_rounds=2)
-    assert [one.measured for one in read_round_log(tmp_path)] == [True, True]
+    run_recorder = recorder(tmp_path, view="globals", attacks=("blackbox-loss",))
+    RecordingStrategy(FedAvg(), run_recorder).start(StubGrid(app), initial(), num_rounds=2)
+    assert [entry.measured for entry in read_round_log(tmp_path)] == [True, True]
 
 
 def test_a_node_may_replace_a_lost_one_but_not_alternate_with_it() -> None:
     claims = Claims[int]()
     assert claims.check(11, 3, 1) == claims.check(12, 4, 1) == claims.check(11, 3, 2) == ""
-    assert claims.check(13, 3, 3) == "", "started anew, under another number"
+    assert claims.check(13, 3, 3) == "", "restarted with another node id"
     assert claims.check(13, 3, 4) == ""
     assert "nodes 11 and 13 alternately claim to be client 3" in claims.check(11, 3, 5)
     assert "node 13 claims to be client 4, and client 3 in round 3" in claims.check(13, 4, 6)
@@ -292,9 +299,11 @@ def test_terminal_escapes_from_nodes_are_removed(tmp_path: Path) -> None:
 
     strategy = RecordingStrategy(Remembering(FedAvg()), recorder(tmp_path, strict=False))
     with pytest.warns(RuntimeWarning, match="2 sets of arrays") as warned, suppress(Exception):
-        # Flower itself makes nothing of such replies.
+        # Flower itself rejects such replies.
         strategy.start(StubGrid(client_app([shouting, identity_mod])), initial(), num_rounds=1)
-    texts = [str(one.message) for one in warned] + [one.note for one in read_round_log(tmp_path)]
+    texts = [str(warning.message) for warning in warned] + [
+        entry.note for entry in read_round_log(tmp_path)
+    ]
     assert len(texts) >= 2
     assert all("\x1b" not in text and len(text) < 1000 for text in texts)
 
@@ -311,16 +320,16 @@ NONSENSE = [
 
 
 @pytest.mark.parametrize(
-    ("sent", "said"),
+    ("sent", "reason"),
     [
         *(
-            (Array("float32", (2,), "numpy.ndarray", one), "its reply cannot be read")
-            for one in NONSENSE
+            (Array("float32", (2,), "numpy.ndarray", data), "its reply cannot be read")
+            for data in NONSENSE
         ),
     ],
 )
 def test_an_unreadable_reply_is_excluded_with_a_warning(
-    sent: Array, said: str, tmp_path: Path
+    sent: Array, reason: str, tmp_path: Path
 ) -> None:
     def nonsense(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         reply = call_next(message, context)
@@ -329,7 +338,7 @@ def test_an_unreadable_reply_is_excluded_with_a_warning(
         return reply
 
     class Trusting(Remembering):
-        """As if the server could make something of it."""
+        """A server that accepts every reply."""
 
         def aggregate_train(
             self, server_round: int, replies: Iterable[Message]
@@ -337,7 +346,7 @@ def test_an_unreadable_reply_is_excluded_with_a_warning(
             return None, None
 
     strategy = RecordingStrategy(Trusting(FedAvg()), recorder(tmp_path, strict=False))
-    with pytest.warns(RuntimeWarning, match=f"round 1 .* without client 1: {said}"):
+    with pytest.warns(RuntimeWarning, match=f"round 1 .* without client 1: {reason}"):
         strategy.start(StubGrid(client_app([nonsense, identity_mod])), initial(), num_rounds=1)
     (entry,) = read_round_log(tmp_path)
     assert (entry.measured, [*entry.excluded]) == (True, [1])
@@ -355,7 +364,7 @@ def test_recording_waits_for_late_nodes(tmp_path: Path) -> None:
     few = FedAvg(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
     plain = StubGrid(client_app([identity_mod]), late=2)
     few.start(plain, initial(), num_rounds=1)
-    assert sum(m.metadata.message_type == "train" for m in plain.sent) == 1, "Flower's own way"
+    assert sum(m.metadata.message_type == "train" for m in plain.sent) == 1, "Flower does not wait"
     grid = StubGrid(client_app([identity_mod]), late=3)
     RecordingStrategy(few, recorder(tmp_path)).start(grid, initial(), num_rounds=1)
     assert read_round_log(tmp_path)[0].asked == (0, 1, 2)
@@ -375,7 +384,7 @@ def test_too_few_nodes_warn_once_and_raise_if_strict(tmp_path: Path) -> None:
 
 
 def test_a_custom_start_method_of_a_strategy_is_called(tmp_path: Path) -> None:
-    class Own(FedAvg):
+    class CustomStart(FedAvg):
         def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: object) -> Result:  # type: ignore[override]
             self.begun = True
             arrays = initial_arrays
@@ -385,13 +394,13 @@ def test_a_custom_start_method_of_a_strategy_is_called(tmp_path: Path) -> None:
                 arrays = new or arrays
             return Result(arrays)
 
-    inner = Own(fraction_train=0.9)
+    inner = CustomStart(fraction_train=0.9)
     strategy = RecordingStrategy(inner, recorder(tmp_path))
     strategy.start(StubGrid(client_app([identity_mod])), initial())
     assert strategy.begun
     assert strategy.fraction_train == 0.9
-    assert [one.measured for one in read_round_log(tmp_path)] == [True, True]
-    assert "configure_train" not in vars(inner), "the strategy is as it was"
+    assert [entry.measured for entry in read_round_log(tmp_path)] == [True, True]
+    assert "configure_train" not in vars(inner), "the strategy is unchanged"
 
 
 @pytest.mark.parametrize("view", ["sum", "globals"])
@@ -399,15 +408,15 @@ def test_other_views_record_flower_like_a_custom_loop(view: str, tmp_path: Path)
     names = ("blackbox-loss", "avg-cosine")
     inner = Remembering(FedAvg())
     grid = StubGrid(client_app([identity_mod]))
-    one = recorder(tmp_path / "flower", view=view, attacks=names)
-    RecordingStrategy(inner, one).start(grid, initial(), num_rounds=2)
-    found = measured(tmp_path / "flower")
-    same(found, by_hand(grid, tmp_path / "hand", inner.ends, view=view, attacks=names))
-    assert all(values.shape[0] == 1 for values in found.values()), "one model for all"
+    run_recorder = recorder(tmp_path / "flower", view=view, attacks=names)
+    RecordingStrategy(inner, run_recorder).start(grid, initial(), num_rounds=2)
+    signals = measured(tmp_path / "flower")
+    same(signals, by_hand(grid, tmp_path / "hand", inner.ends, view=view, attacks=names))
+    assert all(values.shape[0] == 1 for values in signals.values()), "one model for all"
 
 
 def loop(grid: Grid, rounds: int = 2) -> None:
-    """A custom server without strategy or evaluation, and with rounds from 0."""
+    """Run a custom server without strategy or evaluation, with rounds from 0."""
     arrays = initial()
     for index in range(rounds):
         content = RecordDict({"arrays": arrays, "config": ConfigRecord({"server-round": index})})
@@ -430,19 +439,19 @@ def test_a_custom_flower_loop_is_recorded_through_its_grid(tmp_path: Path) -> No
     ends = []
     for index in (1, 2):
         replies = [m for m in stub.received if m.metadata.message_type == "train"]
-        mine = replies[(index - 1) * CLIENTS : index * CLIENTS]
-        states = [m.content["arrays"].to_torch_state_dict() for m in mine]
+        round_replies = replies[(index - 1) * CLIENTS : index * CLIENTS]
+        states = [m.content["arrays"].to_torch_state_dict() for m in round_replies]
         ends.append(
             ArrayRecord({k: torch.stack([s[k] for s in states]).mean(0) for k in states[0]})
         )
-    found = measured(tmp_path / "flower")
+    signals = measured(tmp_path / "flower")
     expected = by_hand(stub, tmp_path / "hand", ends)
     # No message contains the last model, so that the weighted mean is assumed.
     same(
-        {key: value for key, value in found.items() if key[0] == 1},
+        {key: value for key, value in signals.items() if key[0] == 1},
         {key: value for key, value in expected.items() if key[0] == 1},
     )
-    assert {index for index, _ in found} == {1, 2}
+    assert {index for index, _ in signals} == {1, 2}
 
 
 def test_strategies_can_be_recorded_through_the_grid(tmp_path: Path) -> None:
@@ -451,8 +460,8 @@ def test_strategies_can_be_recorded_through_the_grid(tmp_path: Path) -> None:
     with RecordingGrid(stub, recorder(tmp_path / "flower")) as grid:
         inner.start(grid, initial(), num_rounds=2)
     same(measured(tmp_path / "flower"), by_hand(stub, tmp_path / "hand", inner.ends))
-    assert [one.answered for one in read_round_log(tmp_path / "flower")] == [(0, 2), (0, 1)]
-    assert [(one.asked, one.unnamed) for one in read_round_log(tmp_path / "flower")] == [
+    assert [entry.answered for entry in read_round_log(tmp_path / "flower")] == [(0, 2), (0, 1)]
+    assert [(entry.asked, entry.unnamed) for entry in read_round_log(tmp_path / "flower")] == [
         ((0, 2), 1),
         ((0, 1, 2), 0),
     ]
@@ -462,8 +471,8 @@ def test_each_client_is_recorded_with_the_model_it_received(
     tmp_path: Path,
 ) -> None:
     stub = StubGrid(client_app([identity_mod]))
-    one = recorder(tmp_path, attacks=("blackbox-loss", "avg-cosine"))
-    with RecordingGrid(stub, one) as grid:
+    run_recorder = recorder(tmp_path, attacks=("blackbox-loss", "avg-cosine"))
+    with RecordingGrid(stub, run_recorder) as grid:
         for index in (1, 2):
             models = [ArrayRecord(network().state_dict()) for _ in range(CLIENTS)]
             config = ConfigRecord({"server-round": index})
@@ -471,4 +480,6 @@ def test_each_client_is_recorded_with_the_model_it_received(
                 Message(RecordDict({"arrays": model, "config": config}), node, "train")
                 for model, node in zip(models, grid.get_node_ids(), strict=True)
             )
-    assert [(one.measured, one.complete) for one in read_round_log(tmp_path)] == [(True, True)] * 2
+    assert [(entry.measured, entry.complete) for entry in read_round_log(tmp_path)] == [
+        (True, True)
+    ] * 2

@@ -26,7 +26,7 @@ CONTROL = "reported training metrics"
 
 
 def reporting(accuracy: dict[int, float], record: str, key: str) -> Mod:
-    """Clients report an accuracy in a record of metrics, under a key."""
+    """Return a mod with which clients report an accuracy in a record of metrics."""
 
     def mod(message: Message, node: Context, call_next: ClientAppCallable) -> Message:
         reply = call_next(message, node)
@@ -39,51 +39,55 @@ def reporting(accuracy: dict[int, float], record: str, key: str) -> Mod:
 
 
 def verdicts(folder: Path) -> dict[int | None, bool | None]:
-    found = attack_recording(folder, (), folder / "out", figures=SMALL["figures"])
-    return {one.target: one.passed for one in found.controls if one.control == CONTROL}
+    audit_record = attack_recording(folder, (), folder / "out", figures=SMALL["figures"])
+    return {
+        control.target: control.passed
+        for control in audit_record.controls
+        if control.control == CONTROL
+    }
 
 
 @pytest.mark.parametrize("key", ["train_acc", "train-accuracy", "accuracy"])
 def test_a_too_high_reported_accuracy_fails_the_control(key: str, tmp_path: Path) -> None:
-    made = recorder(tmp_path / "r", attacks=("blackbox-loss",))
+    run_recorder = recorder(tmp_path / "r", attacks=("blackbox-loss",))
     app = client_app([identity_mod, reporting({0: 0.99, 1: 0.1}, "metrics", key)])
-    RecordingStrategy(NoMetrics(), made).start(StubGrid(app), initial(), num_rounds=2)
+    RecordingStrategy(NoMetrics(), run_recorder).start(StubGrid(app), initial(), num_rounds=2)
     assert verdicts(tmp_path / "r") == {0: False, 1: True}
 
 
 def test_a_reported_accuracy_is_read_in_the_older_interface(tmp_path: Path) -> None:
-    made = recorder(tmp_path / "r", attacks=("blackbox-loss",))
+    run_recorder = recorder(tmp_path / "r", attacks=("blackbox-loss",))
     mods = [identity_mod, reporting({0: 0.99, 1: 0.1}, "fitres.metrics", "train_acc")]
-    app = ClientApp(lambda one: Client(one).to_client(), mods=mods)
-    with RecordingGrid(StubGrid(app), made) as grid:
+    app = ClientApp(lambda node_context: Client(node_context).to_client(), mods=mods)
+    with RecordingGrid(StubGrid(app), run_recorder) as grid:
         DefaultWorkflow()(grid, LegacyContext(context(), ServerConfig(num_rounds=2), strategy()))
     assert verdicts(tmp_path / "r") == {0: False, 1: True}
 
 
 def test_an_accuracy_on_validation_data_is_not_compared(tmp_path: Path) -> None:
-    made = recorder(tmp_path / "r", attacks=("blackbox-loss",))
+    run_recorder = recorder(tmp_path / "r", attacks=("blackbox-loss",))
     app = client_app([identity_mod, reporting({0: 0.99}, "metrics", "val_accuracy")])
-    RecordingStrategy(NoMetrics(), made).start(StubGrid(app), initial(), num_rounds=2)
+    RecordingStrategy(NoMetrics(), run_recorder).start(StubGrid(app), initial(), num_rounds=2)
     assert verdicts(tmp_path / "r") == {}
 
 
 def test_the_comparison_of_reported_metrics_can_be_turned_off(tmp_path: Path) -> None:
-    made = recorder(tmp_path / "r", attacks=("blackbox-loss",))
+    run_recorder = recorder(tmp_path / "r", attacks=("blackbox-loss",))
     app = client_app([identity_mod, reporting({0: 0.99}, "metrics", "train_acc")])
-    strategy = RecordingStrategy(NoMetrics(), made, reads_metrics=False)
+    strategy = RecordingStrategy(NoMetrics(), run_recorder, reads_metrics=False)
     strategy.start(StubGrid(app), initial(), num_rounds=2)
     assert verdicts(tmp_path / "r") == {}
 
 
 class NoMetrics(FedAvg):
-    """Flower refuses to average metrics that not all clients report."""
+    """A FedAvg that drops metrics, since Flower averages only those that all clients report."""
 
     def aggregate_train(self, server_round, replies):  # type: ignore[no-untyped-def]
-        sound = list(replies)
-        for one in sound:
-            kept = {"num-examples": one.content["metrics"]["num-examples"]}
-            one.content["metrics"] = MetricRecord(kept)
-        return super().aggregate_train(server_round, sound)
+        messages = list(replies)
+        for message in messages:
+            weight = {"num-examples": message.content["metrics"]["num-examples"]}
+            message.content["metrics"] = MetricRecord(weight)
+        return super().aggregate_train(server_round, messages)
 
 
 def reply(content: dict[str, MetricRecord | ConfigRecord]) -> Message:

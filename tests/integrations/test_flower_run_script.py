@@ -13,8 +13,8 @@ from tests.programs import heeding
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "flower" / "run.sh"
 
-# Stands in for Flower's commands: each leaves a process behind that belongs to no group of theirs
-# and, like a SuperLink of "flwr run", tells nothing of where it comes from.
+# Replacements for Flower's commands. Each starts a process in a new session, which, like a
+# SuperLink of "flwr run", cannot be traced to the command that started it.
 STARTS = """#!/bin/sh
 setsid sleep 300 &
 echo $! >> "$PIDS"
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def commands(folder: Path, scripts: dict[str, str]) -> dict[str, str]:
-    """An environment in which Flower's commands are the given scripts."""
+    """Return an environment in which Flower's commands are these scripts."""
     folder.mkdir()
     for name, text in scripts.items():
         (folder / name).write_text(text)
@@ -62,7 +62,7 @@ def test_no_process_outlives_an_interrupted_script(
     env = commands(tmp_path / "bin", dict.fromkeys(names, STAYS) | {"curl": "#!/bin/sh\nexit 7\n"})
     script = subprocess.Popen(heeding(["bash", SCRIPT, way, tmp_path / "out"]), env=env)
     try:
-        # Each that is started, and what it starts; "flwr" waits for the SuperLink to answer.
+        # Every command and the process it starts; "flwr" waits for the SuperLink to answer.
         pids = started(env, 2 if way == "simulation" else 6)
         script.send_signal(sent)
         assert script.wait(timeout=30) == 128 + sent
@@ -73,11 +73,11 @@ def test_no_process_outlives_an_interrupted_script(
 
 
 def test_no_process_outlives_a_finished_script(tmp_path: Path) -> None:
-    # Nothing listens before the SuperLink is started, and something does from then on.
-    asked = '#!/bin/sh\n[ -e "$PIDS" ] || exit 7\n'
+    # The SuperLink answers requests only after it was started.
+    curl_script = '#!/bin/sh\n[ -e "$PIDS" ] || exit 7\n'
     env = commands(
         tmp_path / "bin",
-        {"flwr": STARTS, "flower-superlink": STAYS, "curl": asked, "fedaudit": "#!/bin/sh\n"},
+        {"flwr": STARTS, "flower-superlink": STAYS, "curl": curl_script, "fedaudit": "#!/bin/sh\n"},
     )
     subprocess.run(
         ["bash", SCRIPT, "simulation", tmp_path / "out"], env=env, check=True, timeout=60

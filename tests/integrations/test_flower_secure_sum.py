@@ -37,7 +37,7 @@ OK = Status(Code.OK, "")
 
 
 class Client(NumPyClient):
-    """Trains as the other tests' clients do; keeps aside what it would have sent in the clear."""
+    """A client that trains like those of other tests and keeps its unmasked arrays."""
 
     plain: dict[tuple[int, int], list[np.ndarray]] = {}  # noqa: RUF012
 
@@ -60,7 +60,7 @@ class Client(NumPyClient):
 
 
 def aggregated(folder: Path, mods: list[Mod], secure: bool = True) -> StubGrid:
-    """Two rounds of Flower's own SecAgg+, recorded; and all messages that the server has seen."""
+    """Record two rounds of Flower's SecAgg+; the returned grid has the server's messages."""
     Client.plain.clear()
     grid = StubGrid(ClientApp(lambda context: Client(context).to_client(), mods=mods))
     arrays = initial().to_numpy_ndarrays()
@@ -76,7 +76,7 @@ def aggregated(folder: Path, mods: list[Mod], secure: bool = True) -> StubGrid:
             ServerConfig(num_rounds=ROUNDS),
             SumRecordingStrategy(strategy, recorder),
         )
-        # Fine steps, so that only the protocol is between the sum and the clients' own.
+        # Fine quantization steps, so that the sum is close to that of the clients' arrays.
         workflow = SecAggPlusWorkflow(
             3, 2, clipping_range=2.0, quantization_range=2**22, modulus_range=2**32
         )
@@ -127,22 +127,22 @@ def test_the_recorded_sum_equals_the_sum_of_the_uploads(secret: tuple, tmp_path:
                 sum(share * uploads[c][place] for c, share in enumerate(shares))
                 for place in range(len(arrays))
             ]
-    found, expected = read_measured(folder), read_measured(tmp_path)
-    assert len(found) == len(expected) == ROUNDS
-    for mine, theirs in zip(found, expected, strict=True):
-        for name, values in theirs.measured.signals.items():
+    recorded, expected = read_measured(folder), read_measured(tmp_path)
+    assert len(recorded) == len(expected) == ROUNDS
+    for stored, reference in zip(recorded, expected, strict=True):
+        for name, values in reference.measured.signals.items():
             torch.testing.assert_close(
-                mine.measured.signals[name], values, rtol=2e-2, atol=2e-2, msg=name
+                stored.measured.signals[name], values, rtol=2e-2, atol=2e-2, msg=name
             )
-    assert [(one.answered, one.complete) for one in read_round_log(folder)] == [
+    assert [(entry.answered, entry.complete) for entry in read_round_log(folder)] == [
         ((0, 1, 2), True)
     ] * ROUNDS
 
 
 def test_attacks_that_need_uploads_are_refused_and_other_attacks_run(secret: tuple) -> None:  # type: ignore[type-arg]
     folder, _, _ = secret
-    found = attack_recording(folder, (), folder / "out")
-    assert {one.attack for one in found.findings} == set(NAMES)
+    audit_record = attack_recording(folder, (), folder / "out")
+    assert {finding.attack for finding in audit_record.findings} == set(NAMES)
     with pytest.raises(BadInput, match="fedmia-1"):
         attack_recording(folder, ("fedmia-1",), folder / "other")
 
@@ -157,48 +157,50 @@ def test_uploads_without_secure_aggregation_are_not_recorded_as_a_sum(tmp_path: 
 
 
 def proxy(cid: str) -> ClientProxy:
-    """A client as Flower's older interface knows it: by a name."""
+    """Return a client of Flower's older interface, which identifies it by a name."""
     return Mock(spec=ClientProxy, cid=cid)  # type: ignore[no-any-return]
 
 
-def told(folder: Path, *rounds: dict[str, object]) -> list[RoundEntry]:
-    """What a recorder hears of rounds in which clients say what is given, by their names."""
+def record_claims(folder: Path, *rounds: dict[str, object]) -> list[RoundEntry]:
+    """Return the log of rounds in which named clients claim these client ids."""
     arrays = initial().to_numpy_ndarrays()
     parameters = ndarrays_to_parameters(arrays)
     with record(folder, network, AUDIT, view="sum", attacks=NAMES) as recorder:
         strategy = SumRecordingStrategy(FedAvg(), recorder)
         strategy._sent = arrays
-        for index, said in enumerate(rounds, 1):
-            strategy._asked = tuple(said)
+        for index, claimed_ids in enumerate(rounds, 1):
+            strategy._asked = tuple(claimed_ids)
             answers = [
                 (proxy(cid), FitRes(OK, parameters, 10, {"partition-id": client}))
-                for cid, client in said.items()
+                for cid, client in claimed_ids.items()
             ]
             strategy.aggregate_fit(index, answers, [])
     return read_round_log(folder)
 
 
-@pytest.mark.parametrize("said", [-1, 10**16, True, "", "\n", float("nan")])
+@pytest.mark.parametrize("client_id", [-1, 10**16, True, "", "\n", float("nan")])
 def test_a_reply_with_an_invalid_client_number_counts_as_unnamed(
-    said: object, tmp_path: Path
+    client_id: object, tmp_path: Path
 ) -> None:
     with pytest.warns(RuntimeWarning, match="1 of 2 replies do not name their client"):
-        (one,) = told(tmp_path, {"a": 0, "b": said})
-    assert (one.measured, one.answered, one.unnamed) == (False, (0,), 1)
+        (entry,) = record_claims(tmp_path, {"a": 0, "b": client_id})
+    assert (entry.measured, entry.answered, entry.unnamed) == (False, (0,), 1)
 
 
 def test_changed_and_duplicate_client_numbers_warn(tmp_path: Path) -> None:
     with pytest.warns(RuntimeWarning) as warned:
-        one, two, three = told(tmp_path, {"a": 0, "b": 1}, {"a": 0, "b": 2}, {"a": 0, "c": 0})
-    assert [one.measured, two.measured, three.measured] == [True, False, False]
-    assert (two.answered, two.unnamed) == ((0,), 1)
+        first, second, third = record_claims(
+            tmp_path, {"a": 0, "b": 1}, {"a": 0, "b": 2}, {"a": 0, "c": 0}
+        )
+    assert [first.measured, second.measured, third.measured] == [True, False, False]
+    assert (second.answered, second.unnamed) == ((0,), 1)
     assert "node b claims to be client 2, and client" in str(warned[0].message)
     assert "several nodes claim to be client 0" in str(warned[1].message)
 
 
 def test_an_unreadable_sum_does_not_stop_training(tmp_path: Path) -> None:
     class Trusting(FedAvg):
-        def aggregate_fit(self, *given: object) -> tuple[None, dict[str, Scalar]]:
+        def aggregate_fit(self, *args: object) -> tuple[None, dict[str, Scalar]]:
             return None, {}
 
     with record(tmp_path, network, AUDIT, view="sum", attacks=NAMES) as recorder:
@@ -206,7 +208,7 @@ def test_an_unreadable_sum_does_not_stop_training(tmp_path: Path) -> None:
         broken = FitRes(OK, Parameters([b"no array"], "numpy.ndarray"), 10, {"partition-id": 0})
         with pytest.warns(RuntimeWarning, match="the sum cannot be read"):
             strategy.aggregate_fit(1, [(proxy("a"), broken)], [])
-    assert [one.measured for one in read_round_log(tmp_path)] == [False]
+    assert [entry.measured for entry in read_round_log(tmp_path)] == [False]
 
 
 def test_numpy_clients_of_the_older_interface_are_recorded_individually(tmp_path: Path) -> None:
@@ -224,14 +226,14 @@ def test_numpy_clients_of_the_older_interface_are_recorded_individually(tmp_path
     with RecordingGrid(grid, recorder) as watched:
         legacy = LegacyContext(Context(1, 1, {}, RecordDict(), {}), config, strategy)
         DefaultWorkflow()(watched, legacy)
-    assert [(one.round, one.measured, one.complete) for one in read_round_log(folder)] == [
+    assert [(entry.round, entry.measured, entry.complete) for entry in read_round_log(folder)] == [
         (1, True, True),
         (2, True, True),
     ]
     arrays = initial().to_numpy_ndarrays()
     uploads = {client: Client.plain[1, client] for client in range(CLIENTS)}
-    with record(tmp_path / "mine", network, AUDIT, attacks=NAMES, strict=True) as mine:
-        mine.round(1, sent=arrays, uploads=uploads)
-    found, expected = (read_measured(one)[0].measured for one in (folder, tmp_path / "mine"))
+    with record(tmp_path / "mine", network, AUDIT, attacks=NAMES, strict=True) as hand_recorder:
+        hand_recorder.round(1, sent=arrays, uploads=uploads)
+    recorded, expected = (read_measured(path)[0].measured for path in (folder, tmp_path / "mine"))
     for name, values in expected.signals.items():
-        torch.testing.assert_close(found.signals[name], values)
+        torch.testing.assert_close(recorded.signals[name], values)

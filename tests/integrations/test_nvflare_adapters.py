@@ -41,12 +41,12 @@ def test_a_simulated_job_with_peft_adapters_is_recorded_and_attacked(tmp_path: P
     )
     assert done.returncode == 0, done.stderr[-5000:]
     every = (1, 2, 3)
-    rounds = [(one.round, one.measured, one.answered) for one in read_round_log(folder)]
+    rounds = [(entry.round, entry.measured, entry.answered) for entry in read_round_log(folder)]
     assert rounds == [(1, True, every), (2, True, every)]
     record = attack_recording(folder, ("avg-cosine",), tmp_path / "out")
     cosine = record.where(topic="membership", metric="auc", contrast="mixed")
-    found = [one.value for one in cosine if one.value is not None]
-    assert max(found) > 0.6, "adapters move as their own digits say"
+    aucs = [estimate.value for estimate in cosine if estimate.value is not None]
+    assert max(aucs) > 0.6, "adapters reveal the samples of their site"
 
 
 def tuned() -> nn.Module:
@@ -58,7 +58,7 @@ SENT_NOTE = {n: value.detach().numpy() for n, value in tuned().named_parameters(
 
 
 def without(name: str) -> Callable[[int], Arrays]:
-    """An upload that only the first site leaves something out of."""
+    """Return uploads by site, of which only the first site's lacks a parameter."""
     return lambda site: {n: v for n, v in SENT_NOTE.items() if site or n != name}
 
 
@@ -79,7 +79,7 @@ def test_a_site_with_a_missing_parameter_is_excluded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("upload", "says"),
+    ("upload", "message"),
     [
         (with_({"2.lora": np.zeros(2)}), "has '2.lora', which the model .* lacks; it has 2.we"),
         (with_({"2.bias": np.zeros(9)}), r"has '2.bias' of shape \(9,\), .* recorder \(10,\)"),
@@ -87,11 +87,11 @@ def test_a_site_with_a_missing_parameter_is_excluded(tmp_path: Path) -> None:
     ],
 )
 def test_mismatched_uploads_warn_once(
-    upload: Callable[[int], Arrays], says: str, tmp_path: Path
+    upload: Callable[[int], Arrays], message: str, tmp_path: Path
 ) -> None:
     with (
         fa.record(tmp_path, tuned(), data().split.audit, attacks=["avg-cosine"]) as recorder,
-        warnings.catch_warnings(record=True) as told,
+        warnings.catch_warnings(record=True) as warned,
     ):
         warnings.simplefilter("always")
         ledger = NvflareLedger(recorder)
@@ -102,7 +102,7 @@ def test_mismatched_uploads_warn_once(
                 ledger.add_result(f"{index} {site}", Upload(upload(site)))
         ledger.end()
         recorder.close()
-    first, last = (str(one.message) for one in told)
-    assert re.search(f"round 1 is not recorded: .*{says}", first)
+    first, last = (str(warning.message) for warning in warned)
+    assert re.search(f"round 1 is not recorded: .*{message}", first)
     assert "3 of 3 rounds are not recorded" in last
     assert not any(entry.measured for entry in read_round_log(tmp_path))

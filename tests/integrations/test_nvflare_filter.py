@@ -56,7 +56,7 @@ def broken(folder: Path) -> Recorder:
 
 
 class Server:
-    """What NVFlare's server does with a filter, as far as that can tell."""
+    """A simulation of NVFlare's server, as its filters see it."""
 
     def __init__(self, filter: RecordingFilter) -> None:
         self.filter = filter
@@ -78,8 +78,8 @@ class Server:
         context, peer = FLContext(), FLContext()
         peer.set_prop(ReservedKey.IDENTITY_NAME, site, private=False, sticky=False)
         context.set_peer_context(peer)
-        told = {FLContextKey.TASK_ID: task, FLContextKey.TASK_NAME: "train", **props}
-        for key, value in told.items():
+        properties = {FLContextKey.TASK_ID: task, FLContextKey.TASK_NAME: "train", **props}
+        for key, value in properties.items():
             context.set_prop(key, value, private=True, sticky=False)
         return context
 
@@ -107,15 +107,15 @@ def numpy_of(params: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:
 
 
 def message(kind: str, params: Mapping[str, object], **meta: object) -> Shareable:
-    found: Shareable = DXO(kind, dict(params), meta).to_shareable()
-    return found
+    shareable: Shareable = DXO(kind, dict(params), meta).to_shareable()
+    return shareable
 
 
 def model_of(live: Live) -> Shareable:
     return message(DataKind.WEIGHTS, numpy_of(live.sent))
 
 
-def whole(live: Live, client: int) -> Shareable:
+def weights_of(live: Live, client: int) -> Shareable:
     return message(DataKind.WEIGHTS, numpy_of(live.uploads[client]))
 
 
@@ -128,7 +128,7 @@ def difference(live: Live, client: int) -> Shareable:
     return message(DataKind.WEIGHT_DIFF, numpy_of(changed))
 
 
-def watched() -> Iterator[Live]:
+def first_rounds() -> Iterator[Live]:
     yield from list(rounds())[:2]
 
 
@@ -136,21 +136,21 @@ def names() -> list[str]:
     return [f"site-{client}" for client in range(SITES)]
 
 
-@pytest.mark.parametrize("back", [whole, tensors, difference])
+@pytest.mark.parametrize("back", [weights_of, tensors, difference])
 def test_recorded_losses_match_the_models_of_the_sites(
     back: Callable[[Live, int], Shareable], tmp_path: Path
 ) -> None:
-    made = server(tmp_path)
-    for live in watched():
+    nvflare_server = server(tmp_path)
+    for live in first_rounds():
         for site in names():
-            made.send(live.number - 1, site, model_of(live))
+            nvflare_server.send(live.number - 1, site, model_of(live))
         for client, site in enumerate(names()):
-            made.receive(live.number - 1, site, back(live, client))
-        made.update(numpy_of(live.after))
-    made.event(EventType.ABOUT_TO_END_RUN)
-    assert made.log == []
+            nvflare_server.receive(live.number - 1, site, back(live, client))
+        nvflare_server.update(numpy_of(live.after))
+    nvflare_server.event(EventType.ABOUT_TO_END_RUN)
+    assert nvflare_server.log == []
     x, y = AUDIT.samples.features, AUDIT.samples.labels
-    for stored, live in zip(read_measured(tmp_path / "recording"), watched(), strict=True):
+    for stored, live in zip(read_measured(tmp_path / "recording"), first_rounds(), strict=True):
         for column, client in enumerate(stored.measured.clients):
             with torch.no_grad():
                 outputs = module(live.uploads[client])(x)
@@ -158,26 +158,28 @@ def test_recorded_losses_match_the_models_of_the_sites(
             torch.testing.assert_close(
                 stored.measured.signals["loss"][column].float(), expected, rtol=1e-4, atol=1e-4
             )
-    assert all(one.complete and one.measured for one in read_round_log(tmp_path / "recording"))
+    assert all(
+        entry.complete and entry.measured for entry in read_round_log(tmp_path / "recording")
+    )
     out = tmp_path / "out"
     assert attack_recording(tmp_path / "recording", (), out, figures=SMALL["figures"]).findings
 
 
 def test_failed_and_silent_sites_are_recorded(tmp_path: Path) -> None:
-    made = server(tmp_path)
-    live = next(watched())
+    nvflare_server = server(tmp_path)
+    live = next(first_rounds())
     for site in names():
-        made.send(0, site, model_of(live))
-    made.receive(0, "site-0", whole(live, 0))
-    made.receive(0, "site-1", make_reply(ReturnCode.EXECUTION_EXCEPTION))
-    made.event(EventType.ABOUT_TO_END_RUN)
-    (one,) = read_round_log(tmp_path / "recording")
-    assert (one.asked, one.answered, one.complete) == ((0, 1, 2), (0,), False)
-    assert one.measured
+        nvflare_server.send(0, site, model_of(live))
+    nvflare_server.receive(0, "site-0", weights_of(live, 0))
+    nvflare_server.receive(0, "site-1", make_reply(ReturnCode.EXECUTION_EXCEPTION))
+    nvflare_server.event(EventType.ABOUT_TO_END_RUN)
+    (entry,) = read_round_log(tmp_path / "recording")
+    assert (entry.asked, entry.answered, entry.complete) == ((0, 1, 2), (0,), False)
+    assert entry.measured
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message_pattern"),
     [
         (message(DataKind.METRICS, {"accuracy": 0.5}), "client 0: .* data of the kind METRICS"),
         (
@@ -189,20 +191,20 @@ def test_failed_and_silent_sites_are_recorded(tmp_path: Path) -> None:
     ],
 )
 def test_an_unreadable_result_of_the_only_site_loses_only_its_round(
-    content: Shareable, says: str, tmp_path: Path
+    content: Shareable, message_pattern: str, tmp_path: Path
 ) -> None:
-    made = server(tmp_path)
-    first, second = watched()
-    for live, back in ((first, content), (second, whole(second, 0))):
-        made.send(live.number - 1, "site-0", model_of(live))
-        made.receive(live.number - 1, "site-0", back)
-        made.update(numpy_of(live.after))
-    made.event(EventType.ABOUT_TO_END_RUN)
-    line, summary = made.log
-    assert re.search(says, line)
+    nvflare_server = server(tmp_path)
+    first, second = first_rounds()
+    for live, back in ((first, content), (second, weights_of(second, 0))):
+        nvflare_server.send(live.number - 1, "site-0", model_of(live))
+        nvflare_server.receive(live.number - 1, "site-0", back)
+        nvflare_server.update(numpy_of(live.after))
+    nvflare_server.event(EventType.ABOUT_TO_END_RUN)
+    line, summary = nvflare_server.log
+    assert re.search(message_pattern, line)
     assert "1 of 2 rounds are not recorded" in summary
-    assert [one.measured for one in read_round_log(tmp_path / "recording")] == [False, True]
-    assert made.panics == []
+    assert [entry.measured for entry in read_round_log(tmp_path / "recording")] == [False, True]
+    assert nvflare_server.panics == []
 
 
 @pytest.mark.parametrize(
@@ -218,19 +220,21 @@ def test_an_unreadable_result_of_the_only_site_loses_only_its_round(
     ],
 )
 def test_a_site_that_sends_no_model_is_excluded(content: Shareable, tmp_path: Path) -> None:
-    made = server(tmp_path)
-    live = next(watched())
+    nvflare_server = server(tmp_path)
+    live = next(first_rounds())
     for site in names():
-        made.send(0, site, model_of(live))
-    made.receive(0, "site-0", whole(live, 0))
-    made.receive(0, "site-1", content)
-    made.receive(0, "site-2", difference(live, 2))
-    made.update(numpy_of(live.after))
-    made.event(EventType.ABOUT_TO_END_RUN)
-    assert "round 1 is recorded without client 1: its upload cannot be read" in made.log[0]
+        nvflare_server.send(0, site, model_of(live))
+    nvflare_server.receive(0, "site-0", weights_of(live, 0))
+    nvflare_server.receive(0, "site-1", content)
+    nvflare_server.receive(0, "site-2", difference(live, 2))
+    nvflare_server.update(numpy_of(live.after))
+    nvflare_server.event(EventType.ABOUT_TO_END_RUN)
+    assert (
+        "round 1 is recorded without client 1: its upload cannot be read" in nvflare_server.log[0]
+    )
     (entry,) = read_round_log(tmp_path / "recording")
     assert (entry.measured, entry.answered, [*entry.excluded]) == (True, (0, 1, 2), [1])
-    assert made.panics == []
+    assert nvflare_server.panics == []
 
 
 @pytest.mark.parametrize(
@@ -253,98 +257,103 @@ def test_only_training_metrics_of_a_site_are_read(
 
 @pytest.mark.parametrize("steps", [10**400, float("nan"), -1, True, "many"])
 def test_an_invalid_weight_counts_as_one(steps: object, tmp_path: Path) -> None:
-    made = server(tmp_path)
-    live = next(watched())
-    made.send(0, "site-0", model_of(live))
+    nvflare_server = server(tmp_path)
+    live = next(first_rounds())
+    nvflare_server.send(0, "site-0", model_of(live))
     meta = {MetaKey.NUM_STEPS_CURRENT_ROUND: steps}
-    made.receive(0, "site-0", message(DataKind.WEIGHTS, numpy_of(live.uploads[0]), **meta))
-    made.event(EventType.ABOUT_TO_END_RUN)
-    assert made.log == []
-    assert [one.measured for one in read_round_log(tmp_path / "recording")] == [True]
+    nvflare_server.receive(
+        0, "site-0", message(DataKind.WEIGHTS, numpy_of(live.uploads[0]), **meta)
+    )
+    nvflare_server.event(EventType.ABOUT_TO_END_RUN)
+    assert nvflare_server.log == []
+    assert [entry.measured for entry in read_round_log(tmp_path / "recording")] == [True]
 
 
 def test_an_unreadable_sent_model_is_reported(tmp_path: Path) -> None:
-    made = server(tmp_path)
-    live = next(watched())
-    made.send(0, "site-0", message(DataKind.WEIGHT_DIFF, numpy_of(live.sent)))
-    made.receive(0, "site-0", whole(live, 0))
-    made.event(EventType.ABOUT_TO_END_RUN)
+    nvflare_server = server(tmp_path)
+    live = next(first_rounds())
+    nvflare_server.send(0, "site-0", message(DataKind.WEIGHT_DIFF, numpy_of(live.sent)))
+    nvflare_server.receive(0, "site-0", weights_of(live, 0))
+    nvflare_server.event(EventType.ABOUT_TO_END_RUN)
     assert (
-        "the model sent to site-0 cannot be read: it is data of the kind WEIGHT_DIFF" in made.log[0]
+        "the model sent to site-0 cannot be read: it is data of the kind WEIGHT_DIFF"
+        in nvflare_server.log[0]
     )
 
 
 def test_tasks_without_round_or_site_do_not_end_the_run(tmp_path: Path) -> None:
-    made = server(tmp_path)
-    made.send("second", "site-0", message(DataKind.WEIGHTS, {"a": np.zeros(1)}))
-    assert "the round of a task is 'second'" in made.log[0]
-    made.filter.process(Shareable(), FLContext())
-    made.filter.handle_event(EventType.AFTER_TASK_DATA_FILTER, FLContext())
-    assert made.panics == []
+    nvflare_server = server(tmp_path)
+    nvflare_server.send("second", "site-0", message(DataKind.WEIGHTS, {"a": np.zeros(1)}))
+    assert "the round of a task is 'second'" in nvflare_server.log[0]
+    nvflare_server.filter.process(Shareable(), FLContext())
+    nvflare_server.filter.handle_event(EventType.AFTER_TASK_DATA_FILTER, FLContext())
+    assert nvflare_server.panics == []
 
 
 def test_other_tasks_are_ignored_and_missing_training_warns(tmp_path: Path) -> None:
-    made = server(tmp_path, task="learn")
-    live = next(watched())
-    made.send(0, "site-0", model_of(live))
-    made.receive(0, "site-0", whole(live, 0))
-    made.event(EventType.ABOUT_TO_END_RUN)
-    assert "no site was sent a task 'learn'" in made.log[0]
+    nvflare_server = server(tmp_path, task="learn")
+    live = next(first_rounds())
+    nvflare_server.send(0, "site-0", model_of(live))
+    nvflare_server.receive(0, "site-0", weights_of(live, 0))
+    nvflare_server.event(EventType.ABOUT_TO_END_RUN)
+    assert "no site was sent a task 'learn'" in nvflare_server.log[0]
     assert read_round_log(tmp_path / "recording") == []
 
 
 def test_an_unrecordable_run_ends_before_training(tmp_path: Path) -> None:
-    made = server(tmp_path, broken)
-    assert made.panics == ["fedaudit: the run cannot be recorded: no such data"]
-    made.receive(0, "site-0", Shareable())
+    nvflare_server = server(tmp_path, broken)
+    assert nvflare_server.panics == ["fedaudit: the run cannot be recorded: no such data"]
+    nvflare_server.receive(0, "site-0", Shareable())
 
 
 def test_a_strict_recorder_ends_the_run_at_an_unrecordable_round(
     tmp_path: Path,
 ) -> None:
-    made = server(tmp_path, strict)
-    live = next(watched())
-    made.send(0, "site-0", model_of(live))
-    made.receive(0, "site-0", message(DataKind.METRICS, {"accuracy": 0.5}))
-    assert made.panics == []
-    made.update(numpy_of(live.after))
-    assert "data of the kind METRICS" in made.panics[0]
+    nvflare_server = server(tmp_path, strict)
+    live = next(first_rounds())
+    nvflare_server.send(0, "site-0", model_of(live))
+    nvflare_server.receive(0, "site-0", message(DataKind.METRICS, {"accuracy": 0.5}))
+    assert nvflare_server.panics == []
+    nvflare_server.update(numpy_of(live.after))
+    assert "data of the kind METRICS" in nvflare_server.panics[0]
 
 
 def test_a_view_without_uploads_reads_no_uploads(tmp_path: Path) -> None:
-    made = server(tmp_path, blind)
-    for live in watched():
-        made.send(live.number - 1, "site-0", model_of(live))
-        made.receive(live.number - 1, "site-0", message(DataKind.METRICS, {"accuracy": 0.5}))
-        made.update(numpy_of(live.after))
-    made.event(EventType.ABOUT_TO_END_RUN)
-    assert made.log == []
-    assert [one.measured for one in read_round_log(tmp_path / "recording")] == [True, True]
+    nvflare_server = server(tmp_path, blind)
+    for live in first_rounds():
+        nvflare_server.send(live.number - 1, "site-0", model_of(live))
+        nvflare_server.receive(
+            live.number - 1, "site-0", message(DataKind.METRICS, {"accuracy": 0.5})
+        )
+        nvflare_server.update(numpy_of(live.after))
+    nvflare_server.event(EventType.ABOUT_TO_END_RUN)
+    assert nvflare_server.log == []
+    assert [entry.measured for entry in read_round_log(tmp_path / "recording")] == [True, True]
 
 
 def test_a_job_stores_only_the_arguments_of_the_filter(
     tmp_path: Path,
 ) -> None:
     job = FedJob(name="job")
-    found = RecordingFilter("task:record", "runs/mine", sites={"north": 0, "south": 1})
-    job.to_server(found, filter_type=FilterType.TASK_RESULT, tasks=["train"])
+    recording_filter = RecordingFilter("task:record", "runs/mine", sites={"north": 0, "south": 1})
+    job.to_server(recording_filter, filter_type=FilterType.TASK_RESULT, tasks=["train"])
     job.export_job(str(tmp_path))
     (config,) = tmp_path.rglob("config_fed_server.json")
     (chain,) = json.loads(config.read_text())["task_result_filters"]
     assert chain["tasks"] == ["train"]
-    (one,) = chain["filters"]
-    assert one["path"] == f"{RecordingFilter.__module__}.RecordingFilter"
-    assert one["args"] == {
+    (stored,) = chain["filters"]
+    assert stored["path"] == f"{RecordingFilter.__module__}.RecordingFilter"
+    assert stored["args"] == {
         "recorder": "task:record",
         "folder": str(Path("runs/mine").absolute()),
         "sites": {"north": 0, "south": 1},
     }
-    assert vars(RecordingFilter(**one["args"])) == vars(found)
+    assert vars(RecordingFilter(**stored["args"])) == vars(recording_filter)
     assert not list(tmp_path.rglob("*.py"))
 
 
 @pytest.mark.parametrize(
-    ("target", "how", "says"),
+    ("target", "how", "message_pattern"),
     [
         ("server", {"filter_type": FilterType.TASK_DATA}, "with add_server_input_filter"),
         ("server", {"filter_type": FilterType.TASK_RESULT, "tasks": ["learn"]}, "of the task"),
@@ -352,7 +361,7 @@ def test_a_job_stores_only_the_arguments_of_the_filter(
     ],
 )
 def test_a_filter_added_at_a_place_without_models_raises(
-    target: str, how: dict[str, object], says: str
+    target: str, how: dict[str, object], message_pattern: str
 ) -> None:
-    with pytest.raises((BadInput, ValueError), match=says):
+    with pytest.raises((BadInput, ValueError), match=message_pattern):
         FedJob(name="job").to(RecordingFilter("task:record", "runs/mine"), target, **how)

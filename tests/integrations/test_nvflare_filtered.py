@@ -19,7 +19,7 @@ from fedaudit.filters.claim import FilterAudit, FilterVerdict, Result
 
 
 class Gaussian(DXOFilter):
-    """Clips and adds noise; with ``forgets`` the last array is not clipped."""
+    """A filter that clips and adds noise; if ``forgets``, it does not clip the last array."""
 
     forgets = False
 
@@ -42,8 +42,8 @@ class Forgetting(Gaussian):
     forgets = True
 
 
-class Telling(Gaussian):
-    """Says how long the update was."""
+class ReportingLength(Gaussian):
+    """A filter that also sends the length of the update."""
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> DXO:
         length = float(sum(np.abs(value).sum() for value in dxo.data.values()))
@@ -57,8 +57,8 @@ def failed(audit: FilterAudit) -> set[str]:
 
 
 def test_a_filter_that_clips_and_adds_noise_is_sound() -> None:
-    for given in (Gaussian, Gaussian()):
-        audit = check_dp(given, sensitivity=1.0, sigma=0.8)
+    for candidate in (Gaussian, Gaussian()):
+        audit = check_dp(candidate, sensitivity=1.0, sigma=0.8)
         assert audit.kind == "a filter of NVFlare"
         assert audit.verdict is FilterVerdict.SOUND, str(audit)
 
@@ -67,7 +67,7 @@ def test_faults_of_filters_are_found() -> None:
     audit = check_dp(Forgetting, sensitivity=1.0, sigma=0.8, calls=16)
     assert failed(audit) == {"largest change of the output"}
     assert "large only in 'second.bias'" in str(audit)
-    audit = check_dp(Telling, sensitivity=1.0, sigma=0.8, calls=16)
+    audit = check_dp(ReportingLength, sensitivity=1.0, sigma=0.8, calls=16)
     assert failed(audit) == {"outputs without noise"}
     assert "'length'" in str(audit)
 

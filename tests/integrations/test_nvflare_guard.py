@@ -54,8 +54,8 @@ class Site:
         assert data.process(sent, context) is sent
         for value in sent["DXO"]["data"].values() if model else ():
             value += 1.0  # as a client that trains in place
-        found: Shareable = results.process(result, context)
-        return found
+        reply: Shareable = results.process(result, context)
+        return reply
 
     def close(self) -> None:
         self.filters[1]._close()
@@ -63,8 +63,8 @@ class Site:
 
 def message(kind: str, params: Any, **meta: object) -> Shareable:
     arrays = {n: v.numpy().copy() if isinstance(v, torch.Tensor) else v for n, v in params.items()}
-    found: Shareable = DXO(kind, arrays, meta).to_shareable()
-    return found
+    shareable: Shareable = DXO(kind, arrays, meta).to_shareable()
+    return shareable
 
 
 def difference(state: State) -> State:
@@ -75,32 +75,35 @@ def difference(state: State) -> State:
 def test_an_honest_result_is_sent_and_a_memorised_result_is_withheld(
     kind: str, tmp_path: Path
 ) -> None:
-    there = Site(tmp_path)
-    of = (lambda state: state) if kind == DataKind.WEIGHTS else difference
+    guarded = Site(tmp_path)
+    convert = (lambda state: state) if kind == DataKind.WEIGHTS else difference
     meta = {MetaKey.NUM_STEPS_CURRENT_ROUND: 7, "secret": "x"}
-    left = there.task(0, initial(), message(kind, of(honest()), **meta))
-    dxo = from_shareable(left)
+    reply = guarded.task(0, initial(), message(kind, convert(honest()), **meta))
+    dxo = from_shareable(reply)
     assert dxo.data_kind == kind
     assert {**dxo.meta} == {MetaKey.NUM_STEPS_CURRENT_ROUND: 7.0}
-    for name, value in of(honest()).items():
+    for name, value in convert(honest()).items():
         np.testing.assert_array_equal(dxo.data[name], value.numpy())
-    withheld = there.task(1, initial(), message(kind, of(memorising())))
+    withheld = guarded.task(1, initial(), message(kind, convert(memorising())))
     assert withheld.get_return_code() == ReturnCode.EMPTY_RESULT
     assert "DXO" not in withheld
-    there.close()
+    guarded.close()
     stored = read_decisions(tmp_path / "guards" / "job-1")
-    assert [(one.round, one.outcome) for one in stored] == [(1, "sent"), (2, "withheld")]
-    assert "fedaudit: round 2: withheld: AUC 0.9" in there.log[-1]
+    assert [(decision.round, decision.outcome) for decision in stored] == [
+        (1, "sent"),
+        (2, "withheld"),
+    ]
+    assert "fedaudit: round 2: withheld: AUC 0.9" in guarded.log[-1]
 
 
 @pytest.mark.parametrize("kind", [DataKind.WEIGHTS, DataKind.WEIGHT_DIFF])
 def test_a_filtered_result_keeps_the_data_kind_of_the_original(kind: str, tmp_path: Path) -> None:
-    there = Site(tmp_path, f'{POLICY}filter = "site.py:noisy"\n')
+    guarded = Site(tmp_path, f'{POLICY}filter = "site.py:noisy"\n')
     upload = memorising() if kind == DataKind.WEIGHTS else difference(memorising())
-    left = from_shareable(there.task(0, initial(), message(kind, upload)))
-    there.close()
-    assert left.data_kind == kind
-    moved = np.abs(left.data["0.weight"] - upload["0.weight"].numpy()).mean()
+    reply = from_shareable(guarded.task(0, initial(), message(kind, upload)))
+    guarded.close()
+    assert reply.data_kind == kind
+    moved = np.abs(reply.data["0.weight"] - upload["0.weight"].numpy()).mean()
     assert 3.0 < moved < 5.0, "the mean absolute noise is 5 times 0.8"
 
 
@@ -125,11 +128,11 @@ def test_a_task_is_refused_if_results_would_leave_unchecked(other: str, tmp_path
 
 
 def test_an_empty_reply_has_no_arrays(tmp_path: Path) -> None:
-    there = Site(tmp_path, withheld="empty")
-    left = there.task(0, initial(), message(DataKind.WEIGHTS, memorising()))
-    there.close()
-    assert not left.get_return_code() or left.get_return_code() == ReturnCode.OK
-    assert from_shareable(left).data == {}
+    guarded = Site(tmp_path, withheld="empty")
+    reply = guarded.task(0, initial(), message(DataKind.WEIGHTS, memorising()))
+    guarded.close()
+    assert not reply.get_return_code() or reply.get_return_code() == ReturnCode.OK
+    assert from_shareable(reply).data == {}
 
 
 SECRET = np.arange(20.0)
@@ -149,51 +152,51 @@ SECRET = np.arange(20.0)
     ],
 )
 def test_a_result_that_cannot_be_measured_is_withheld(result: Shareable, tmp_path: Path) -> None:
-    there = Site(tmp_path)
-    left = there.task(0, initial(), result)
-    there.close()
-    assert left.get_return_code() == ReturnCode.EMPTY_RESULT
-    assert {*left} <= {"__headers__"}
+    guarded = Site(tmp_path)
+    reply = guarded.task(0, initial(), result)
+    guarded.close()
+    assert reply.get_return_code() == ReturnCode.EMPTY_RESULT
+    assert {*reply} <= {"__headers__"}
 
 
 def test_an_error_of_the_site_is_sent_without_content(tmp_path: Path) -> None:
-    there = Site(tmp_path)
+    guarded = Site(tmp_path)
     for code, expected in (
         (ReturnCode.EXECUTION_EXCEPTION, ReturnCode.EXECUTION_EXCEPTION),
         ("secret", ReturnCode.EXECUTION_EXCEPTION),
     ):
         result = make_reply(code)
         result["secret"] = SECRET
-        left = there.task(0, initial(), result)
-        assert left.get_return_code() == expected
-        assert "secret" not in left
-    there.close()
-    assert not any("withheld" in line for line in there.log)
+        reply = guarded.task(0, initial(), result)
+        assert reply.get_return_code() == expected
+        assert "secret" not in reply
+    guarded.close()
+    assert not any("withheld" in line for line in guarded.log)
 
 
 def test_other_keys_and_headers_of_a_result_are_dropped(tmp_path: Path) -> None:
-    there = Site(tmp_path)
+    guarded = Site(tmp_path)
     result = message(DataKind.WEIGHTS, honest())
     result["secret"] = SECRET
     result.set_header("secret", SECRET)
     result.set_header(AppConstants.CURRENT_ROUND, 0)
-    left = there.task(0, initial(), result)
-    there.close()
-    assert "secret" not in left
-    assert left.get_header("secret") is None
-    assert left.get_header(AppConstants.CURRENT_ROUND) == 0
+    reply = guarded.task(0, initial(), result)
+    guarded.close()
+    assert "secret" not in reply
+    assert reply.get_header("secret") is None
+    assert reply.get_header(AppConstants.CURRENT_ROUND) == 0
 
 
 @pytest.mark.parametrize("allowed", [False, True])
 def test_metrics_are_sent_only_if_the_site_allows_them(allowed: bool, tmp_path: Path) -> None:
-    there = Site(tmp_path, f"{POLICY}metrics = {str(allowed).lower()}\n")
+    guarded = Site(tmp_path, f"{POLICY}metrics = {str(allowed).lower()}\n")
     metrics = {"loss": 0.5, "samples": SECRET, "text": "x"}
-    alone = there.task(0, initial(), message(DataKind.METRICS, metrics))
+    alone = guarded.task(0, initial(), message(DataKind.METRICS, metrics))
     result = message(DataKind.WEIGHTS, honest(), **{MetaKey.INITIAL_METRICS: metrics})
-    together = from_shareable(there.task(0, initial(), result))
+    together = from_shareable(guarded.task(0, initial(), result))
     many = message(DataKind.METRICS, {str(n): float(n) for n in range(101)})
-    refused = there.task(0, initial(), many)
-    there.close()
+    refused = guarded.task(0, initial(), many)
+    guarded.close()
     assert refused.get_return_code() == ReturnCode.EMPTY_RESULT
     if allowed:
         assert from_shareable(alone).data == {"loss": 0.5}
@@ -204,23 +207,23 @@ def test_metrics_are_sent_only_if_the_site_allows_them(allowed: bool, tmp_path: 
 
 
 def test_a_result_without_a_known_model_is_withheld(tmp_path: Path) -> None:
-    there = Site(tmp_path)
+    guarded = Site(tmp_path)
     for round, model in (("second", initial()), (0, None)):
-        left = there.task(round, model, message(DataKind.WEIGHTS, honest()))
-        assert left.get_return_code() == ReturnCode.EMPTY_RESULT
-        assert "the model of its task is unknown" in there.log[-1]
+        reply = guarded.task(round, model, message(DataKind.WEIGHTS, honest()))
+        assert reply.get_return_code() == ReturnCode.EMPTY_RESULT
+        assert "the model of its task is unknown" in guarded.log[-1]
 
 
 @pytest.mark.parametrize("policy", ["limit = 5", "", POLICY.replace("site.py", "absent.py")])
 def test_an_invalid_policy_withholds_every_result(policy: str, tmp_path: Path) -> None:
-    there = Site(tmp_path, policy)
-    left = there.task(0, initial(), message(DataKind.WEIGHTS, honest()))
-    assert left.get_return_code() == ReturnCode.EMPTY_RESULT
-    assert "a result is withheld" in there.log[-1]
+    guarded = Site(tmp_path, policy)
+    reply = guarded.task(0, initial(), message(DataKind.WEIGHTS, honest()))
+    assert reply.get_return_code() == ReturnCode.EMPTY_RESULT
+    assert "a result is withheld" in guarded.log[-1]
 
 
 def prepared(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each check used a second process."""
+    """Return a list to which each check adds whether it used a second process."""
     used = list[bool]()
     begin = PreparingProcess._send_update
 
@@ -238,11 +241,11 @@ def test_the_model_of_a_task_is_measured_while_the_site_trains(
     allowed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used = prepared(monkeypatch)
-    there = Site(tmp_path, f"{POLICY}prepare = {str(allowed).lower()}\n")
+    guarded = Site(tmp_path, f"{POLICY}prepare = {str(allowed).lower()}\n")
     for round, sent in ((0, initial()), (1, honest())):
-        left = there.task(round, sent, message(DataKind.WEIGHTS, honest()))
-        assert from_shareable(left).data
-    there.close()
+        reply = guarded.task(round, sent, message(DataKind.WEIGHTS, honest()))
+        assert from_shareable(reply).data
+    guarded.close()
     assert used == [True, True] * allowed
 
 
@@ -251,25 +254,25 @@ def test_two_sites_of_a_process_have_two_guards(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         sites.append(Site(tmp_path / name))
-    for there in sites:
-        left = there.task(0, initial(), message(DataKind.WEIGHTS, honest()))
-        assert from_shareable(left).data
+    for guarded in sites:
+        reply = guarded.task(0, initial(), message(DataKind.WEIGHTS, honest()))
+        assert from_shareable(reply).data
     sites[0].close()
-    left = sites[1].task(1, honest(), message(DataKind.WEIGHTS, honest()))
-    assert from_shareable(left).data
+    reply = sites[1].task(1, honest(), message(DataKind.WEIGHTS, honest()))
+    assert from_shareable(reply).data
     sites[1].close()
     for name, rounds in (("a", 1), ("b", 2)):
         assert len(read_decisions(tmp_path / name / "guards" / "job-1")) == rounds
 
 
 def test_settings_of_a_job_are_not_read(tmp_path: Path) -> None:
-    there = Site(tmp_path)
+    guarded = Site(tmp_path)
     result = message(DataKind.WEIGHTS, memorising(), limit=1.0, decide_by="lower")
     result.set_header("limit", 1.0)
     result["policy"] = str(tmp_path / "other.toml")
-    left = there.task(0, initial(), result)
-    there.close()
-    assert left.get_return_code() == ReturnCode.EMPTY_RESULT
+    reply = guarded.task(0, initial(), result)
+    guarded.close()
+    assert reply.get_return_code() == ReturnCode.EMPTY_RESULT
 
 
 def test_another_reply_is_refused(tmp_path: Path) -> None:
@@ -381,9 +384,9 @@ def test_a_job_continues_without_the_site_that_memorises(where: str, tmp_path: P
     assert done.returncode == 0, output[-5000:]
     outcomes = {
         number: [
-            (one.round, one.outcome)
+            (decision.round, decision.outcome)
             for folder in (tmp_path / f"site-{number}" / "guards").iterdir()
-            for one in read_decisions(folder)
+            for decision in read_decisions(folder)
         ]
         for number in (1, 2)
     }

@@ -31,8 +31,10 @@ def arrays(params: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
     return {name: value.numpy().copy() for name, value in params.items()}
 
 
-def watched(folder: Path, *, difference: bool = False, spoilt: bool = False, **how: object) -> None:
-    """The federation's rounds as a server sees them: sites come and go in any order."""
+def record_with_ledger(
+    folder: Path, *, difference: bool = False, spoilt: bool = False, **how: object
+) -> None:
+    """Record the federation's rounds with a ledger; sites receive and reply in any order."""
     ledger = NvflareLedger(recorder(folder, **how))
     for live in rounds():
         sent = arrays(live.sent)
@@ -54,46 +56,48 @@ def watched(folder: Path, *, difference: bool = False, spoilt: bool = False, **h
 
 
 def by_hand(folder: Path, **how: object) -> None:
-    with recorder(folder, **how) as made:
+    with recorder(folder, **how) as hand_recorder:
         for live in rounds():
             blind = how.get("view") == "globals"
             uploads = None if blind else live.uploads
-            made.round(live.number, sent=live.sent, uploads=uploads, after=live.after)
+            hand_recorder.round(live.number, sent=live.sent, uploads=uploads, after=live.after)
 
 
-def same(one: Path, other: Path, *, within: float = 0.0) -> None:
-    found, expected = measured(one), measured(other)
-    assert found.keys() == expected.keys()
-    assert found
-    for key, values in found.items():
+def same(first: Path, second: Path, *, within: float = 0.0) -> None:
+    signals, expected = measured(first), measured(second)
+    assert signals.keys() == expected.keys()
+    assert signals
+    for key, values in signals.items():
         torch.testing.assert_close(values, expected[key], rtol=within, atol=within, equal_nan=True)
 
 
 @pytest.mark.parametrize("view", ["uploads", "sum", "globals"])
 def test_nvflare_models_are_recorded_like_a_custom_loop(view: str, tmp_path: Path) -> None:
-    watched(tmp_path / "ledger", view=view, attacks=())
+    record_with_ledger(tmp_path / "ledger", view=view, attacks=())
     by_hand(tmp_path / "hand", view=view, attacks=())
     same(tmp_path / "ledger", tmp_path / "hand")
     assert len(read_round_log(tmp_path / "ledger")) == len(list(rounds()))
 
 
 def test_nvflare_differences_are_added_to_the_sent_model(tmp_path: Path) -> None:
-    watched(tmp_path / "ledger", difference=True)
+    record_with_ledger(tmp_path / "ledger", difference=True)
     by_hand(tmp_path / "hand")
     same(tmp_path / "ledger", tmp_path / "hand", within=1e-4)
 
 
 def test_later_in_place_changes_do_not_affect_recorded_arrays(tmp_path: Path) -> None:
-    watched(tmp_path / "spoilt", spoilt=True)
-    watched(tmp_path / "left")
-    same(tmp_path / "spoilt", tmp_path / "left")
+    record_with_ledger(tmp_path / "spoilt", spoilt=True)
+    record_with_ledger(tmp_path / "unchanged")
+    same(tmp_path / "spoilt", tmp_path / "unchanged")
 
 
 def test_an_nvflare_recording_can_be_attacked(tmp_path: Path) -> None:
-    watched(tmp_path / "ledger")
+    record_with_ledger(tmp_path / "ledger")
     out = tmp_path / "out"
-    found = attack_recording(tmp_path / "ledger", ("avg-cosine",), out, figures=SMALL["figures"])
-    assert found.findings
+    audit_record = attack_recording(
+        tmp_path / "ledger", ("avg-cosine",), out, figures=SMALL["figures"]
+    )
+    assert audit_record.findings
 
 
 def sent() -> dict[str, np.ndarray]:
@@ -101,51 +105,51 @@ def sent() -> dict[str, np.ndarray]:
 
 
 def upload(**changed: object) -> Upload:
-    made: dict[str, object] = {**arrays(next(iter(rounds())).uploads[0]), **changed}
-    return Upload(made)  # type: ignore[arg-type]
+    values: dict[str, object] = {**arrays(next(iter(rounds())).uploads[0]), **changed}
+    return Upload(values)  # type: ignore[arg-type]
 
 
-def asked(folder: Path, *sites: str, **how: object) -> NvflareLedger:
+def start_ledger(folder: Path, *sites: str, **how: object) -> NvflareLedger:
     ledger = NvflareLedger(recorder(folder, strict=False, **how))
     for site in sites:
         ledger.add_task(1, site, site, sent())
     return ledger
 
 
-def told(folder: Path) -> RoundEntry:
-    (one,) = read_round_log(folder)
-    return one
+def only_entry(folder: Path) -> RoundEntry:
+    (entry,) = read_round_log(folder)
+    return entry
 
 
 def test_sites_that_do_not_reply_are_recorded(tmp_path: Path) -> None:
-    ledger = asked(tmp_path, "site-0", "site-1", "site-2")
+    ledger = start_ledger(tmp_path, "site-0", "site-1", "site-2")
     ledger.add_result("site-0", upload())
     ledger.add_error("site-2", "EXECUTION_EXCEPTION")
     ledger.end()
-    assert (told(tmp_path).asked, told(tmp_path).answered) == ((0, 1, 2), (0,))
-    assert told(tmp_path).measured
-    assert not told(tmp_path).complete
+    assert (only_entry(tmp_path).asked, only_entry(tmp_path).answered) == ((0, 1, 2), (0,))
+    assert only_entry(tmp_path).measured
+    assert not only_entry(tmp_path).complete
 
 
 def test_a_site_that_replies_after_an_error_is_not_lost(tmp_path: Path) -> None:
-    ledger = asked(tmp_path, "site-0")
+    ledger = start_ledger(tmp_path, "site-0")
     ledger.add_error("site-0", "TIMEOUT")
     ledger.add_result("site-0", upload())
     ledger.end()
-    assert told(tmp_path).complete
+    assert only_entry(tmp_path).complete
 
 
 def test_a_round_without_replies_warns_with_the_error(tmp_path: Path) -> None:
-    ledger = asked(tmp_path, "site-0", "site-1")
+    ledger = start_ledger(tmp_path, "site-0", "site-1")
     ledger.add_error("site-1", "EXECUTION_EXCEPTION")
     with pytest.warns(RuntimeWarning, match="no site answered .1 errors, such as 'EXECUTION_EX"):
         ledger.end()
-    assert not told(tmp_path).measured
-    assert told(tmp_path).asked == (0, 1)
+    assert not only_entry(tmp_path).measured
+    assert only_entry(tmp_path).asked == (0, 1)
 
 
 def test_late_and_repeated_results_are_ignored(tmp_path: Path) -> None:
-    ledger = asked(tmp_path, "site-0", "site-1")
+    ledger = start_ledger(tmp_path, "site-0", "site-1")
     ledger.add_result("site-0", upload())
     ledger.add_result("site-0", Upload({}))
     ledger.add_result("of another time", upload())
@@ -160,7 +164,7 @@ def test_late_and_repeated_results_are_ignored(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("back", "says"),
+    ("back", "message"),
     [
         (upload(**{"1.weight": object()}), "'1.weight' is not an array, but an object"),
         (Upload({"new": np.zeros(3)}, difference=True), "has 'new', which was not sent"),
@@ -176,24 +180,26 @@ def test_late_and_repeated_results_are_ignored(tmp_path: Path) -> None:
     ],
 )
 def test_an_unreadable_result_warns_with_the_site_and_reason(
-    back: Upload, says: str, tmp_path: Path
+    back: Upload, message: str, tmp_path: Path
 ) -> None:
-    ledger = asked(tmp_path, "site-0", "site-1")
+    ledger = start_ledger(tmp_path, "site-0", "site-1")
     ledger.add_result("site-0", upload())
     ledger.add_result("site-1", back)
-    with pytest.warns(RuntimeWarning, match=says):
+    with pytest.warns(RuntimeWarning, match=message):
         ledger.end()
-    assert told(tmp_path).answered == (0, 1)
+    assert only_entry(tmp_path).answered == (0, 1)
 
 
 def test_parameters_missing_in_a_difference_are_unchanged(tmp_path: Path) -> None:
     base, after = sent(), upload().arrays
-    ledger = asked(tmp_path / "part", "site-0")
+    ledger = start_ledger(tmp_path / "part", "site-0")
     part = {"1.bias": np.asarray(after["1.bias"]) - base["1.bias"]}
     ledger.add_result("site-0", Upload(part, difference=True))
     ledger.end()
-    with recorder(tmp_path / "hand") as made:
-        made.round(1, sent=base, uploads={0: {**base, "1.bias": np.asarray(after["1.bias"])}})
+    with recorder(tmp_path / "hand") as hand_recorder:
+        hand_recorder.round(
+            1, sent=base, uploads={0: {**base, "1.bias": np.asarray(after["1.bias"])}}
+        )
     same(tmp_path / "part", tmp_path / "hand", within=1e-4)
 
 
@@ -206,30 +212,30 @@ def test_each_site_is_recorded_with_the_model_it_received(
         ledger.add_task(1, str(client), f"site-{client}", arrays(live.sent))
         ledger.add_result(str(client), Upload(arrays(live.uploads[client])))
     ledger.end()
-    with recorder(tmp_path / "hand") as made:
+    with recorder(tmp_path / "hand") as hand_recorder:
         uploads = {0: first.uploads[0], 1: second.uploads[1]}
-        made.round(1, sent={0: first.sent, 1: second.sent}, uploads=uploads)
+        hand_recorder.round(1, sent={0: first.sent, 1: second.sent}, uploads=uploads)
     same(tmp_path / "ledger", tmp_path / "hand")
 
 
 def test_weights_equal_those_that_sites_report(tmp_path: Path) -> None:
-    ledger = asked(tmp_path / "ledger", "site-0", "site-1", view="sum", attacks=())
+    ledger = start_ledger(tmp_path / "ledger", "site-0", "site-1", view="sum", attacks=())
     live = next(iter(rounds()))
     ledger.add_result("site-0", Upload(arrays(live.uploads[0]), weight=3.0))
     ledger.add_result("site-1", Upload(arrays(live.uploads[1])))
     ledger.end()
-    with recorder(tmp_path / "hand", view="sum", attacks=()) as made:
+    with recorder(tmp_path / "hand", view="sum", attacks=()) as hand_recorder:
         uploads = {c: live.uploads[c] for c in (0, 1)}
-        made.round(1, sent=live.sent, uploads=uploads, weights={0: 3.0, 1: 1.0})
+        hand_recorder.round(1, sent=live.sent, uploads=uploads, weights={0: 3.0, 1: 1.0})
     same(tmp_path / "ledger", tmp_path / "hand")
 
 
 def test_a_second_run_into_the_same_folder_warns(tmp_path: Path) -> None:
-    ledger = asked(tmp_path, "site-0")
+    ledger = start_ledger(tmp_path, "site-0")
     ledger.add_result("site-0", upload())
     ledger.end()
     with pytest.warns(RuntimeWarning, match="give a run of NVFlare another folder"):
-        asked(tmp_path, "site-0")
+        start_ledger(tmp_path, "site-0")
     with pytest.raises(BadInput, match="round 1 was recorded before"):
         NvflareLedger(recorder(tmp_path)).add_task(1, "site-0", "site-0", sent())
 
@@ -240,7 +246,7 @@ def test_unreadable_task_data_warns(tmp_path: Path) -> None:
     ledger.add_result("task", upload())
     with pytest.warns(RuntimeWarning, match="data of the kind METRICS"):
         ledger.end()
-    assert told(tmp_path).answered == (0,)
+    assert only_entry(tmp_path).answered == (0,)
 
 
 def test_site_names_end_with_the_client_number() -> None:
@@ -255,24 +261,24 @@ def test_site_names_end_with_the_client_number() -> None:
 
 
 def test_two_sites_with_one_number_exclude_only_that_client(tmp_path: Path) -> None:
-    ledger = asked(tmp_path, "north-1", "south-1", "site-0")
+    ledger = start_ledger(tmp_path, "north-1", "south-1", "site-0")
     for site in ("north-1", "south-1", "site-0"):
         ledger.add_result(site, upload())
     with pytest.warns(RuntimeWarning, match="without client 1: several sites are client 1: north"):
         ledger.end()
-    entry = told(tmp_path)
+    entry = only_entry(tmp_path)
     assert (entry.measured, entry.answered, [*entry.excluded]) == (True, (0, 1), [1])
 
 
 def test_a_site_without_client_is_noted_and_others_are_measured(tmp_path: Path) -> None:
-    ledger = asked(tmp_path, "site-1", "south")
+    ledger = start_ledger(tmp_path, "site-1", "south")
     for site in ("site-1", "south"):
         ledger.add_result(site, upload())
     with pytest.warns(
         RuntimeWarning, match="recorded in full: the name 'south' does not end with the num"
     ):
         ledger.end()
-    entry = told(tmp_path)
+    entry = only_entry(tmp_path)
     assert (entry.measured, entry.answered, entry.unnamed) == (True, (1,), 1)
 
 
@@ -294,7 +300,9 @@ def test_a_faulty_site_does_not_change_signals_of_other_sites(
     back: Upload | None, tmp_path: Path
 ) -> None:
     for folder, spoilt in (("sound", False), ("faulty", True)):
-        ledger = asked(tmp_path / folder, "site-0", "site-1", "site-2", attacks=("blackbox-loss",))
+        ledger = start_ledger(
+            tmp_path / folder, "site-0", "site-1", "site-2", attacks=("blackbox-loss",)
+        )
         ledger.add_result("site-0", upload())
         ledger.add_result(
             "site-1", upload() if not spoilt else back, fault="no DXO" if spoilt else ""
@@ -305,14 +313,14 @@ def test_a_faulty_site_does_not_change_signals_of_other_sites(
                 ledger.end()
         else:
             ledger.end()
-    entry = told(tmp_path / "faulty")
+    entry = only_entry(tmp_path / "faulty")
     assert (entry.measured, entry.answered, [*entry.excluded]) == (True, (0, 1, 2), [1])
     (sound,), (faulty,) = (measured(tmp_path / folder).values() for folder in ("sound", "faulty"))
     assert torch.equal(faulty, sound[[0, 2]])
 
 
 def test_an_unreadable_task_excludes_only_its_site(tmp_path: Path) -> None:
-    ledger = asked(tmp_path, "site-0")
+    ledger = start_ledger(tmp_path, "site-0")
     ledger.add_task(
         1, "other", "site-1", None, fault="the model sent to site-1 cannot be read: a diff"
     )
@@ -321,26 +329,30 @@ def test_an_unreadable_task_excludes_only_its_site(tmp_path: Path) -> None:
         ledger.add_result(task, upload())
     with pytest.warns(RuntimeWarning, match="without client [12]: the model"):
         ledger.end()
-    assert [*told(tmp_path).excluded] == [1, 2]
-    assert told(tmp_path).measured
+    assert [*only_entry(tmp_path).excluded] == [1, 2]
+    assert only_entry(tmp_path).measured
 
 
 @pytest.mark.parametrize("reads_metrics", [True, False])
 def test_a_much_better_reported_accuracy_fails_the_control(
     reads_metrics: bool, tmp_path: Path
 ) -> None:
-    made = recorder(tmp_path / "r", attacks=("blackbox-loss",))
-    ledger = NvflareLedger(made, reads_metrics=reads_metrics)
+    run_recorder = recorder(tmp_path / "r", attacks=("blackbox-loss",))
+    ledger = NvflareLedger(run_recorder, reads_metrics=reads_metrics)
     noise = {name: np.zeros_like(value) for name, value in sent().items()}
     for index in (1, 2):
         for client, metrics in enumerate(({"accuracy": 0.99}, {"accuracy": 0.01}, {})):
             ledger.add_task(index, f"{index} {client}", f"site-{client}", sent())
             ledger.add_result(f"{index} {client}", Upload(noise, reported=metrics))
     ledger.end()
-    found = attack_recording(tmp_path / "r", (), tmp_path / "out", figures=SMALL["figures"])
-    controls = [one for one in found.controls if one.control == "reported training metrics"]
+    audit_record = attack_recording(tmp_path / "r", (), tmp_path / "out", figures=SMALL["figures"])
+    controls = [
+        control
+        for control in audit_record.controls
+        if control.control == "reported training metrics"
+    ]
     expected = {0: False, 1: True} if reads_metrics else {}
-    assert {one.target: one.passed for one in controls} == expected
+    assert {control.target: control.passed for control in controls} == expected
 
 
 def test_named_clients_are_matched_to_sites_by_name(tmp_path: Path) -> None:
@@ -349,15 +361,15 @@ def test_named_clients_are_matched_to_sites_by_name(tmp_path: Path) -> None:
     x, y = audit.samples.features, audit.samples.labels
     names = ("charite", "site-2")
     split = fair_split({n: (x[parts[p]], y[parts[p]]) for p, n in enumerate(names)}, audited=40)
-    made = record(tmp_path, network, split.audit, attacks=("blackbox-loss",), strict=True)
-    ledger = NvflareLedger(made)
+    run_recorder = record(tmp_path, network, split.audit, attacks=("blackbox-loss",), strict=True)
+    ledger = NvflareLedger(run_recorder)
     for site in (*names, "declined"):
         ledger.add_task(1, site, site, sent())
         ledger.add_result(site, upload())
     ledger.end()
     numbers = {number_of(name): name for name in (*names, "declined")}
     assert read_recording(tmp_path).names == numbers
-    assert told(tmp_path).answered == tuple(sorted(numbers))
+    assert only_entry(tmp_path).answered == tuple(sorted(numbers))
 
 
 def test_site_names_can_be_mapped_to_client_names(tmp_path: Path) -> None:
@@ -367,7 +379,7 @@ def test_site_names_can_be_mapped_to_client_names(tmp_path: Path) -> None:
 HERE = __name__
 
 
-def whole(folder: Path) -> Recorder:
+def make_recorder(folder: Path) -> Recorder:
     return record(folder, network, data().split.audit, attacks=("avg-cosine",))
 
 
@@ -381,27 +393,35 @@ def nothing(folder: Path) -> None:
 
 
 def test_a_function_is_stored_and_resolved_by_name(tmp_path: Path) -> None:
-    assert factory_name(whole) == f"{HERE}:whole" == factory_name(f"{HERE}:whole")
-    assert create_recorder(factory_name(whole), tmp_path).recording.attacks == ("avg-cosine",)
+    assert (
+        factory_name(make_recorder)
+        == f"{HERE}:make_recorder"
+        == factory_name(f"{HERE}:make_recorder")
+    )
+    assert create_recorder(factory_name(make_recorder), tmp_path).recording.attacks == (
+        "avg-cosine",
+    )
 
 
-@pytest.mark.parametrize("makes", [lambda folder: None, "whole", "a b:c", "__main__:whole", "os:"])
+@pytest.mark.parametrize(
+    "makes", [lambda folder: None, "make_recorder", "a b:c", "__main__:make_recorder", "os:"]
+)
 def test_a_function_that_other_processes_cannot_import_raises(makes: object) -> None:
     with pytest.raises(BadInput, match="in the server's process, which cannot find"):
         factory_name(makes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "message"),
     [
-        ("no_such_module:whole", "add its file to the job with add_server_file"),
+        ("no_such_module:make_recorder", "add its file to the job with add_server_file"),
         (f"{HERE}:no_such", "add its file to the job with add_server_file"),
         (f"{HERE}:nothing", "returns None; return a fedaudit recorder"),
         (f"{HERE}:changes", "returns a recorder with uploads='updates'; omit"),
     ],
 )
-def test_functions_that_return_no_recorder_raise(name: str, says: str, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=says):
+def test_functions_that_return_no_recorder_raise(name: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=message):
         create_recorder(name, tmp_path)
 
 
