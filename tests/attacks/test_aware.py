@@ -73,7 +73,7 @@ def test_a_member_is_detected_in_the_rounds_it_is_trained_in() -> None:
     plain = Mean()(m, target=0)
 
     def gap(scores: Tensor) -> float:
-        apart = scores[member].mean() - scores[~member].mean()
-        return float(apart / scores[~member].std())
+        difference = scores[member].mean() - scores[~member].mean()
+        return float(difference / scores[~member].std())
 
     assert gap(aware) > 1.5 * gap(plain)

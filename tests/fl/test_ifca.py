@@ -305,9 +305,9 @@ def test_clients_never_train_on_their_held_out_samples() -> None:
     for round in run(algorithm, rounds=3):
         for client, data in TWO_KINDS.items():
             used = set(round.client_notes[client]["used"].tolist())
-            apart = data.ids[algorithm.held_out(data.ids, seed=5)]
-            assert 0 < len(apart) < len(data) / 2
-            assert used == set(data.ids.tolist()) - set(apart.tolist())
+            held_out_ids = data.ids[algorithm.held_out(data.ids, seed=5)]
+            assert 0 < len(held_out_ids) < len(data) / 2
+            assert used == set(data.ids.tolist()) - set(held_out_ids.tolist())
 
 
 def test_own_risks_use_the_clients_loss_threshold() -> None:

@@ -182,7 +182,7 @@ def test_perfect_clustered_auc_has_an_exact_interval() -> None:
 
 
 def obuchowski(scores: np.ndarray, truth: np.ndarray, person: np.ndarray) -> tuple[float, int]:
-    """The variance of 1997 as it is written, from all pairs; and people of the smaller side."""
+    """Return Obuchowski's variance (1997) from all pairs, and the people of the smaller side."""
     wins = (scores[truth][:, None] > scores[~truth]) + 0.5 * (
         scores[truth][:, None] == scores[~truth]
     )
@@ -198,10 +198,10 @@ def obuchowski(scores: np.ndarray, truth: np.ndarray, person: np.ndarray) -> tup
 
 
 @pytest.mark.parametrize(
-    ("people", "samples", "own", "shift"), [(40, 8, 0.5, 0.0), (60, 20, 0.2, 0.3)]
+    ("people", "samples", "person_share", "shift"), [(40, 8, 0.5, 0.0), (60, 20, 0.2, 0.3)]
 )
 def test_clustered_auc_intervals_have_their_coverage(
-    people: int, samples: int, own: float, shift: float
+    people: int, samples: int, person_share: float, shift: float
 ) -> None:
     rng = np.random.default_rng(3)
     truth = norm.cdf(shift / np.sqrt(2))
@@ -209,8 +209,8 @@ def test_clustered_auc_intervals_have_their_coverage(
     for _ in range(runs):
         person = np.repeat(np.arange(2 * people), rng.integers(1, 2 * samples, 2 * people))
         is_member = person < people
-        scores = np.sqrt(own) * rng.standard_normal(2 * people)[person]
-        scores += np.sqrt(1 - own) * rng.standard_normal(len(person)) + shift * is_member
+        scores = np.sqrt(person_share) * rng.standard_normal(2 * people)[person]
+        scores += np.sqrt(1 - person_share) * rng.standard_normal(len(person)) + shift * is_member
         interval = clustered_auc(scores, is_member, person)
         missed += not interval.low <= truth <= interval.high
     assert binomtest(missed, runs, 0.05, alternative="greater").pvalue > 0.001

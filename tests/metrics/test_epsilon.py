@@ -187,8 +187,8 @@ def test_ties_do_not_favour_members_that_come_first() -> None:
     assert one_run_epsilon(np.zeros(200), truth, guesses=200).value == 0
     assert one_run_epsilon(np.zeros(200), ~truth, guesses=20).value == 0
     two_valued = np.where(np.arange(200) < 60, 1.0, 0.0)
-    # 60 members stand out; the 40 further guesses of membership are ties and count as wrong,
-    # while all 100 guesses of non-membership meet the 40 tied members first.
+    # 60 members have the highest score. The 40 further guesses of membership are ties and count as
+    # wrong, while all 100 guesses of non-membership meet the 40 tied members first.
     expected = one_run_bound(Guesses(200, 60 + 60, 200))
     assert one_run_epsilon(two_valued, truth, guesses=200) == expected
 

@@ -30,10 +30,10 @@ def table(attacks: int, *, least: int = 1) -> st.SearchStrategy[list[list[float]
 TABLES = st.integers(1, 4).flatmap(lambda attacks: table(attacks, least=2))
 
 
-def by_definition(own: list[float], others: list[list[float]]) -> tuple[list[float], float]:
-    """Rank every unit in the pool of all by each attack, and compare the sorted ranks."""
-    pool = [own, *others]
-    ranks = [[sum(b[a] >= u[a] for b in pool) for a in range(len(own))] for u in pool]
+def by_definition(target: list[float], others: list[list[float]]) -> tuple[list[float], float]:
+    """Rank every unit in the pool by each attack, and compare the sorted ranks."""
+    pool = [target, *others]
+    ranks = [[sum(b[a] >= u[a] for b in pool) for a in range(len(target))] for u in pool]
     combined = sum(sorted(r) <= sorted(ranks[0]) for r in ranks)
     return [rank / len(pool) for rank in ranks[0]], combined / len(pool)
 

@@ -31,7 +31,7 @@ def test_limits_of_auc_if_no_nonmember_has_the_rare_score() -> None:
     interval = auc_interval(scores, truth)
     assert interval.value == pytest.approx(0.55)
     assert interval.method == "few scores differ 95%"
-    # A non-member that fires is worth at most 0.55 less: Clopper and Pearson's limit of 0 in 20.
+    # A firing non-member subtracts at most 0.55: Clopper and Pearson's limit of 0 in 20.
     at_least = 0.55 * upper_limit(0, 20, confidence=0.975)
     assert interval.value - interval.low >= at_least
     assert interval.value - interval.low == pytest.approx(at_least, rel=0.02)
@@ -77,7 +77,7 @@ def test_rare_scores_have_equal_limits_pooled_and_single() -> None:
     interval, pooled = auc_interval(scores, truth), stratified_auc(scores, truth, client)
     assert pooled.method == "few scores differ within strata 95%"
     assert pooled.low == pytest.approx(interval.low, abs=0.06)
-    # A stratum whose scores lie elsewhere has a most frequent score of its own.
+    # Each shifted stratum has another most frequent score.
     moved = stratified_auc(scores + 5 * client, truth, client)
     assert astuple(moved)[:3] == pytest.approx(astuple(pooled)[:3])
 

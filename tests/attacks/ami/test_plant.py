@@ -139,7 +139,7 @@ def test_uploads_whose_rows_change_for_other_reasons_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("net", "says"),
+    ("net", "message"),
     [
         (
             nn.Sequential(nn.Linear(FEATURES, 90), nn.ReLU(), nn.Linear(90, 4)),
@@ -158,8 +158,8 @@ def test_uploads_whose_rows_change_for_other_reasons_are_refused() -> None:
         (nn.Sequential(nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(20, 4)), "Conv1d"),
     ],
 )
-def test_models_without_two_dense_layers_are_refused(net: nn.Module, says: str) -> None:
-    with pytest.raises(Unsupported, match=says):
+def test_models_without_two_dense_layers_are_refused(net: nn.Module, message: str) -> None:
+    with pytest.raises(Unsupported, match=message):
         plant(Model.of(Architecture("other", lambda: net), net), neurons())
 
 
