@@ -517,6 +517,17 @@ def test_lines_of_the_log_have_neither_counts_nor_positions(tmp_path: Path) -> N
     assert lines[-1] == "round 3: withheld: its measurements are not finite numbers"
 
 
+def test_a_guard_warns_of_a_limit_that_allows_strong_leaks(tmp_path: Path) -> None:
+    lines: list[str] = []
+    with guard(tmp_path / "lax", limit=0.99, log=lines.append) as opened:
+        assert opened.check(1, sent=initial(), upload=memorising()) is not None
+    (warning,) = [line for line in lines if line.startswith("warning: ")]
+    assert "may send uploads with an AUC of up to 0.99" in warning
+    lines.clear()
+    guard(tmp_path / "strict", limit=0.65, log=lines.append).close()
+    assert not [line for line in lines if "warning" in line]
+
+
 def test_members_of_several_clients_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="members of 3 clients; pass only"):
         Guard(tmp_path, federation.network, federation.data().split.audit, limit=0.6)

@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import norm
 
 from fedaudit.attacks import ATTACKS as CATALOGUE
 from fedaudit.core.errors import BadInput
 from fedaudit.guard.policy import ATTACKS, GuardPolicy
 from fedaudit.metrics import auc_interval
 from fedaudit.plan.values import settings_from
+from fedaudit.report.evidence import size_reached
+from fedaudit.results.guessing import STRONG_LEAK
 
 
 def policy(**settings: Any) -> GuardPolicy:
@@ -161,6 +164,40 @@ def test_a_policy_refuses_exactly_the_audits_whose_ideal_scores_it_would_withhol
     else:
         with pytest.raises(BadInput):
             strict.raise_if_audit_too_small(members, held_out)
+
+
+@pytest.mark.parametrize(
+    ("settings", "largest"),
+    [
+        ({"limit": 0.7}, ""),
+        ({"limit": 0.71}, "0.71"),
+        ({"limit": 0.99}, "0.99"),
+        ({"limit": 0.7, "decide_by": "estimate"}, ""),
+        ({"limit": 0.75, "decide_by": "estimate"}, "0.75"),
+        ({"limit": 0.6, "decide_by": "lower"}, "0.745"),
+        ({"limit": 0.55, "decide_by": "lower", "attacks": ["loss-series"]}, ""),
+    ],
+)
+def test_a_policy_warns_if_it_may_send_a_strong_leak(
+    settings: dict[str, Any], largest: str
+) -> None:
+    warning = policy(**settings).warning(50, 50)
+    assert warning.startswith(
+        f"the policy may send uploads with an AUC of up to {largest}" * bool(largest)
+    )
+    assert bool(warning) is bool(largest)
+    assert size_reached(STRONG_LEAK, "auc") == "strong"
+
+
+@pytest.mark.parametrize("decide_by", ["upper", "estimate", "lower"])
+def test_the_smallest_withheld_auc_separates_sent_from_withheld(decide_by: str) -> None:
+    tested, n = policy(decide_by=decide_by), 200
+    smallest = tested.smallest_withheld_auc(n, n)
+    quantiles = norm.ppf((np.arange(n) + 0.5) / n)
+    for auc, exceeds in ((smallest - 0.01, False), (smallest + 0.01, True)):
+        scores = np.concatenate([quantiles + 2**0.5 * norm.ppf(auc), quantiles])
+        interval = auc_interval(scores, np.arange(2 * n) < n, confidence=tested.level)
+        assert tested.exceeds(interval.value, interval.low, interval.high) is exceeds
 
 
 def test_an_upper_limit_rarely_sends_a_leak_at_the_limit() -> None:

@@ -156,6 +156,8 @@ class Guard:
             self._recorder.close()
             raise
         log(LIMITS)
+        if warning := self.policy.warning(members, len(samples) - members):
+            log(f"warning: {warning}")
 
     def __enter__(self) -> "Guard":
         return self

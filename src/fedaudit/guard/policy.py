@@ -5,6 +5,7 @@ from typing import Annotated
 
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from scipy.special import ndtri
 
 from fedaudit.attacks import catalogue_spellings, resolve_attack
 from fedaudit.attacks.base import Attack
@@ -13,6 +14,7 @@ from fedaudit.core.values import Sees
 from fedaudit.live.decisions import value_to_compare
 from fedaudit.metrics import auc_interval
 from fedaudit.results.fields import SMALLEST_GROUP
+from fedaudit.results.guessing import STRONG_LEAK
 from fedaudit.results.runs import DecideBy
 
 ATTACKS = ("blackbox-loss", "loss-series", "avg-cosine", "avg-projres", "fta-l")
@@ -20,6 +22,11 @@ ATTACKS = ("blackbox-loss", "loss-series", "avg-cosine", "avg-projres", "fta-l")
 
 _MAX_SEARCHED = 10**5
 """Largest number of members, and of held-out samples, that an error advises."""
+
+_MAX_SHIFT = 8.0
+"""Distance of two normal distributions of standard deviation 1 that do not overlap."""
+_SHIFT_PRECISION = 1e-3
+"""Precision of such a distance. The error of the AUC is less than a third of it."""
 
 
 def _refuse_repeated(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -36,7 +43,8 @@ class GuardPolicy(BaseModel):
             the AUC, because an adversary can reverse the scores. A limit of 1 is refused because it
             allows every upload. With ``decide_by = "lower"``, a limit is also too high if even an
             attack that finds every member would not exceed it. With "upper", a limit is too low
-            if an attack at chance level would exceed it.
+            if an attack at chance level would exceed it. A guard warns if it may send an upload
+            with an AUC above 0.7, from which reports call a leak strong.
         decide_by: Value that is compared with the limit. With "upper", an upload is sent only if
             the upper confidence limit of every attack is at most the limit, so a small audit sends
             nothing. "estimate" compares the AUC, so an upload whose true AUC equals the limit is
@@ -160,6 +168,48 @@ class GuardPolicy(BaseModel):
                 "be withheld; audit more samples, lower the limit, or decide by 'estimate'"
             )
 
+    def smallest_withheld_auc(self, members: int, held_out: int) -> float:
+        """Compute the AUC from which an attack exceeds the limit.
+
+        The scores are evenly spaced quantiles of two normal distributions.
+
+        Args:
+            members: Number of members.
+            held_out: Number of held-out samples.
+        """
+        if self.decide_by == "estimate":
+            return self.limit
+        member_scores, scores = map(ndtri, _chance_level_scores(members, held_out))
+        low, high = 0.0, _MAX_SHIFT
+        while high - low > _SHIFT_PRECISION:
+            middle = (low + high) / 2
+            if self._exceeds(member_scores + middle, scores):
+                high = middle
+            else:
+                low = middle
+        return auc_interval(*_labelled(member_scores + high, scores)).value
+
+    def warning(self, members: int, held_out: int) -> str:
+        """Return a warning if uploads with a strong leak are sent; else "".
+
+        With "upper" and "estimate", these are uploads with an AUC up to the limit. With "lower",
+        the AUC is larger than the limit, and depends on the audit.
+
+        Args:
+            members: Number of members.
+            held_out: Number of held-out samples.
+        """
+        largest, advice = self.limit, "lower the limit"
+        if self.decide_by == "lower":
+            largest = self.smallest_withheld_auc(members, held_out)
+            advice = "lower the limit, audit more samples, or decide by 'upper'"
+        if largest <= STRONG_LEAK:
+            return ""
+        return (
+            f"the policy may send uploads with an AUC of up to {largest:.3g}, and reports call a "
+            f"leak strong from {STRONG_LEAK}; {advice}, unless you accept strong leaks"
+        )
+
     def _smallest_sufficient_audit(self) -> int | None:
         """Return the smallest number of members, and of held-out samples, that is sufficient.
 
@@ -181,10 +231,14 @@ class GuardPolicy(BaseModel):
 
     def _exceeds(self, members: np.ndarray, held_out: np.ndarray) -> bool:
         """Return whether an attack with these scores exceeds the limit."""
-        is_member = np.arange(len(members) + len(held_out)) < len(members)
-        scores = np.concatenate([members, held_out])
-        interval = auc_interval(scores, is_member, confidence=self.level)
+        interval = auc_interval(*_labelled(members, held_out), confidence=self.level)
         return self.exceeds(interval.value, interval.low, interval.high)
+
+
+def _labelled(members: np.ndarray, held_out: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return all scores, and whether each is of a member."""
+    scores = np.concatenate([members, held_out])
+    return scores, np.arange(len(scores)) < len(members)
 
 
 def _chance_level_scores(members: int, held_out: int) -> tuple[np.ndarray, np.ndarray]:

@@ -9,7 +9,7 @@ from fedaudit.report.grid import Tone, shortened
 from fedaudit.report.wording import client_name, contrast_order, defense_name
 from fedaudit.results.comparison import AttackEntry, Front
 from fedaudit.results.estimate import Estimate
-from fedaudit.results.guessing import above_chance, exceeds_by_test_only
+from fedaudit.results.guessing import STRONG_LEAK, above_chance, exceeds_by_test_only
 from fedaudit.results.record import ControlResult, Curve, Record
 
 Size = Literal["trace", "weak", "clear", "strong"]
@@ -70,7 +70,7 @@ SIZES = (
     Threshold("trace", 0.5, 0.01, 0.001, 0.0),
     Threshold("weak", 0.55, 0.02, 0.005, 0.05),
     Threshold("clear", 0.6, 0.05, 0.02, 0.15),
-    Threshold("strong", 0.7, 0.1, 0.05, 0.3),
+    Threshold("strong", STRONG_LEAK, 0.1, 0.05, 0.3),
 )
 """Sizes of a leak, smallest first. Any value above guessing is a "trace". AUCs of 0.55, 0.6 and 0.7
 correspond to a membership advantage of about 7, 14 and 29 % at the best threshold. The values of

@@ -10,6 +10,8 @@ from fedaudit.results.record import ControlResult, Record
 
 HIDES_LEAKS = ("planted leak", "reported training metrics")
 """Controls whose failure means that figures may be too low, but not that they may be too high."""
+STRONG_LEAK = 0.7
+"""AUC from which a leak is called strong, by a report and by the warning of a guard."""
 NOT_RELIED_ON = "not relied on: a control failed"
 _TOPICS = ("membership", "source")
 _MAX_CLIENTS = 5
