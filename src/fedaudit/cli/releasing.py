@@ -2,6 +2,7 @@
 
 import sys
 import textwrap
+from datetime import date
 from pathlib import Path
 from typing import Annotated
 
@@ -175,6 +176,7 @@ def verify(
     signer: Path | None = None,
     policy: Path | None = None,
     model: Path | None = None,
+    not_before: date | None = None,
     recording: Path | None = None,
     data_dir: DataDir = None,
     other_version: Annotated[bool, Parameter(negative=())] = False,
@@ -198,6 +200,9 @@ def verify(
         Your policy: the policy in the pack must have the same settings.
     model
         File of the released model (torch, safetensors or NumPy): it must be a model of the record.
+    not_before
+        First day on which the audit may have started, such as 2027-06-30. An older pack could be
+        the evidence of an earlier model.
     recording
         Folder of the study's run, or of a live recording, from which all figures, controls and
         settings of the record are recomputed.
@@ -208,7 +213,9 @@ def verify(
     from fedaudit.pack.verifying import verify as verify_pack
 
     with explain_wrong_kind(folder, PACK):
-        result = verify_pack(folder, digest=digest, signer=signer, policy=policy)
+        result = verify_pack(
+            folder, digest=digest, signer=signer, policy=policy, not_before=not_before
+        )
     if model is not None and result.record is not None:
         from fedaudit.pack.models import compare_model
 
@@ -237,6 +244,7 @@ def verify(
         ("its author is the one you expect", "--digest or --signer", bool(digest or signer)),
         ("its policy is yours", "--policy", policy is not None),
         ("it is about your model", "--model", model is not None),
+        ("it is recent enough", "--not-before", not_before is not None),
         ("its record's figures are those of the run", "--recording", recording is not None),
     ):
         if is_checked:

@@ -19,6 +19,7 @@ from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.policy import Policy
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.recording import read_recording
+from fedaudit.pack.consistency import other_version
 from fedaudit.pack.suppressing import suppressed, total_suppressed
 from fedaudit.pack.verifying import (
     FROM_THE_RUN,
@@ -72,7 +73,7 @@ def compare_with_run(
         problems += contradicting_signals(recording, data_dir, trust=trust)
     alone = set(not_shown_by_pack(record))
     open_questions = [*choices.unchecked, *not_shown_by_run(record, recording)]
-    if version := _other_version(record):
+    if version := other_version(record):
         open_questions.append(
             f"notes and the list of what was not tested: fedaudit {shortened(version, 40)} wrote "
             f"them, and {__version__} may word them differently"
@@ -124,7 +125,7 @@ def differences(
     """
     packable, hidden = suppressed(recomputed, smallest_group)
     yield from _other_settings(record, packable)
-    compare = _without_sentences if _other_version(record) else _unchanged
+    compare = _without_sentences if other_version(record) else _unchanged
     for field in Record.model_fields:
         packed, expected = (compare(getattr(each, field)) for each in (record, packable))
         if field not in _BY_ITSELF and packed != expected:
@@ -143,12 +144,6 @@ def differences(
                 f"the manifest says that {counts.get(name, 0)} of {name} were suppressed, and the "
                 f"run gives {count}"
             )
-
-
-def _other_version(record: Record) -> str:
-    """Return the version of fedaudit that made a record, or "" if it is the present one."""
-    version = record.environment.versions.get("fedaudit", "unknown")
-    return "" if version == __version__ else version
 
 
 def _unchanged(value: object) -> object:

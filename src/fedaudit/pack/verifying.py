@@ -9,6 +9,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -33,6 +34,7 @@ from fedaudit.core.importing import installed_entry_points, is_custom
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.policy import Policy, read_policy
 from fedaudit.gate.verdict import Verdict
+from fedaudit.pack.consistency import check_attacks, describe_age, unequal_sizes
 from fedaudit.pack.manifest import (
     SIGNATURE_BYTES,
     SIGNATURE_FILE,
@@ -245,7 +247,12 @@ class Verified(NamedTuple):
 
 
 def verify(
-    folder: Path, *, digest: str = "", signer: Path | None = None, policy: Path | None = None
+    folder: Path,
+    *,
+    digest: str = "",
+    signer: Path | None = None,
+    policy: Path | None = None,
+    not_before: date | None = None,
 ) -> Verified:
     """Check an untrusted pack.
 
@@ -257,6 +264,7 @@ def verify(
             replacement of the whole pack would not be noticed.
         signer: Ed25519 public key (PEM) of the expected signer.
         policy: The receiver's policy, which must have the same settings as the packed policy.
+        not_before: First day on which the audit may have started, by the statement of its record.
 
     Raises:
         BadInput: The folder does not exist or is not a pack, or digest, key or policy is invalid.
@@ -303,6 +311,12 @@ def verify(
     ]
     if record is not None and packed_policy is not None:
         parts.append(suspicious_names(record, packed_policy))
+        attacks = check_attacks(record)
+        parts.append(Findings(attacks.problems, attacks.checked))
+        if not_before is not None:
+            age = describe_age(record, not_before)
+            recent = f"the record states that its run started on {not_before} or later"
+            parts.append(Findings([age] if age else [], [] if age else [recent]))
         parts.append(Findings(unchecked=[*not_shown_by_pack(record), *coverage_notes(record)]))
         if own_policy is not None and policy is not None:
             parts.append(compare_policy(record, packed_policy, own_policy, policy))
@@ -331,6 +345,10 @@ def not_shown_by_pack(record: Record) -> Iterator[str]:
         yield f"{environment}, and the record's name and run time: a pack cannot prove them"
         return
     yield f"whether {FROM_THE_RUN}; {_PASS_RECORDING}"
+    if unexplained := check_attacks(record).unexplained:
+        yield f"whether these attacks could not run: {listed(unexplained)}; {_PASS_RECORDING}"
+    for text in unequal_sizes(record)[:MOST_NAMED]:
+        yield f"{text}; {_PASS_RECORDING}"
     yield (
         "whether attacks, targets, seeds or settings of figures of the run were omitted or "
         f"changed; {_PASS_RECORDING}"
