@@ -57,7 +57,7 @@ def judged(
             scores(rng, level, shared, forgotten) for level in (BEFORE, 0.5 + truth, 0.5)
         )
         against = retrained if reference == "retrained" else None
-        result = unlearned(before, after, against, is_forgotten=forgotten, margin=MARGIN)
+        result = unlearned(before, after, against, is_deleted=forgotten, margin=MARGIN)
         if seeds == 1:
             return result.verdict
         excess = asdict(result.excess)

@@ -37,7 +37,7 @@ def fitted(*parts: Pair, start: nn.Module | None = None) -> nn.Module:
 def test_the_unchanged_model_is_not_forgotten() -> None:
     before, retrained = fitted(FORGOTTEN, KEPT), fitted(KEPT)
     result = fedaudit.unlearning(
-        before, before, retrained, forgotten=FORGOTTEN, unseen=UNSEEN, test=TEST
+        before, before, retrained, deleted=FORGOTTEN, held_out=UNSEEN, test=TEST
     )
     assert result.figures.before.value > 0.95
     assert result.figures.verdict == "not forgotten"
@@ -51,7 +51,7 @@ def test_the_unchanged_model_is_not_forgotten() -> None:
 def test_a_retrained_model_is_forgotten_but_both_models_reveal_deletion() -> None:
     before, retrained = fitted(FORGOTTEN, KEPT), fitted(KEPT)
     result = fedaudit.unlearning(
-        before, retrained, retrained, forgotten=FORGOTTEN, unseen=UNSEEN, margin=0.2
+        before, retrained, retrained, deleted=FORGOTTEN, held_out=UNSEEN, margin=0.2
     )
     assert result.figures.excess.value == 0
     # Equal scores have no variance of their own: limits are those of both apart, which are wide.
@@ -77,20 +77,20 @@ def test_a_destroyed_model_is_not_called_forgotten(with_test: bool) -> None:
     result = fedaudit.unlearning(
         before,
         wrecked,
-        forgotten=forgotten,
-        unseen=unseen,
+        deleted=forgotten,
+        held_out=unseen,
         test=test if with_test else None,
         margin=0.3,
     )
     assert result.figures.verdict == "model destroyed"
     assert "no longer predicts better than guessing" in str(result)
-    sound = fedaudit.unlearning(before, fitted(trained_samples), forgotten=forgotten, unseen=unseen)
+    sound = fedaudit.unlearning(before, fitted(trained_samples), deleted=forgotten, held_out=unseen)
     assert sound.figures.verdict != "model destroyed"
 
 
 def test_utility_is_the_test_accuracy() -> None:
     before = fitted(FORGOTTEN, KEPT)
-    result = fedaudit.unlearning(before, before, forgotten=FORGOTTEN, unseen=UNSEEN, test=TEST)
+    result = fedaudit.unlearning(before, before, deleted=FORGOTTEN, held_out=UNSEEN, test=TEST)
     right = (before(TEST[0]).argmax(1) == TEST[1]).double().mean()
     assert result.utility["after"] == pytest.approx(float(right))
 
@@ -98,13 +98,13 @@ def test_utility_is_the_test_accuracy() -> None:
 def test_unlearning_does_not_modify_models() -> None:
     before = fitted(FORGOTTEN, KEPT)
     values = copy.deepcopy(before.state_dict())
-    fedaudit.unlearning(before, before, forgotten=FORGOTTEN, unseen=UNSEEN)
+    fedaudit.unlearning(before, before, deleted=FORGOTTEN, held_out=UNSEEN)
     assert all(torch.equal(value, values[name]) for name, value in before.state_dict().items())
 
 
 def test_invalid_models_and_margins_raise() -> None:
     before = fitted(FORGOTTEN, KEPT)
     with pytest.raises(BadInput, match="margin"):
-        fedaudit.unlearning(before, before, forgotten=FORGOTTEN, unseen=UNSEEN, margin=0.0)
+        fedaudit.unlearning(before, before, deleted=FORGOTTEN, held_out=UNSEEN, margin=0.0)
     with pytest.raises(BadInput, match="class indices"):
-        fedaudit.unlearning(before, before, forgotten=FORGOTTEN, unseen=(TEST[0], TEST[1] - 1))
+        fedaudit.unlearning(before, before, deleted=FORGOTTEN, held_out=(TEST[0], TEST[1] - 1))

@@ -68,7 +68,7 @@ ENTRIES: dict[str, Callable[[Any], object]] = {
     "balanced_accuracy": lambda truth: balanced_accuracy(SCORES, truth, threshold=0.5),
     "most_exposed": lambda truth: most_exposed(SCORES, truth),
     "above_nonmembers": lambda truth: above_nonmembers(SCORES, truth),
-    "unlearned": lambda truth: unlearned(SCORES, SCORES, is_forgotten=truth),
+    "unlearned": lambda truth: unlearned(SCORES, SCORES, is_deleted=truth),
     "permuted_membership": lambda truth: permuted_membership(
         SCORES, truth, permutations=20, rng=np.random.default_rng(0)
     ),

@@ -417,7 +417,7 @@ def _auc_estimates(
 ) -> list[Estimate]:
     """Return the AUCs of one attack on the three models, and their differences."""
     before, after, retrained = scores
-    result = unlearned(before, after, retrained, is_forgotten=is_forgotten)
+    result = unlearned(before, after, retrained, is_deleted=is_forgotten)
     assert result.retrained is not None
     estimate = partial(
         Estimate,

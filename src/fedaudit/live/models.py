@@ -188,7 +188,7 @@ class UnlearnedModel(NamedTuple):
     """AUCs, verdict and utility of a model after unlearning.
 
     Attributes:
-        figures: The verdict, and AUCs that compare forgotten with held-out samples. Scores are
+        figures: The verdict, and AUCs that compare deleted with held-out samples. Scores are
             negative losses.
         utility: Mean of the task's measure, such as accuracy, over test samples, by "before",
             "after" and "retrained"; empty without test samples.
@@ -212,24 +212,24 @@ def unlearning(
     after: nn.Module,
     retrained: nn.Module | None = None,
     *,
-    forgotten: Labelled,
-    unseen: Labelled,
+    deleted: Labelled,
+    held_out: Labelled,
     test: Labelled | None = None,
     task: Task = CLASSIFICATION,
     margin: float = 0.05,
 ) -> UnlearnedModel:
     """Judge by losses whether a model has forgotten samples.
 
-    Forgotten and held-out samples must have the same distribution: draw both before training
+    Deleted and held-out samples must have the same distribution: draw both before training
     (:func:`fedaudit.fair_split`). If they have not, pass a model that was retrained without the
-    forgotten samples, with which the model is then compared.
+    deleted samples, with which the model is then compared.
 
     Args:
-        before: The model before unlearning, trained on the forgotten samples.
+        before: The model before unlearning, trained on the deleted samples.
         after: The model after unlearning.
-        retrained: A model that was trained from scratch without the forgotten samples.
-        forgotten: Features and targets of the samples that were to be forgotten.
-        unseen: Features and targets of held-out samples, on which no client ever trained.
+        retrained: A model that was trained from scratch without the deleted samples.
+        deleted: Features and targets of the samples that the model should have forgotten.
+        held_out: Features and targets of held-out samples, on which no client ever trained.
         test: Further samples for the utility; by default the held-out samples. A classifier whose
             accuracy on them falls to chance level is destroyed, which does not count as forgetting.
         task: The task of the models; see :mod:`fedaudit.tasks`.
@@ -245,14 +245,14 @@ def unlearning(
         >>> import torch
         >>> generator = torch.Generator().manual_seed(1)
         >>> features, labels = torch.randn(200, 2, generator=generator), torch.arange(200) % 2
-        >>> forgotten, unseen = (features[:100], labels[:100]), (features[100:], labels[100:])
+        >>> deleted, held_out = (features[:100], labels[:100]), (features[100:], labels[100:])
         >>> model = nn.Linear(2, 2)
-        >>> result = fa.unlearning(model, model, forgotten=forgotten, unseen=unseen)
+        >>> result = fa.unlearning(model, model, deleted=deleted, held_out=held_out)
 
     Source: See :func:`fedaudit.metrics.unlearned`.
     """
     require_margin(margin)
-    samples = audit_samples({0: forgotten}, unseen)
+    samples = audit_samples({0: deleted}, held_out)
     test_samples = None if test is None else labelled_samples(test, "test")
     models = {"before": before, "after": after}
     if retrained is not None:
@@ -279,7 +279,7 @@ def unlearning(
         scores["before"],
         scores["after"],
         scores.get("retrained"),
-        is_forgotten=samples.owner != NO_CLIENT,
+        is_deleted=samples.owner != NO_CLIENT,
         margin=margin,
     )
     if figures.verdict in (FORGOTTEN, NO_LEAK_BEFORE, INCONCLUSIVE) and _is_destroyed(accuracy):

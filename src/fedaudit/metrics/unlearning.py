@@ -1,6 +1,6 @@
-"""Verdicts on unlearning, from AUCs of forgotten samples against held-out samples.
+"""Verdicts on unlearning, from AUCs of deleted samples against held-out samples.
 
-Held-out samples are called unseen, as in results: no model was trained on them.
+Deleted samples are those that the model should have forgotten.
 """
 
 from typing import NamedTuple
@@ -24,12 +24,12 @@ EQUIVALENCE_CONFIDENCE = 0.9
 
 
 class Unlearned(NamedTuple):
-    """AUCs of one score on forgotten against unseen samples, with a verdict.
+    """AUCs of one score on deleted against held-out samples, with a verdict.
 
     Attributes:
         before: AUC with the model before unlearning.
         after: AUC with the model after unlearning.
-        retrained: AUC with a model that was retrained without the forgotten samples; None if there
+        retrained: AUC with a model that was retrained without the deleted samples; None if there
             is no such model.
         excess: ``after`` minus ``retrained``, with its equivalence interval. Without a retrained
             model, it is ``after`` minus 0.5. The p-value is two-sided. It is 1 if the two AUCs
@@ -43,8 +43,8 @@ class Unlearned(NamedTuple):
 
     Examples:
         >>> import fedaudit as fa
-        >>> before, after, forgotten = [3, 2, 1, 0], [1, 0, 1, 0], [True, True, False, False]
-        >>> fa.metrics.unlearned(before, after, is_forgotten=forgotten).before.value
+        >>> before, after, deleted = [3, 2, 1, 0], [1, 0, 1, 0], [True, True, False, False]
+        >>> fa.metrics.unlearned(before, after, is_deleted=deleted).before.value
         1.0
     """
 
@@ -63,7 +63,7 @@ class Unlearned(NamedTuple):
             "after": self.after,
             "retrained": self.retrained,
             f"after minus {'0.5' if self.retrained is None else 'retrained'}": self.excess,
-            "before and after together": self.both,
+            "adversary with both models": self.both,
         }
         lines = [
             f"{name:<26} {row.value:6.3f}  [{row.low:.3f}, {row.high:.3f}]  {row.method}"
@@ -71,7 +71,7 @@ class Unlearned(NamedTuple):
             if row is not None
         ]
         verdict = describe_verdict(self.verdict, self.margin)
-        return "\n".join(["AUC of forgotten against unseen samples", *lines, verdict])
+        return "\n".join(["AUC of deleted against held-out samples", *lines, verdict])
 
 
 def unlearned(
@@ -79,46 +79,46 @@ def unlearned(
     after: npt.ArrayLike,
     retrained: npt.ArrayLike | None = None,
     *,
-    is_forgotten: npt.ArrayLike,
+    is_deleted: npt.ArrayLike,
     margin: float = 0.05,
 ) -> Unlearned:
-    """Compute AUCs of one score on forgotten samples before and after unlearning, with a verdict.
+    """Compute AUCs of one score on deleted samples before and after unlearning, with a verdict.
 
-    Forgotten and unseen samples must be identically distributed, for example if a fair coin decided
-    which samples were trained on. The reference is a model that never saw the forgotten samples.
+    Deleted and held-out samples must be identically distributed, for example if a fair coin decided
+    which samples were trained on. The reference is a model that never saw the deleted samples.
     The excess is the AUC after unlearning minus the AUC of the reference. The verdicts are:
 
     - "forgotten" if the equivalence interval of the excess is within the margin. If the true excess
       is the margin or larger, this verdict has a probability of at most 5 %.
     - "not forgotten" if the excess is above 0 (one-sided, 5 %) and may exceed the margin.
-    - "overdone" if the interval is below minus the margin: the model fits forgotten samples worse
-      than unseen samples.
+    - "overdone" if the interval is below minus the margin: the model fits deleted samples worse
+      than held-out samples.
     - "not detected before" if the interval is within the margin, but the score did not distinguish
-      forgotten from unseen samples before unlearning either.
+      deleted from held-out samples before unlearning either.
     - "inconclusive" in all other cases.
 
     Args:
-        before: Scores of forgotten and unseen samples from the model before unlearning, larger for
+        before: Scores of deleted and held-out samples from the model before unlearning, larger for
             likelier members, such as minus the loss.
         after: The same score from the model after unlearning, for the same samples in the same
             order.
-        retrained: The same score from a model that was retrained without the forgotten samples.
-            Without it the reference is 0.5, which is only valid if forgotten and unseen samples are
+        retrained: The same score from a model that was retrained without the deleted samples.
+            Without it the reference is 0.5, which is only valid if deleted and held-out samples are
             identically distributed.
-        is_forgotten: Whether each sample is a forgotten sample.
+        is_deleted: Whether each sample is a deleted sample.
         margin: Largest difference between AUCs that counts as 0, in (0, 0.5). Choose it before
             looking at scores.
 
     Raises:
-        BadInput: Lengths differ, a score is not finite, there are no forgotten or no unseen
+        BadInput: Lengths differ, a score is not finite, there are no deleted or no held-out
             samples, or the margin is out of range.
 
     Examples:
         >>> import fedaudit as fa
         >>> before = [*range(100)]
         >>> after = [0, 1] * 50
-        >>> forgotten = [False] * 50 + [True] * 50
-        >>> fa.metrics.unlearned(before, after, is_forgotten=forgotten, margin=0.2).verdict
+        >>> deleted = [False] * 50 + [True] * 50
+        >>> fa.metrics.unlearned(before, after, is_deleted=deleted, margin=0.2).verdict
         'forgotten'
 
     Source: Schuirmann 1987 (two one-sided tests); Chen et al. 2021, When Machine Unlearning
@@ -129,7 +129,7 @@ def unlearned(
     """
     require_margin(margin)
     scores_before, scores_after = as_scores(before), as_scores(after)
-    truth = as_membership(is_forgotten, len(scores_before))
+    truth = as_membership(is_deleted, len(scores_before))
     before_auc = auc_interval(scores_before, truth)
     if retrained is None:
         retrained_auc = None
@@ -173,7 +173,7 @@ def unlearning_verdict(
         low: Lower limit of the equivalence interval of the excess.
         high: Upper limit of the same interval.
         margin: Largest excess, above or below 0, that counts as 0.
-        leaked_before: Whether the score distinguished forgotten from unseen samples before
+        leaked_before: Whether the score distinguished deleted from held-out samples before
             unlearning.
         above: Whether the excess is significantly above 0 after a correction for several scores.
             By default the lower limit decides.
