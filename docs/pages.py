@@ -44,8 +44,8 @@ ATTACK_COLUMNS = (
     "An attack measures one or more signals. Its rule combines their values over clients and over "
     "rounds into a score. The column *needs* lists what the adversary must see, and *runs in view* "
     "the [views](threat-models.md) that show it. A study without a table of attacks runs the "
-    "attacks of a [set](settings.md#attacks). Attacks with *none: name it* belong to no set: name "
-    "them in the study."
+    "attacks of a [set](settings.md#attacks). Attacks with *none: name it* belong to no set. To "
+    "run them, name them in the study."
 )
 LIMITS = {
     annotated_types.Ge: (">=", "ge"),
@@ -165,15 +165,20 @@ def _catalogue(kind: str) -> str:
         for entry in entries
     ]
     if kind != "attacks" and any(entry.doc.source for entry in entries):
-        head.append("source")
+        head.append("paper")
         rows = [[*row, entry.doc.source] for row, entry in zip(rows, entries, strict=True)]
     blocks = [f"## {kind.capitalize()}", _grid(head, rows)]
     if kind == "attacks":
         blocks.insert(1, ATTACK_COLUMNS)
         rules = {part.name: part for e in entries for part in e.parts if part.kind == "rule"}
-        blocks += [_details(rule, title=f"Rule: {rule.name}") for rule in rules.values()]
+        blocks += [f"### Rule: {rule.name}\n\n{_details(rule)}" for rule in rules.values()]
     else:
-        blocks += [_details(entry, title=entry.name) for entry in entries if _has_more(entry)]
+        names_by_details: dict[str, list[str]] = {}
+        for entry in filter(_has_more, entries):
+            names_by_details.setdefault(_details(entry), []).append(entry.name)
+        blocks += [
+            f"### {', '.join(names)}\n\n{text}" for text, names in names_by_details.items() if text
+        ]
     return "\n\n".join(blocks)
 
 
@@ -182,11 +187,11 @@ def _has_more(entry: CatalogueEntry) -> bool:
     return bool(entry.settings or doc.attributes or doc.rest or doc.differs)
 
 
-def _details(entry: CatalogueEntry, *, title: str) -> str:
+def _details(entry: CatalogueEntry) -> str:
     doc = entry.doc
     # A section with nothing but settings does not repeat the description in the table above it.
     has_text = entry.kind == "rule" or bool(doc.rest or doc.differs)
-    blocks = [f"### {title}", *([doc.first] if has_text else []), *doc.rest]
+    blocks = [*([doc.first] if has_text else []), *doc.rest]
     settings = entry.settings or [Option(name, "", text) for name, text in doc.attributes.items()]
     if settings and entry.kind in ("rule", "signal"):
         # Each attack that uses them lists their defaults.
@@ -195,9 +200,9 @@ def _details(entry: CatalogueEntry, *, title: str) -> str:
         rows = [[_code(s.name), _code(s.default), s.meaning] for s in entry.settings]
         argument = "argument in Python" if entry.kind == "draw" else "setting"
         blocks.append(_grid([argument, "default", "meaning"], rows))
-    # The table of every other kind has a column of sources.
-    blocks += [f"*Source:* {doc.source}"] if doc.source and entry.kind == "rule" else []
-    blocks += [f"*Differs:* {doc.differs}"] if doc.differs else []
+    # The table of every other kind has a column of papers.
+    blocks += [f"*Paper:* {doc.source}"] if doc.source and entry.kind == "rule" else []
+    blocks += [f"*Differs from the paper:* {doc.differs}"] if doc.differs else []
     return "\n\n".join(blocks)
 
 

@@ -85,8 +85,8 @@ def test_an_attack_is_explained_as_its_row_of_the_table() -> None:
         "runs in view: uploads\n",
         "in set:       2026-1, 2026-2, 2026-3\n",
         "outlier_sigmas = 3.0: ",
-        "Source: FedMIA, Eqs. (7)-(12), cosine",
-        "Differs: The score is minus the mean upper tail",
+        "Paper: FedMIA, Eqs. (7)-(12), cosine",
+        "Differs from the paper: The score is minus the mean upper tail",
     ):
         assert said in text
 

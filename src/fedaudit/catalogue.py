@@ -197,9 +197,12 @@ def _signals() -> list[CatalogueEntry]:
 
 
 def _signal(signal: Signal) -> CatalogueEntry:
-    return CatalogueEntry(
-        "signal", signal.name, doc_of(type(signal)), {"needs": _describe_needs(signal.needs)}
-    )
+    doc = doc_of(type(signal))
+    if getattr(signal, "snapshot", "") == "global":
+        # The docstring describes the default, which measures the clients' models.
+        first = doc.first.replace("client's model after training", "global model after the round")
+        doc = replace(doc, first=first)
+    return CatalogueEntry("signal", signal.name, doc, {"needs": _describe_needs(signal.needs)})
 
 
 def _views() -> list[CatalogueEntry]:
@@ -419,6 +422,6 @@ def _format_option(setting: Option) -> str:
 
 
 def _source_lines(doc: _Doc) -> list[str]:
-    lines = {"Source": doc.source, "Differs": doc.differs}
+    lines = {"Paper": doc.source, "Differs from the paper": doc.differs}
     paragraphs = [_fill(f"{label}: {text}") for label, text in lines.items() if text]
     return ["\n".join(paragraphs)] if paragraphs else []

@@ -129,11 +129,12 @@ class RelativeLikelihood(ReferenceCalibrated):
     Attributes:
         rounds: "last" for the last measured round, "mean" for the mean of the logarithms over
             rounds.
-        offline: Slope a, from 0 to 1, for samples that no reference model was trained on. The mean
-            over models with and without the sample is then approximated by
-            ((1 + a) * mean over models without it + 1 - a) / 2. With -1, the slope is the multiple
-            of 0.1 with the largest AUC in attacks on each reference model, for which all others are
-            the reference models. With a single reference model, it is 0.3.
+        offline: Slope a, from 0 to 1, for samples that no reference model was trained on. It
+            approximates the mean over models with and without the sample by
+            ((1 + a) * mean over models without it + 1 - a) / 2. With -1, the slope is chosen from
+            0, 0.1, ..., 1: the first four reference models are attacked, each with all others as
+            reference models, and the slope with the largest mean AUC is used. With a single
+            reference model, it is 0.3.
 
     Source: Zarifzadeh et al. 2024 (RMIA), Eqs. (2), (9) and (10), and its choice of a.
     Differs: The score is the logarithm of the ratio. In the paper, it is the fraction of population
@@ -237,9 +238,11 @@ def _auc(scores: Float[ndarray, " samples"], is_member: Bool[ndarray, " samples"
 class LikelihoodRatio(ReferenceCalibrated):
     """LiRA: a normal distribution of the signal over reference models, for each sample.
 
-    Offline, the score is the target's signal minus the mean over models that were not trained on
-    the sample. With a variance per sample, this difference is divided by the standard deviation.
-    Online, the score is the logarithm of the ratio of the densities with and without the sample.
+    If no reference model was trained on the sample (an offline attack), the score is the target's
+    signal minus its mean over the reference models. With a variance per sample, this difference is
+    divided by the standard deviation. If some reference models were trained on the sample
+    (online), the score is the logarithm of a ratio of densities: that of models that were trained
+    on the sample, and that of models that were not.
 
     Attributes:
         rounds: "last" for the last measured round, "mean" for the mean of the scores over rounds.
@@ -249,11 +252,12 @@ class LikelihoodRatio(ReferenceCalibrated):
     Source: Carlini et al. 2022 (LiRA), Algorithm 1 and Eq. (4); section VI-C (fixed variance).
     Differs: The score is a difference instead of a probability, which ranks samples in the same
         order without ties. The mean over the models replaces the published code's median. The fixed
-        variance is that about each sample's mean, separately for models with and without the
-        sample. In the published code, it is the variance of all signals of all samples. The
-        published code's offline score is the density, which treats signals far below those of the
-        reference models like signals far above. Here, as in Eq. (4), only signals above count.
-        Reference models are trained by federations, as for RMIA.
+        variance is computed from the distances to each sample's mean, separately for models that
+        were and were not trained on the sample. In the published code, it is the variance of all
+        signals of all samples. If no reference model was trained on the sample, the published
+        code's score is the density, which treats signals far below those of the reference models
+        like signals far above. Here, as in Eq. (4), only signals above count. Reference models are
+        trained by federations, as for RMIA.
     """
 
     variance: Literal["fixed", "each"] = "fixed"

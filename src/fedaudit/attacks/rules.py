@@ -53,7 +53,7 @@ class Slope:
     Source: CoFedMID appendix D, which describes FTA (Chen et al. 2024): the slope of confidence
         (FTA-C) or loss (FTA-L) over rounds. The loss signal is negative, so both slopes are larger
         for members.
-    Differs: The source does not specify the model or the fit. Here, the model is the target's, or
+    Differs: The paper does not specify the model or the fit. Here, the model is the target's, or
         the global one with ``snapshot = "global"``.
     """
 
@@ -177,15 +177,16 @@ def _moments(
 class WhereAssigned:
     """A rule that is applied only to the rounds in which the target may have trained on a sample.
 
-    If a defense assigns other classes in every round, the target trains on a member only in some
-    rounds. A mean over all rounds then hides the difference from non-members. An adversary that is
-    in the coalition, or has its seed, knows the classes and excludes all other rounds. If the
-    target never trained on a sample's class, the sample is scored on all rounds.
+    Under some defenses, a client trains on only a few classes in each round: those that its
+    coalition (the clients that use the defense together) assigns to it. A member is then used only
+    in some rounds, so a mean over all rounds hides the difference from non-members. An adversary
+    that is in the coalition, or has its seed, knows the classes and excludes all other rounds. If
+    the target never trained on a sample's class, the sample is scored on all rounds.
 
     Attributes:
         rule: The rule that scores the remaining rounds.
         used: For each round, whether the target may have trained on each sample; a single entry
-            applies to all samples. None without side information.
+            applies to all samples. None if the adversary does not know this.
 
     Source: None; CoFedMID section 5.4 attacks the coalition's aggregate instead.
     """

@@ -21,8 +21,9 @@ class Bayes:
     """Base class of source rules: Bayes' rule over clients. Subclasses define the evidence.
 
     Attributes:
-        temperature: Divisor of the evidence (the paper's gamma), from 1e-6 to 1e6. A smaller value
-            sharpens the posterior. With equal priors, it does not change the order of clients.
+        temperature: Divisor of the evidence for each client, such as the negative loss (the paper's
+            gamma), from 1e-6 to 1e6. A smaller value sharpens the posterior. With equal priors, it
+            does not change the order of clients.
         prior: Prior probability of each client. "equal" is the same for every client (the paper's
             1/K); "size" is proportional to the client's number of samples.
     """

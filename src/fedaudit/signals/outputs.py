@@ -31,8 +31,8 @@ class OutputSignal:
     """Signal that depends on a sample's label and on a model's outputs for the sample.
 
     Attributes:
-        snapshot: "local" for each client's model after local training, "global" for the server's
-            model after the round.
+        snapshot: "local" for each client's model after training, "global" for the global model
+            after the round.
     """
 
     snapshot: Literal["local", "global"] = "local"

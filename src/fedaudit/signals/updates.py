@@ -46,7 +46,7 @@ class GradientCosine(_GradientSignal):
 
 @dataclass(frozen=True)
 class CentredTailCosine:
-    """Cosine of gradient and negative update after subtracting the mean of their last entries.
+    """Cosine of gradient and negative update, both without the mean of their last parameters.
 
     A server can use this signal if a client adds the same random number to all of its last
     parameters. Subtracting the mean removes this number.
@@ -74,7 +74,7 @@ class CentredTailCosine:
 
 @dataclass(frozen=True)
 class WithoutTailCosine:
-    """Cosine of gradient and negative update without their last entries.
+    """Cosine of gradient and negative update without their last parameters.
 
     A server can use this signal if it knows that a client adds noise only to its last parameters.
 
@@ -125,9 +125,9 @@ class GradientNorm(_GradientSignal):
 
 @dataclass(frozen=True)
 class GradientDifference(_GradientSignal):
-    """Reduction of the squared norm of I by subtracting a sample's gradient: |I|^2 - |I - g|^2.
+    """Value of |I|^2 - |I - g|^2 for the negative update I and a sample's gradient g.
 
-    I is the negative update, and g the gradient.
+    It is large if subtracting the gradient reduces the norm of the negative update.
 
     Attributes:
         scale: Scale of I. "raw" uses I unscaled, like the published code. The norm of I is then

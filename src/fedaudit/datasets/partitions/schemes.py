@@ -295,9 +295,9 @@ class SIAClass0Size(PartitionScheme):
         1
 
     Source: SIA, published code (its alpha is our beta).
-    Differs: From an exact split, on purpose: every class is assigned as if it were as large as
-    class 0, to clients in order until the class runs out. The published code draws its shuffle
-    and its shares from two global generators.
+    Differs: On purpose, the split is not exact: every class is assigned as if it were as large as
+    class 0, to clients in order until the class runs out. The published code draws its shuffle and
+    its shares from two global generators.
     """
 
     catalogue_name: ClassVar[str] = "sia_class0_size"

@@ -25,11 +25,11 @@ from fedaudit.observe.round import Gradient, Update, Upload
 class NeutralNoise(CoalitionDefense):
     """Noise on the last parameters of uploads, which cancels in the average over a coalition.
 
-    In each round, every member draws the noise of all members from a shared seed, and corrects its
-    noise with the server's weights. Only members that take part in the round are included, so that
-    their noise cancels. If only one member takes part, it adds no noise. In a chain, this must be
-    the last defense that changes the upload. It cannot be used if clients choose among several
-    models, since the server averages each model separately.
+    In each round, every client draws the noise of all clients of the coalition from a shared seed,
+    and corrects its noise with the server's weights. Only clients that take part in the round are
+    included, so that their noise cancels. If only one client takes part, it adds no noise. In a
+    chain, this must be the last defense that changes the upload. It cannot be used if clients
+    choose among several models, since the server averages each model separately.
 
     Attributes:
         sigma: Standard deviation of the noise before the correction, in units of the upload, at

@@ -1,4 +1,4 @@
-"""Class-guided partition: in each round, members of a coalition train on different classes."""
+"""Class-guided partition: in each round, clients of a coalition train on different classes."""
 
 from collections.abc import Callable
 from dataclasses import field
@@ -22,7 +22,7 @@ from fedaudit.fl.hooks import ClientContext, ConfiguredDefense, Plan, TrainingCo
 
 @dataclass(frozen=True)
 class CoalitionDefense(ConfiguredDefense):
-    """Base class of defenses that members of a coalition use together, with a shared random seed.
+    """Base class of defenses that clients of a coalition use together, with a shared random seed.
 
     Attributes:
         members: Numbers of the coalition's clients, from 0, without repetition, such as ``[0, 1]``.
@@ -295,9 +295,9 @@ def assign_at_random(
 
 @dataclass(frozen=True)
 class ClassGuided(CoalitionDefense):
-    """Training of each member of a coalition on a few classes, with fewer classes in later rounds.
+    """Training of each client of a coalition on a few classes, with fewer classes in later rounds.
 
-    In every round, sets of classes are drawn from the coalition's shared seed, for the members that
+    In every round, sets of classes are drawn from the coalition's shared seed, for the clients that
     take part. A client without samples of its classes sends an update of zeros.
 
     Attributes:
@@ -307,8 +307,8 @@ class ClassGuided(CoalitionDefense):
             all classes.
         decay: Decrease from ``m_max`` to ``m_min`` over the rounds: "linear", "cosine",
             "exponential" or "polynomial".
-        assignment: "bounded" assigns classes with small overlaps between members, so that all
-            classes are covered if possible. "random" draws the classes of each member.
+        assignment: "bounded" assigns classes with small overlaps between clients, so that all
+            classes are covered if possible. "random" draws the classes of each client.
         independent: Whether every client is a coalition of one (the paper's independent mode, in
             its Fig. 3).
 
