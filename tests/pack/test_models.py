@@ -1,5 +1,6 @@
 """Packs of recordings and the files of the models that they are about."""
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -103,7 +104,7 @@ def test_an_earlier_model_is_named_with_its_round(pack: Path, tmp_path: Path) ->
     assert "that was sent in round 1" in compare_model(record, first).checked[0]
 
 
-def test_manifest_and_summary_name_the_final_model(pack: Path) -> None:
+def test_manifest_verdict_and_summary_name_the_final_model(pack: Path) -> None:
     manifest = Manifest.model_validate_json((pack / "manifest.json").read_text())
     coverage = read_record(pack / "record.json").coverage
     assert coverage is not None
@@ -112,6 +113,7 @@ def test_manifest_and_summary_name_the_final_model(pack: Path) -> None:
     # Each round starts with the model with which the previous round ended.
     assert [m.sent for m in coverage.models[1:]] == [m.after for m in coverage.models[:-1]]
     assert manifest.model in (pack / "summary.html").read_text()
+    assert json.loads((pack / "verdict.json").read_text())["model"] == manifest.model
 
 
 def test_a_run_that_may_continue_has_no_final_model(tmp_path: Path) -> None:

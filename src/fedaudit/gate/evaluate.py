@@ -66,6 +66,7 @@ def evaluate_policy(record: Record, policy: Policy) -> Verdict:
         record=safe_record.name,
         kind=safe_record.kind,
         content_hash=safe_record.content_hash,
+        model=safe_record.coverage.final_model if safe_record.coverage else "",
         policy=policy.name,
         policy_hash=policy_hash,
         outcome=outcome,

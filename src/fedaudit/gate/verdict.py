@@ -90,6 +90,8 @@ class Verdict(RecordPart):
         record: Name of the record.
         kind: "study" or "games".
         content_hash: Content hash of the record.
+        model: SHA-256 of the global model after the last round; empty if the record identifies no
+            model.
         policy: Name of the policy.
         policy_hash: SHA-256 of the policy's settings.
         outcome: Outcome of the gate: pass, fail or inconclusive.
@@ -105,6 +107,7 @@ class Verdict(RecordPart):
     record: str
     kind: Literal["study", "games"]
     content_hash: str
+    model: str = ""
     policy: str
     policy_hash: str
     outcome: Outcome
