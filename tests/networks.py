@@ -48,7 +48,7 @@ class LowRank(nn.Module):
 
 
 class Denoiser(nn.Module):
-    """Takes the embedding of a sample's concept for what is left of the sample in its noise."""
+    """A denoiser that predicts the noise as if each sample was the embedding of its concept."""
 
     def __init__(self, classes: int, shape: tuple[int, ...], weights: str = "") -> None:
         super().__init__()
@@ -59,9 +59,9 @@ class Denoiser(nn.Module):
             self.scale.data.copy_(load_pretrained(weights)["scale"])
 
     def forward(self, noisy: Tensor, steps: Tensor, concept: Tensor) -> Tensor:
-        left = signal_fraction().to(noisy)[steps].sqrt()[..., None]
-        found: Tensor = noisy - self.scale * left * self.concepts(concept)[:, None]
-        return found
+        fraction = signal_fraction().to(noisy)[steps].sqrt()[..., None]
+        prediction: Tensor = noisy - self.scale * fraction * self.concepts(concept)[:, None]
+        return prediction
 
 
 class Residual(nn.Module):
@@ -81,7 +81,7 @@ class Residual(nn.Module):
 
 
 class Calibrated(nn.Module):
-    """A net with batch norms whose running statistics are not those of a fresh one."""
+    """A network with batch norms whose running statistics differ from the initial ones."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -193,7 +193,7 @@ class Functional(Twice):
 
 
 class CalledAndFunctional(Twice):
-    """The watched call alone looks sound; only the check of two samples can tell."""
+    """A network whose watched call is correct; only the check of two samples detects the other."""
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.out(self.inner(functional.linear(x, self.inner.weight).tanh()))

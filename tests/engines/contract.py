@@ -49,12 +49,12 @@ def results_come_in_the_order_of_the_items(engine: Engine) -> None:
         assert list(run(range(7))) == list(range(0, 70, 10))
 
 
-def a_refusal_comes_through_as_it_was_said(engine: Engine) -> None:
+def errors_are_raised_unchanged(engine: Engine) -> None:
     with engine.session(every_nth, ()) as run, pytest.raises(BadInput, match="got 0"):
         list(run([0]))
 
 
-def tensors_come_through_as_they_are(engine: Engine) -> None:
+def tensors_are_sent_unchanged(engine: Engine) -> None:
     with engine.session(untouched, 0) as run:
         for sent, back in zip(TENSORS.values(), run(TENSORS.values()), strict=True):
             assert torch.equal(sent, back)
@@ -62,7 +62,7 @@ def tensors_come_through_as_they_are(engine: Engine) -> None:
             assert sent.requires_grad == back.requires_grad
 
 
-def tensors_that_came_through_can_be_written_to(engine: Engine) -> None:
+def received_tensors_can_be_written_to(engine: Engine) -> None:
     same = torch.ones(3)
     with engine.session(doubled_in_place, 0) as run:
         for back in run([same, same]):

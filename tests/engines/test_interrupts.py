@@ -23,7 +23,7 @@ def stop(number: int, frame: FrameType | None) -> NoReturn:
 
 @pytest.fixture(params=sorted(BOTH), ids=str)
 def handled(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
-    """A signal at which the program stops, while another thread can receive it, too."""
+    """Yield a signal at which the program stops and that another thread can receive."""
     number: signal.Signals = request.param
     before = signal.signal(number, stop)
     ended = threading.Event()
@@ -38,14 +38,14 @@ def handled(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
 def test_a_deferred_signal_is_handled_afterwards(handled: signal.Signals) -> None:
     done = list[int]()
     with pytest.raises(Stopped):
-        send_and_go_on(handled, done)
+        send_and_continue(handled, done)
     assert done == [handled]
     assert signal.getsignal(handled) is stop
     with pytest.raises(Stopped):
         signal.raise_signal(handled)
 
 
-def send_and_go_on(number: signal.Signals, done: list[int]) -> None:
+def send_and_continue(number: signal.Signals, done: list[int]) -> None:
     with deferring_signals():
         os.kill(os.getpid(), number)
         time.sleep(0.1)  # The other thread may receive the signal.
@@ -67,13 +67,13 @@ def test_a_signal_that_is_ignored_stays_so(handled: signal.Signals) -> None:
 
 
 def test_another_thread_defers_no_signals(handled: signal.Signals) -> None:
-    found = list[object]()
+    handlers = list[object]()
 
     def look() -> None:
         with deferring_signals():
-            found.append(signal.getsignal(handled))
+            handlers.append(signal.getsignal(handled))
 
     thread = threading.Thread(target=look)
     thread.start()
     thread.join()
-    assert found == [stop]
+    assert handlers == [stop]

@@ -60,7 +60,7 @@ def test_results_are_in_the_order_of_the_items(engine: Engine) -> None:
 
 
 def test_an_error_of_a_worker_is_raised_unchanged(engine: Engine) -> None:
-    contract.a_refusal_comes_through_as_it_was_said(engine)
+    contract.errors_are_raised_unchanged(engine)
 
 
 def test_an_item_finds_its_shard(engine: Engine) -> None:
@@ -69,8 +69,8 @@ def test_an_item_finds_its_shard(engine: Engine) -> None:
 
 
 def test_tensors_are_sent_unchanged(workers: Engine) -> None:
-    contract.tensors_come_through_as_they_are(workers)
-    contract.tensors_that_came_through_can_be_written_to(workers)
+    contract.tensors_are_sent_unchanged(workers)
+    contract.received_tensors_can_be_written_to(workers)
 
 
 def test_messages_contain_no_more_than_needed(workers: Engine) -> None:
@@ -80,12 +80,15 @@ def test_messages_contain_no_more_than_needed(workers: Engine) -> None:
 
 
 def test_work_that_cannot_be_sent_to_another_process_is_refused(workers: Engine) -> None:
-    said = r"cannot be sent to other processes.*one worker"
-    with pytest.raises(Unsupported, match=said), Workers(2).session(lambda shared, item: item, 0):
+    message = r"cannot be sent to other processes.*one worker"
+    with (
+        pytest.raises(Unsupported, match=message),
+        Workers(2).session(lambda shared, item: item, 0),
+    ):
         pass
     with (
         workers.session(contract.untouched, lambda: 0) as run,
-        pytest.raises(Unsupported, match=said),
+        pytest.raises(Unsupported, match=message),
     ):
         list(run([torch.ones(1)]))
 
@@ -116,19 +119,19 @@ def test_items_without_a_request_are_neither_processed_nor_kept(
             del result
             for item in range(20, 24):
                 assert list(run([item]))
-            kept, _ = tracemalloc.get_traced_memory()
+            allocated, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     # Without discarding, 24 items would be processed. The actual number depends on the load.
     assert len(list(tmp_path.iterdir())) < 20
-    assert kept < 500_000
+    assert allocated < 500_000
 
 
 class TwoArgumentError(Exception):
     """An error that cannot be reconstructed from its arguments."""
 
-    def __init__(self, one: int, other: int) -> None:
-        super().__init__(f"{one} and {other}")
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(f"{first} and {second}")
 
 
 def fails(shared: type[Exception], item: int) -> None:
@@ -143,9 +146,9 @@ def test_errors_of_workers_keep_their_traceback(
 ) -> None:
     with workers.session(fails, kind) as run, pytest.raises(raised) as caught:
         list(run([3]))
-    said = "".join(traceback.format_exception(caught.value))
-    assert "In a worker process" in said
-    assert "raise shared(item, item)" in said
+    text = "".join(traceback.format_exception(caught.value))
+    assert "In a worker process" in text
+    assert "raise shared(item, item)" in text
 
 
 class Unreadable:
@@ -166,8 +169,8 @@ def no_answer(shared: object, item: str) -> object:
 @pytest.mark.slow
 def test_a_worker_continues_after_a_value_that_cannot_be_unpickled(workers: Engine) -> None:
     with workers.session(no_answer, 0) as run:
-        for item, said in (("unreadable", "not to be read"), ("unsendable", "pickle")):
-            with pytest.raises((BadInput, TypeError), match=said):
+        for item, message in (("unreadable", "not to be read"), ("unsendable", "pickle")):
+            with pytest.raises((BadInput, TypeError), match=message):
                 list(run([item]))
             assert list(run(["fine"] * 3)) == [1] * 3
     with (

@@ -50,8 +50,8 @@ def cluster() -> Iterator[RayCluster]:
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The hash of the study without workers."""
+def local_hash(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the hash of the study without workers."""
     return hashed(tmp_path_factory.mktemp("here"), None)
 
 
@@ -61,9 +61,9 @@ def hashed(folder: Path, engine: CountedEngine | None) -> str:
 
 CONTRACT: tuple[Callable[[Engine], None], ...] = (
     contract.results_come_in_the_order_of_the_items,
-    contract.a_refusal_comes_through_as_it_was_said,
-    contract.tensors_come_through_as_they_are,
-    contract.tensors_that_came_through_can_be_written_to,
+    contract.errors_are_raised_unchanged,
+    contract.tensors_are_sent_unchanged,
+    contract.received_tensors_can_be_written_to,
     contract.an_item_finds_its_shard,
     contract.work_is_done_on_one_thread,
 )
@@ -80,9 +80,9 @@ def test_ray_keeps_the_contract_of_engines(
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_study_has_the_same_hash_on_any_number_of_workers(
-    workers: int, cluster: RayCluster, here: str, tmp_path: Path
+    workers: int, cluster: RayCluster, local_hash: str, tmp_path: Path
 ) -> None:
-    assert hashed(tmp_path, RayCluster(workers=workers)) == here
+    assert hashed(tmp_path, RayCluster(workers=workers)) == local_hash
 
 
 def warning(shared: object, text: str) -> None:
@@ -115,10 +115,12 @@ def test_script_definitions_are_sent_and_unpicklable_values_refused(
 def test_a_model_that_all_items_share_is_packed_once() -> None:
     from fedaudit.engines.ray_tasks import pack_all
 
-    model, own = torch.ones(1000), [torch.zeros(10), torch.zeros(10)]
-    parcels = pack_all([{"model": model, "own": one} for one in own], put=lambda part: part)
+    model, separate = torch.ones(1000), [torch.zeros(10), torch.zeros(10)]
+    parcels = pack_all(
+        [{"model": model, "own": tensor} for tensor in separate], put=lambda part: part
+    )
     assert [array.size for array in parcels.common] == [1000]
-    assert [[type(part) for part in one.arrays] for one in parcels.parcels] == [
+    assert [[type(part) for part in parcel.arrays] for parcel in parcels.parcels] == [
         [int, type(parcels.common[0])]
     ] * 2
 
@@ -181,9 +183,11 @@ def test_a_failed_connection_explains_the_token_of_clusters(
         raise error
 
     monkeypatch.setattr(ray, "init", refuse)
-    with pytest.raises(BadInput, match=r"InvalidAuthToken.*set RAY_AUTH_MODE=token here") as said:
+    with pytest.raises(
+        BadInput, match=r"InvalidAuthToken.*set RAY_AUTH_MODE=token here"
+    ) as refusal:
         _ = RayCluster("10.0.0.1:6379").count
-    assert str(error).split(". ")[0] in str(said.value), "an address is not cut at its first point"
+    assert str(error).split(". ")[0] in str(refusal.value), "the address is cut at its first point"
 
 
 # These tests are the last, since it takes seconds to replace killed workers.
@@ -209,44 +213,44 @@ class KillingEngine:
     def session(
         self, work: Callable[[Shared, Item], Result], shared: Shared
     ) -> Iterator[Callable[[Iterable[Item]], Iterator[Result]]]:
-        given = Given(cast(Callable[[object, object], object], work), shared, self.folder)
-        with self.engine.session(killed_in_round_2, given) as run:
+        task = Task(cast(Callable[[object, object], object], work), shared, self.folder)
+        with self.engine.session(killed_in_round_2, task) as run:
             yield cast(Callable[[Iterable[Item]], Iterator[Result]], run)
 
 
-class Given(NamedTuple):
+class Task(NamedTuple):
     work: Callable[[object, object], object]
     shared: object
     folder: Path
 
 
-def killed_in_round_2(given: Given, item: object) -> object:
+def killed_in_round_2(task: Task, item: object) -> object:
     context = getattr(item, "client_context", None)
-    at = (context.round, context.client) if context else (item.round.index, item.number)  # type: ignore[attr-defined]
-    marker = given.folder / given.work.__name__
-    if at == (2, 1) and not marker.exists():
+    position = (context.round, context.client) if context else (item.round.index, item.number)  # type: ignore[attr-defined]
+    marker = task.folder / task.work.__name__
+    if position == (2, 1) and not marker.exists():
         marker.touch()
         os.kill(os.getpid(), 9)
-    return given.work(given.shared, item)
+    return task.work(task.shared, item)
 
 
 def test_killed_workers_do_not_change_the_hash_of_a_study(
-    cluster: RayCluster, here: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    cluster: RayCluster, local_hash: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     died = tmp_path / "died"
     died.mkdir()
     with caplog.at_level(logging.WARNING, "fedaudit"):
-        found = hashed(tmp_path / "study", KillingEngine(RayCluster(workers=2), died))
-    assert sorted(one.name for one in died.iterdir()) == ["_measure_block", "run_client"]
+        study_hash = hashed(tmp_path / "study", KillingEngine(RayCluster(workers=2), died))
+    assert sorted(path.name for path in died.iterdir()) == ["_measure_block", "run_client"]
     assert caplog.text.count("a Ray worker was lost") >= 2
-    assert found == here
+    assert study_hash == local_hash
 
 
 def always_killed(shared: object, item: object) -> None:
     os.kill(os.getpid(), 9)
 
 
-def test_work_that_kills_every_worker_is_given_up(
+def test_work_that_kills_every_worker_is_abandoned(
     cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from fedaudit.engines import ray_tasks

@@ -27,36 +27,36 @@ Work = Callable[[object, object], object]
 PATIENCE = 60.0
 
 
-class Given(NamedTuple):
+class Task(NamedTuple):
     work: Work
     shared: object
     head: str
     marker: Path
 
 
-def killing_its_machine_in_round_2(given: Given, item: object) -> object:
+def killing_its_machine_in_round_2(task: Task, item: object) -> object:
     """Do the work; in round 2, kill the second machine before there is a result."""
     import ray
 
     client_context = getattr(item, "client_context", None)
     if client_context is not None and client_context.round == 2:
-        if ray.get_runtime_context().get_node_id() != given.head:
-            given.marker.touch()
+        if ray.get_runtime_context().get_node_id() != task.head:
+            task.marker.touch()
             # The parent of the workers is Ray's process for the machine.
             os.kill(os.getppid(), 9)
             os.kill(os.getpid(), 9)
         deadline = time.monotonic() + PATIENCE
-        while not given.marker.exists() and time.monotonic() < deadline:
+        while not task.marker.exists() and time.monotonic() < deadline:
             time.sleep(0.05)
-    return given.work(given.shared, item)
+    return task.work(task.shared, item)
 
 
-def noting_its_machine(given: Given, item: object) -> object:
+def noting_its_machine(task: Task, item: object) -> object:
     """Do the work, and write a file with the name of the machine."""
     import ray
 
-    (given.marker / ray.get_runtime_context().get_node_id()).touch()
-    return given.work(given.shared, item)
+    (task.marker / ray.get_runtime_context().get_node_id()).touch()
+    return task.work(task.shared, item)
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class WrappedEngine:
     """A Ray engine in which a given function does the work for each item."""
 
     engine: RayCluster
-    done_by: Callable[[Given, object], object]
+    done_by: Callable[[Task, object], object]
     marker: Path
 
     @property
@@ -79,8 +79,8 @@ class WrappedEngine:
 
         assert self.count == 2  # This connects to Ray.
         head = ray.get_runtime_context().get_node_id()
-        given = Given(cast(Work, work), shared, head, self.marker)
-        with self.engine.session(self.done_by, given) as run:
+        task = Task(cast(Work, work), shared, head, self.marker)
+        with self.engine.session(self.done_by, task) as run:
             yield cast(Callable[[Iterable[Item]], Iterator[Result]], run)
 
 
@@ -108,16 +108,19 @@ def two_machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayCluster]:
     cluster.shutdown()
 
 
-def test_a_study_on_two_machines_has_the_hash_that_it_has_on_one(
+def test_a_study_on_two_machines_has_the_same_hash_as_on_one(
     two_machines: RayCluster, tmp_path: Path
 ) -> None:
     # Two blocks of samples, so that both machines measure as well.
     study = quick_study(training={"rounds": 2}, audit={"fair": 300})
-    here = run_study(study, tmp_path / "here")
+    local_record = run_study(study, tmp_path / "here")
     machines = tmp_path / "machines"
     machines.mkdir()
     engine = WrappedEngine(two_machines, noting_its_machine, machines)
-    assert run_study(study, tmp_path / "there", engine=engine).content_hash == here.content_hash
+    assert (
+        run_study(study, tmp_path / "there", engine=engine).content_hash
+        == local_record.content_hash
+    )
     assert len(list(machines.iterdir())) == 2, "both have worked"
 
 
@@ -125,9 +128,9 @@ def test_a_lost_machine_does_not_change_the_hash_of_a_study(
     two_machines: RayCluster, tmp_path: Path
 ) -> None:
     study = quick_study(training={"rounds": 3})
-    here = run_study(study, tmp_path / "here")
+    local_record = run_study(study, tmp_path / "here")
     marker = tmp_path / "lost"
     engine = WrappedEngine(two_machines, killing_its_machine_in_round_2, marker)
-    found = run_study(study, tmp_path / "there", engine=engine)
+    record = run_study(study, tmp_path / "there", engine=engine)
     assert marker.exists()
-    assert found.content_hash == here.content_hash
+    assert record.content_hash == local_record.content_hash

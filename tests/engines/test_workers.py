@@ -34,9 +34,9 @@ def test_a_closed_session_does_no_more_work() -> None:
     with Workers(1).session(contract.one_shard, shards) as run:
         results = run(["b", "a", "b"])
         assert next(results).tolist() == [3, 3]
-    for more in (results, run(["a"])):
+    for iterator in (results, run(["a"])):
         with pytest.raises(RuntimeError, match="is closed"):
-            next(more)
+            next(iterator)
 
 
 def size_or_signal(shared: bytes, item: int) -> int:
@@ -52,14 +52,14 @@ def test_shared_values_are_sent_once_and_a_killed_worker_is_reported() -> None:
     try:
         with Workers(1).session(size_or_signal, shared) as run:
             assert list(run([0])) == [len(shared)]
-            kept, most = tracemalloc.get_traced_memory()
+            allocated, peak = tracemalloc.get_traced_memory()
             with pytest.raises(MemoryError, match=r"worker process was killed.*fewer"):
                 list(run([signal.SIGKILL]))
             with pytest.raises(RuntimeError, match="is closed"):
                 list(run([0]))
     finally:
         tracemalloc.stop()
-    assert most > len(shared) > 10 * kept
+    assert peak > len(shared) > 10 * allocated
 
 
 def small_or_large_result(pid_file: Path, size: int) -> object:
@@ -81,15 +81,15 @@ def test_a_worker_that_is_killed_while_it_writes_is_reported(tmp_path: Path) -> 
         while not pid_file.exists():
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        time.sleep(0.5)  # The worker is writing to a pipe that nobody reads.
+        time.sleep(0.5)  # The worker is writing to a pipe without a reader.
         os.kill(int(pid_file.read_text()), signal.SIGKILL)
         with pytest.raises(MemoryError, match="worker process was killed"):
             next(results)
 
 
 def limit_memory(shared: object, item: bytes) -> None:
-    held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (held + 50_000_000,) * 2)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + 50_000_000,) * 2)
 
 
 @pytest.mark.slow
@@ -145,18 +145,18 @@ class StartedPool:
         self.pool.submit([pickled(1)] * count)
         self.pids = [worker.process.pid or 0 for worker in self.pool._workers]
 
-    def more(self) -> object:
+    def run_one(self) -> object:
         """Return the result of one more item."""
         return self.pool.result(self.pool.submit([pickled(2)])[0])
 
 
 def once(interrupted: Callable[..., object]) -> Callable[..., object]:
-    """Return a function that is interrupted at its first call, and then works as before."""
+    """Return a function whose first call is interrupted."""
     came = list[bool]()
 
-    def sometimes(*given: object) -> object:
+    def sometimes(*arguments: object) -> object:
         if came:
-            return interrupted(*given)
+            return interrupted(*arguments)
         came.append(True)
         raise KeyboardInterrupt
 
@@ -189,14 +189,14 @@ def test_a_session_that_was_interrupted_during_a_message_is_closed(
     started = StartedPool()
     monkeypatch.setattr(owner, moment, once(getattr(owner, moment)))
     with pytest.raises(KeyboardInterrupt):
-        started.more()
+        started.run_one()
     assert not alive(started.pids)
     with pytest.raises(RuntimeError, match="is closed"):
-        started.more()
+        started.run_one()
 
 
 def test_sessions_leave_no_file_descriptors_open() -> None:
-    StartedPool().pool.close()  # With its first process, Python opens descriptors of its own.
+    StartedPool().pool.close()  # With its first process, Python opens other descriptors.
     before = os.listdir("/proc/self/fd")
     for _ in range(3):
         StartedPool(2).pool.close()
@@ -260,12 +260,14 @@ def test_workers_end_at_once_with_the_program(
     time.sleep(0.3)  # A worker is writing, or all is read.
     # Ctrl-C reaches all processes of a terminal, and kill -9 only one.
     (os.kill if sent is signal.SIGKILL else os.killpg)(program.pid, sent)
-    said = program.communicate(timeout=30)[1]
+    stderr = program.communicate(timeout=30)[1]
     deadline = time.monotonic() + 30
     while alive(working):
-        assert time.monotonic() < deadline, "a worker goes on without the program"
+        assert time.monotonic() < deadline, "a worker continues without the program"
         time.sleep(0.05)
-    assert said.count("Traceback") == (sent is signal.SIGINT), "only the program says that it ended"
+    assert stderr.count("Traceback") == (sent is signal.SIGINT), (
+        "only the program prints a traceback"
+    )
 
 
 UNFINISHED = """
@@ -318,20 +320,20 @@ ALWAYS_THE_SAME = ValueError("what else")
 
 
 def outcomes(*sent: object) -> list[WorkResult]:
-    came = SimpleQueue[bytes]()
-    for one in sent:
-        came.put(pickled(one))
-    outcome = _prepare_work(came)
-    made = [pickle.loads(outcome()) for _ in sent[1:]]
-    assert came.empty()
-    return made
+    queue = SimpleQueue[bytes]()
+    for value in sent:
+        queue.put(pickled(value))
+    outcome = _prepare_work(queue)
+    results = [pickle.loads(outcome()) for _ in sent[1:]]
+    assert queue.empty()
+    return results
 
 
 def refused(shared: object, item: object) -> None:
     raise ALWAYS_THE_SAME
 
 
-def left(shared: object, item: object) -> None:
+def exits(shared: object, item: object) -> None:
     raise SystemExit(item)
 
 
@@ -343,7 +345,7 @@ def test_a_repeated_error_has_its_traceback_once(job: object) -> None:
 
 
 def test_work_that_exits_is_refused_and_the_worker_continues() -> None:
-    first, second = outcomes((left, 0), 3, 4)
+    first, second = outcomes((exits, 0), 3, 4)
     assert isinstance(first.error, BadInput)
     assert "custom code ended the program (SystemExit: 3, in test_workers.py" in str(first.error)
     assert "SystemExit: 4" in str(second.error)

@@ -82,7 +82,7 @@ def by_module(update: Update) -> Update:
     return with_noise(update, lambda shape: _rng.normal(0, SIGMA, shape))
 
 
-class Own:
+class ObjectGenerator:
     """Noise from a generator of the object."""
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ def laplace(update: Update) -> Update:
 
 
 def one_layer_unclipped(update: Update) -> Update:
-    """Only weights are clipped, and not biases."""
+    """Only weights are clipped; biases are not."""
     weights = clipped({name: value for name, value in update.items() if value.dim() > 1})
     return noisy(update | weights)
 
@@ -131,12 +131,12 @@ class StateBetweenRounds:
     """The part of an update that is clipped is sent in the next round."""
 
     def __init__(self) -> None:
-        self.left: Update = {}
+        self.remainder: Update = {}
 
     def __call__(self, update: Update) -> Update:
-        whole = {name: value + self.left.get(name, 0.0) for name, value in update.items()}
-        short = clipped(whole)
-        self.left = {name: whole[name] - short[name] for name in whole}
+        total = {name: value + self.remainder.get(name, 0.0) for name, value in update.items()}
+        short = clipped(total)
+        self.remainder = {name: total[name] - short[name] for name in total}
         return noisy(short)
 
 
@@ -221,9 +221,9 @@ def with_the_length(update: Update) -> tuple[Update, dict[str, float]]:
 
 def counted(update: Update) -> Update:
     """Integers, such as counters of batches, have no noise."""
-    whole = {name: value for name, value in update.items() if not value.is_floating_point()}
-    rest = {name: value for name, value in update.items() if name not in whole}
-    return plain(rest) | whole
+    integers = {name: value for name, value in update.items() if not value.is_floating_point()}
+    floats = {name: value for name, value in update.items() if name not in integers}
+    return plain(floats) | integers
 
 
 def network() -> nn.Module:
@@ -256,9 +256,9 @@ class EndsWhenCopied:
 ends_when_copied = EndsWhenCopied()
 
 
-def passed_on(*given: Update) -> Update:
+def passed_on(*updates: Update) -> Update:
     """A filter whose decorator hides its arguments."""
-    return plain(*given)
+    return plain(*updates)
 
 
 def of_python() -> None:

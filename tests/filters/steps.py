@@ -23,7 +23,7 @@ def batch() -> tuple[Tensor, Tensor]:
     return torch.randn(EXPECTED, 6, generator=rng), torch.randint(3, (EXPECTED,), generator=rng)
 
 
-class Own:
+class FedauditStep:
     """Steps of fedaudit's DP-SGD, all at one model."""
 
     def __init__(self) -> None:
@@ -33,16 +33,16 @@ class Own:
 
     def __call__(self, x: Tensor, y: Tensor) -> Params:
         self.round += 1
-        at = context(self.round, seed=int(torch.randint(2**62, ())), net=self.net)
+        training_context = context(self.round, seed=int(torch.randint(2**62, ())), net=self.net)
         everything = Samples(*batch(), ids=torch.arange(EXPECTED))
         # The defense stores the expected number of samples.
-        next(iter(self.defense.batches(everything, EXPECTED, at)))
+        next(iter(self.defense.batches(everything, EXPECTED, training_context)))
         goal = Objective(
-            at.received.module().train(),
+            training_context.received.module().train(),
             lambda outputs, b: cross_entropy(outputs, b.y).mean(),
             cross_entropy,
         )
-        return self.defense.gradient(goal, Batch(x, y, torch.arange(len(x))), at)
+        return self.defense.gradient(goal, Batch(x, y, torch.arange(len(x))), training_context)
 
 
 def opacus() -> Step:
@@ -84,8 +84,8 @@ def _clipped_sum(x: Tensor, y: Tensor) -> tuple[list[str], list[Tensor]]:
     model = _net()
     names, params = zip(*model.named_parameters(), strict=True)
     total = [torch.zeros_like(param) for param in params]
-    for one, label in zip(x, y, strict=True):
-        loss = nn.functional.cross_entropy(model(one[None]), label[None])
+    for sample, label in zip(x, y, strict=True):
+        loss = nn.functional.cross_entropy(model(sample[None]), label[None])
         grads = torch.autograd.grad(loss, params)
         length = torch.cat([grad.flatten() for grad in grads]).norm()
         for part, grad in zip(total, grads, strict=True):
@@ -112,7 +112,7 @@ def noise_of_a_mean(x: Tensor, y: Tensor) -> Params:
 
 
 def clips_the_batch(x: Tensor, y: Tensor) -> Params:
-    """The gradient of the batch is clipped, and not that of each sample."""
+    """The gradient of the batch is clipped instead of each sample's gradient."""
     model = _net()
     nn.functional.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
     length = nn.utils.clip_grad_norm_(model.parameters(), CLIP)

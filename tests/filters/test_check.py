@@ -27,9 +27,9 @@ SHAPE, ENTRIES, CALLS = "shape of noise", "noise between entries", "noise betwee
 HIDDEN = "noise alone"
 
 
-def checked(filter: object, **more: object) -> FilterAudit:
+def checked(filter: object, **settings: object) -> FilterAudit:
     claim: dict[str, object] = {"sensitivity": CLIP, "sigma": SIGMA}
-    return check_dp(filter, **(claim | more))  # type: ignore[arg-type]
+    return check_dp(filter, **(claim | settings))  # type: ignore[arg-type]
 
 
 def names(audit: FilterAudit, result: Result) -> set[str]:
@@ -42,7 +42,7 @@ def arrays() -> dict[str, np.ndarray]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("filter", "more"),
+    ("filter", "settings"),
     [
         (cases.plain, {}),
         (cases.in_place, {}),
@@ -52,17 +52,17 @@ def arrays() -> dict[str, np.ndarray]:
         (cases.by_secrets, {}),
         (cases.by_python, {}),
         (cases.by_module, {}),
-        (cases.Own, {}),
-        (cases.Own(), {}),
+        (cases.ObjectGenerator, {}),
+        (cases.ObjectGenerator(), {}),
         (cases.closure, {}),
         (cases.closure(), {}),
         (cases.plain, {"adjacency": "replace", "sensitivity": 2 * CLIP, "sigma": SIGMA / 2}),
         (cases.plain, {"shape_from": [torch.zeros(30, 5), torch.zeros(30)], "kind": "listed"}),
         (cases.laplace, {"noise": "laplace", "sigma": 2.0}),
         (ClientDP(clip=CLIP, noise_multiplier=SIGMA), {}),
-        (steps.Own, {"sensitivity": CLIP / steps.EXPECTED, "shape_from": steps.batch}),
+        (steps.FedauditStep, {"sensitivity": CLIP / steps.EXPECTED, "shape_from": steps.batch}),
         (
-            steps.Own,
+            steps.FedauditStep,
             {
                 "sensitivity": 2 * CLIP / steps.EXPECTED,
                 "sigma": SIGMA / 2,
@@ -72,10 +72,10 @@ def arrays() -> dict[str, np.ndarray]:
         ),
     ],
 )
-def test_sound_filters_pass(filter: object, more: dict[str, object]) -> None:
-    if more.get("kind") == "listed":
-        filter, more = listed, {"shape_from": more["shape_from"]}
-    audit = checked(filter, **more)
+def test_sound_filters_pass(filter: object, settings: dict[str, object]) -> None:
+    if settings.get("kind") == "listed":
+        filter, settings = listed, {"shape_from": settings["shape_from"]}
+    audit = checked(filter, **settings)
     assert audit.verdict is FilterVerdict.SOUND, str(audit)
 
 
@@ -94,7 +94,7 @@ def test_an_opacus_step_passes() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("filter", "found"),
+    ("filter", "check"),
     [
         (cases.one_layer_unclipped, MOVE),
         (cases.noise_by_batch, ENTRIES),
@@ -117,25 +117,25 @@ def test_an_opacus_step_passes() -> None:
         (GradientNoise(sigma=SIGMA), MOVE),
     ],
 )
-def test_faulty_filters_fail(filter: object, found: str) -> None:
+def test_faulty_filters_fail(filter: object, check: str) -> None:
     audit = checked(filter)
     assert audit.verdict is FilterVerdict.BROKEN
-    assert found in names(audit, Result.FAILED), str(audit)
+    assert check in names(audit, Result.FAILED), str(audit)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("step", "found"),
+    ("step", "check"),
     [
         (steps.noise_by_batch, DATA),
         (steps.noise_of_a_mean, STD),
         (steps.clips_the_batch, MOVE),
     ],
 )
-def test_faulty_steps_fail(step: steps.Step, found: str) -> None:
+def test_faulty_steps_fail(step: steps.Step, check: str) -> None:
     audit = checked(step, sensitivity=CLIP / steps.EXPECTED, shape_from=steps.batch, calls=32)
     assert audit.verdict is FilterVerdict.BROKEN
-    assert found in names(audit, Result.FAILED), str(audit)
+    assert check in names(audit, Result.FAILED), str(audit)
 
 
 def test_unclipped_arrays_are_listed() -> None:
@@ -282,7 +282,7 @@ def test_a_check_does_not_change_global_state() -> None:
 def test_a_check_does_not_change_the_given_filter() -> None:
     filter = cases.StateBetweenRounds()
     checked(filter, calls=16)
-    assert filter.left == {}
+    assert filter.remainder == {}
 
 
 def test_output_of_a_filter_is_suppressed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -295,7 +295,7 @@ def test_output_of_a_filter_is_suppressed(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize(
-    ("filter", "more", "said"),
+    ("filter", "settings", "message"),
     [
         (cases.plain, {"sensitivity": 0.0}, "above 0 and finite, got 0.0"),
         (cases.plain, {"sigma": -1.0}, "at least 0, got -1.0"),
@@ -323,10 +323,10 @@ def test_output_of_a_filter_is_suppressed(capsys: pytest.CaptureFixture[str]) ->
     ],
 )
 def test_uncheckable_filters_raise_with_advice(
-    filter: object, more: dict[str, object], said: str
+    filter: object, settings: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(BadInput, match=said):
-        checked(filter, **more)
+    with pytest.raises(BadInput, match=message):
+        checked(filter, **settings)
 
 
 def test_an_uncopyable_filter_raises_with_advice() -> None:

@@ -16,7 +16,7 @@ from fedaudit.filters.isolated import _receive
 from tests.programs import exit_code
 
 ROOT = Path(__file__).parents[2]
-OWN = ("--sensitivity", 1.0, "--sigma", 0.8)
+CLAIM = ("--sensitivity", 1.0, "--sigma", 0.8)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ OWN = ("--sensitivity", 1.0, "--sigma", 0.8)
 def test_each_verdict_has_its_exit_code(
     name: str, code: int, first: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert exit_code("check-dp", f"tests.filters.cases:{name}", *OWN) == code
+    assert exit_code("check-dp", f"tests.filters.cases:{name}", *CLAIM) == code
     assert capsys.readouterr().out.startswith(first)
 
 
@@ -41,7 +41,7 @@ ENDING = ("fails", "ends_the_program", "of_python", "ends_when_copied", "missing
 def test_a_filter_that_fails_is_a_refusal_and_no_verdict(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert exit_code("check-dp", f"tests.filters.cases:{name}", *OWN) == 2
+    assert exit_code("check-dp", f"tests.filters.cases:{name}", *CLAIM) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("fedaudit: ")
@@ -63,7 +63,7 @@ CODE, NAMED = "exit code", "signal SIGKILL"
 def test_a_filter_that_ends_its_process_gets_no_verdict(
     name: str, how: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert exit_code("check-dp", f"tests.filters.ending:{name}", *OWN) == 2
+    assert exit_code("check-dp", f"tests.filters.ending:{name}", *CLAIM) == 2
     captured = capfd.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("fedaudit: ")
@@ -116,7 +116,7 @@ def test_an_answer_with_the_token_is_the_verdict() -> None:
 
 @pytest.mark.slow
 def test_a_filter_that_never_ends_is_stopped(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("tests.filters.ending:never_ends", *OWN, "--seconds", 1)
+    words = ("tests.filters.ending:never_ends", *CLAIM, "--seconds", 1)
     begun = time.monotonic()
     assert exit_code("check-dp", *words) == 2
     assert time.monotonic() - begun < 30
@@ -127,13 +127,13 @@ def test_a_filter_that_never_ends_is_stopped(capsys: pytest.CaptureFixture[str])
 def test_an_impossible_time_limit_is_refused(
     seconds: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert exit_code("check-dp", "tests.filters.cases:plain", *OWN, f"--seconds={seconds}") == 2
+    assert exit_code("check-dp", "tests.filters.cases:plain", *CLAIM, f"--seconds={seconds}") == 2
     assert "--seconds is from 0" in capsys.readouterr().err
 
 
 def test_an_example_that_ends_the_program_is_a_refusal(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--shape-from", "tests.filters.cases:example_that_ends")
-    assert exit_code("check-dp", "tests.filters.cases:plain", *OWN, *words) == 2
+    assert exit_code("check-dp", "tests.filters.cases:plain", *CLAIM, *words) == 2
     assert "gives no example: SystemExit" in capsys.readouterr().err
 
 
@@ -144,7 +144,7 @@ def test_the_example_prints_the_output_on_its_page(
 ) -> None:
     monkeypatch.chdir(ROOT / "examples" / "check-dp")
     monkeypatch.setattr(sys, "path", [*sys.path])
-    assert exit_code("check-dp", f"privacy:{name}", *OWN) == code
+    assert exit_code("check-dp", f"privacy:{name}", *CLAIM) == code
     page = (ROOT / "docs" / "check-dp.md").read_text(encoding="utf-8")
     lines = capsys.readouterr().out.split("\n")
     if code:
@@ -154,11 +154,11 @@ def test_the_example_prints_the_output_on_its_page(
 
 
 @pytest.mark.slow
-def test_options_are_handed_over(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["tests.filters.cases:with_the_length", *OWN, "--elsewhere", "norm"]
+def test_options_reach_the_check(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["tests.filters.cases:with_the_length", *CLAIM, "--elsewhere", "norm"]
     assert exit_code("check-dp", *words, "--calls", 16, "--seed", 3, "--stateful") == 0
     step = [
-        "tests.filters.steps:Own",
+        "tests.filters.steps:FedauditStep",
         "--shape-from",
         "tests.filters.steps:batch",
         "--kind",
@@ -175,7 +175,7 @@ def test_modules_of_the_current_folder_are_found(tmp_path: Path) -> None:
     code = "import sys\n\ndef clip(update):\n    print('a verdict')\n    sys.exit(0)\n"
     (tmp_path / "own_privacy.py").write_text(code, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-m", "fedaudit", "check-dp", "own_privacy:clip", *map(str, OWN)],
+        [sys.executable, "-m", "fedaudit", "check-dp", "own_privacy:clip", *map(str, CLAIM)],
         cwd=tmp_path,
         capture_output=True,
         text=True,

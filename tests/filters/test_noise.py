@@ -38,18 +38,18 @@ def draws(draw: Draw, rng: np.random.Generator) -> Arrays:
     return {name: draw(rng, (CALLS, *shape)) for name, shape in SHAPES.items()}
 
 
-def all_tests(found: Arrays, noise: str) -> list[NoiseTest]:
+def all_tests(arrays: Arrays, noise: str) -> list[NoiseTest]:
     return [
-        *scale_tests(found, 1.0, noise),
-        *entry_tests(found),
-        *shape_tests(found, noise),
-        *call_tests(found),
+        *scale_tests(arrays, 1.0, noise),
+        *entry_tests(arrays),
+        *shape_tests(arrays, noise),
+        *call_tests(arrays),
     ]
 
 
-def failing(found: Arrays, noise: str) -> set[str]:
-    tests = all_tests(found, noise)
-    return {one.check for one in tests if one.p_value < ERROR / len(tests)}
+def failing(arrays: Arrays, noise: str) -> set[str]:
+    tests = all_tests(arrays, noise)
+    return {test.check for test in tests if test.p_value < ERROR / len(tests)}
 
 
 @pytest.mark.parametrize(("draw", "noise"), [(normal, "gaussian"), (laplace, "laplace")])
@@ -66,9 +66,9 @@ def scaled(factor: float) -> Draw:
 
 
 def one_entry(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    found = normal(rng, shape)
-    found[:, 0] *= 0.2
-    return found
+    drawn = normal(rng, shape)
+    drawn[:, 0] *= 0.2
+    return drawn
 
 
 def shared(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -83,10 +83,10 @@ def opposite(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def slow(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    found = normal(rng, shape)
-    for call in range(1, len(found)):
-        found[call] = 0.5 * found[call - 1] + math.sqrt(0.75) * found[call]
-    return found
+    drawn = normal(rng, shape)
+    for call in range(1, len(drawn)):
+        drawn[call] = 0.5 * drawn[call - 1] + math.sqrt(0.75) * drawn[call]
+    return drawn
 
 
 @pytest.mark.parametrize(
@@ -109,21 +109,21 @@ def test_noise_with_a_fault_fails_every_time(draw: Draw, noise: str, check: str)
 
 def test_confidence_limits_of_a_standard_deviation_have_their_coverage() -> None:
     rng, runs = seeded_numpy(0, "limits"), 300
-    found = [estimate_std(draws(normal, rng), "gaussian", 0.1) for _ in range(runs)]
-    outside = sum(not one.low <= 1.0 <= one.high for one in found)
+    estimates = [estimate_std(draws(normal, rng), "gaussian", 0.1) for _ in range(runs)]
+    outside = sum(not estimate.low <= 1.0 <= estimate.high for estimate in estimates)
     # The count is binomial with mean 30 and standard deviation 5.2.
     assert 8 < outside < 52
-    assert all(one.low < one.value < one.high for one in found)
+    assert all(estimate.low < estimate.value < estimate.high for estimate in estimates)
 
 
 def test_distribution_of_a_difference_of_laplace_draws() -> None:
     rng = seeded_numpy(0, "laplace")
-    (one,) = shape_tests({"a": laplace(rng, (200_000, 2))[:, :1]}, "laplace")
-    assert one.p_value > 1e-4
+    (test,) = shape_tests({"a": laplace(rng, (200_000, 2))[:, :1]}, "laplace")
+    assert test.p_value > 1e-4
 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=4))
-def test_a_corner_of_an_array_is_kept_and_small_arrays_are_kept_whole(sides: list[int]) -> None:
+def test_only_a_corner_of_large_arrays_is_kept(sides: list[int]) -> None:
     shape = tuple(sides) if math.prod(sides) < 10**6 else (sides[0],)
     value = np.zeros(shape)
     part = leading_entries(value)

@@ -28,13 +28,13 @@ SOURCES: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_draws_depend_on_the_seed(source: str) -> None:
-    found = []
+    draws = []
     for seed in (1, 1, 2):
         with seeding_draws(seed):
-            found.append([SOURCES[source]() for _ in range(2)])
-    assert found[0] == found[1]
-    assert found[0] != found[2]
-    assert found[0][0] != found[0][1]
+            draws.append([SOURCES[source]() for _ in range(2)])
+    assert draws[0] == draws[1]
+    assert draws[0] != draws[2]
+    assert draws[0][0] != draws[0][1]
 
 
 def test_seeding_draws_restores_the_generators() -> None:
@@ -63,9 +63,9 @@ def counting(*, start: int = 0) -> Callable[[], int]:
 
 
 def test_the_state_of_a_function_is_restored_for_every_copy() -> None:
-    given = counting()
-    given()
-    copies = Snapshot(given, is_factory=False)
+    counter = counting()
+    counter()
+    copies = Snapshot(counter, is_factory=False)
     values = []
     for _ in range(3):
         copy = copies.new_filter()
@@ -73,7 +73,7 @@ def test_the_state_of_a_function_is_restored_for_every_copy() -> None:
         values.append((copy(), copy()))
     assert values == [(13, 15)] * 3
     copies.close()
-    assert given() == 13
+    assert counter() == 13
 
 
 TREES = st.recursive(
@@ -98,18 +98,18 @@ def planted(tree: object) -> object:
     if isinstance(tree, str):
         return LEAVES[tree]
     if isinstance(tree, list):
-        return [planted(one) for one in tree]
+        return [planted(branch) for branch in tree]
     assert isinstance(tree, dict)
-    return {name: planted(one) for name, one in tree.items()}
+    return {name: planted(branch) for name, branch in tree.items()}
 
 
 @given(TREES)
 def test_an_update_with_other_values_has_the_same_form(tree: object) -> None:
     layout = UpdateLayout(planted(tree))
     values = {path: np.full_like(value, 2) for path, value in layout.values.items()}
-    again = UpdateLayout(layout.with_values(values))
-    assert again.shapes == layout.shapes
-    assert again.integer_paths == layout.integer_paths
-    assert again.rounding == layout.rounding
-    for path, value in again.values.items():
+    rebuilt = UpdateLayout(layout.with_values(values))
+    assert rebuilt.shapes == layout.shapes
+    assert rebuilt.integer_paths == layout.integer_paths
+    assert rebuilt.rounding == layout.rounding
+    for path, value in rebuilt.values.items():
         np.testing.assert_array_equal(value, values[path])

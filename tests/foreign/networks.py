@@ -12,7 +12,7 @@ CLASSES = 4
 
 
 class Tutorial(nn.Module):
-    """Convolutions, pooling, and a view of what comes out, as the first tutorial has them."""
+    """Convolutions, pooling and a flattening view, as in PyTorch's first tutorial."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -176,7 +176,7 @@ class _Sign(torch.autograd.Function):
 
 
 class Binarised(nn.Module):
-    """A function with a gradient of its own, and samples that are changed where they are."""
+    """A function with a custom gradient, and samples that are modified in place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -326,7 +326,7 @@ class Detached(Dense):
 
 
 class ByMask(nn.Module):
-    """Takes what a tokenizer gives."""
+    """A network with the inputs of a tokenizer."""
 
     def __init__(self) -> None:
         super().__init__()

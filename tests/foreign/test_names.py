@@ -33,10 +33,10 @@ def net() -> nn.Module:
     return nn.Linear(6, 3)
 
 
-def moved(by: float) -> dict[str, Tensor]:
-    rng = torch.Generator().manual_seed(int(100 * by))
+def moved(size: float) -> dict[str, Tensor]:
+    rng = torch.Generator().manual_seed(int(100 * size))
     return {
-        name: value.detach() + by * torch.randn(value.shape, generator=rng)
+        name: value.detach() + size * torch.randn(value.shape, generator=rng)
         for name, value in BASE.state_dict().items()
     }
 
@@ -49,7 +49,7 @@ with torch.random.fork_rng(devices=[]):
 def test_named_and_numbered_clients_give_equal_recordings(tmp_path: Path) -> None:
     split = fedaudit.fair_split(data(), audited=10)
     assert [*split.train] == [*NAMES]
-    uploads = {name: moved(0.1 + at) for at, name in enumerate(NAMES)}
+    uploads = {name: moved(0.1 + position) for position, name in enumerate(NAMES)}
     sent = {name: BASE.state_dict() for name in NAMES}
     numbers = numbers_of(NAMES)
     by_number = {numbers[name]: upload for name, upload in uploads.items()}
@@ -63,23 +63,25 @@ def test_named_and_numbered_clients_give_equal_recordings(tmp_path: Path) -> Non
     with fedaudit.record(tmp_path / "numbers", net, split.audit, attacks=FEW, strict=True) as other:
         shares_by_number = {numbers[name]: share for name, share in shares.items()}
         other.round(1, sent=BASE, uploads=by_number, weights=shares_by_number)
-    by_name, numbered = (read_measured(tmp_path / one)[0] for one in ("names", "numbers"))
+    by_name, numbered = (read_measured(tmp_path / folder)[0] for folder in ("names", "numbers"))
     assert by_name.measured.clients == tuple(sorted(numbers.values())) == numbered.measured.clients
     for signal, values in numbered.measured.signals.items():
         assert torch.equal(values, by_name.measured.signals[signal])
     assert read_recording(tmp_path / "names").names == {numbers[name]: name for name in NAMES}
     out = tmp_path / "out"
     record = fedaudit.attack_recording(tmp_path / "names", (), out, figures=SMALL["figures"])
-    assert any("hospital-a" in one for one in record.untested)
+    assert any("hospital-a" in topic for topic in record.untested)
     assert "hospital-b" in json.dumps(record.config)
 
 
 def test_a_single_client_split_equals_its_part_of_the_joint_split() -> None:
     together = fedaudit.fair_split(data(), audited=10)
-    alone = {name: fedaudit.fair_split({name: own}, audited=10) for name, own in data().items()}
+    alone = {
+        name: fedaudit.fair_split({name: samples}, audited=10) for name, samples in data().items()
+    }
     for name in NAMES:
         np.testing.assert_array_equal(alone[name].train[name], together.train[name])
-    joined = fedaudit.join_audits([one.part for one in alone.values()])
+    joined = fedaudit.join_audits([split.part for split in alone.values()])
     assert sorted(joined.owner.tolist()) == sorted(together.audit.owner.tolist())
 
 

@@ -46,14 +46,14 @@ class Data(NamedTuple):
 @cache
 def data(shape: tuple[int, ...], classes: int, tokens: bool) -> Data:
     rng = torch.Generator().manual_seed(0)
-    given = {}
+    samples_by_client = {}
     for client in range(CLIENTS):
         x = torch.randn(20, *shape, generator=rng)
         if tokens:
             x = torch.randint(20, (20, *shape), generator=rng).float()
-        given[client] = (x, torch.randint(classes, (20,), generator=rng))
-    split = fedaudit.fair_split(given, audited=10)
-    train = {c: (x[split.train[c]], y[split.train[c]]) for c, (x, y) in given.items()}
+        samples_by_client[client] = (x, torch.randint(classes, (20,), generator=rng))
+    split = fedaudit.fair_split(samples_by_client, audited=10)
+    train = {c: (x[split.train[c]], y[split.train[c]]) for c, (x, y) in samples_by_client.items()}
     return Data(split, train)
 
 
@@ -61,14 +61,14 @@ def data_for(case: Case) -> Data:
     return data(case.shape, case.classes, case.tokens)
 
 
-def made(case: Case) -> nn.Module:
+def make_network(case: Case) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
         return case.make()
 
 
 def loss_of(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """What people write where they train."""
+    """Return the loss as a custom training loop computes it."""
     outputs = net(x.clone().to(next(net.parameters()).dtype))
     outputs = (
         outputs["logits"] if isinstance(outputs, dict) else getattr(outputs, "logits", outputs)
@@ -88,8 +88,10 @@ def trained(net: nn.Module, x: Tensor, y: Tensor) -> nn.Module:
     return local
 
 
-def products_by_hand(net: nn.Module, update: Params, x: Tensor, y: Tensor) -> tuple[float, float]:
-    """Cosine of one sample's gradient with an update, and its squared length, in 64 bits."""
+def products_by_autograd(
+    net: nn.Module, update: Params, x: Tensor, y: Tensor
+) -> tuple[float, float]:
+    """Return the cosine of a sample's gradient and an update, and its squared norm, in float64."""
     exact = copy.deepcopy(net).double().eval()
     named = {n: p for n, p in exact.named_parameters() if p.requires_grad}
     grads = torch.autograd.grad(
@@ -98,11 +100,11 @@ def products_by_hand(net: nn.Module, update: Params, x: Tensor, y: Tensor) -> tu
         allow_unused=True,
         materialize_grads=True,
     )
-    found = dict(zip(named, grads, strict=True))
-    dot = sum(float((g * update[n].double()).sum()) for n, g in found.items())
-    length = sum(float(g.square().sum()) for g in found.values()) ** 0.5
-    away = sum(float(update[n].double().square().sum()) for n in found) ** 0.5
-    return dot / (length * away), length**2
+    gradients = dict(zip(named, grads, strict=True))
+    dot = sum(float((g * update[n].double()).sum()) for n, g in gradients.items())
+    length = sum(float(g.square().sum()) for g in gradients.values()) ** 0.5
+    update_length = sum(float(update[n].double().square().sum()) for n in gradients) ** 0.5
+    return dot / (length * update_length), length**2
 
 
 @pytest.mark.slow
@@ -111,17 +113,17 @@ def test_recorded_signals_of_custom_loops_match_autograd(name: str, tmp_path: Pa
     case = MEASURED[name]
     split, train = data_for(case)
     audited = split.audit.samples
-    kept = audited.features.clone()
-    net = made(case)
+    before = audited.features.clone()
+    net = make_network(case)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(6)
-        locals_ = {client: trained(net, *own) for client, own in train.items()}
+        locals_ = {client: trained(net, *batch) for client, batch in train.items()}
     with fedaudit.record(
         tmp_path / "r", case.make, split.audit, attacks=FEW, strict=True
     ) as recorder:
         uploads = {client: local.state_dict() for client, local in locals_.items()}
         recorder.round(1, sent=net, uploads=uploads)
-    assert torch.equal(audited.features, kept)
+    assert torch.equal(audited.features, before)
     (stored,) = read_measured(tmp_path / "r")
     signals, base = stored.measured.signals, dict(net.named_parameters())
     for client, local in locals_.items():
@@ -129,14 +131,14 @@ def test_recorded_signals_of_custom_loops_match_autograd(name: str, tmp_path: Pa
         exact = copy.deepcopy(local).double().eval()
         for place in range(client, len(audited), 7):
             x, y = audited.features[place], audited.labels[place]
-            cosine, squared = products_by_hand(net, update, x, y)
+            cosine, squared = products_by_autograd(net, update, x, y)
             loss = loss_of(exact, x[None], y[None]).item()
-            found = {s: float(signals[s][client, place]) for s in signals}
-            assert found["gradient-cosine"] == pytest.approx(-cosine, abs=2e-5)
-            assert found["gradient-norm"] == pytest.approx(-squared, rel=2e-4, abs=1e-12)
-            assert found["loss"] == pytest.approx(-loss, rel=1e-4, abs=1e-6)
+            measured = {s: float(signals[s][client, place]) for s in signals}
+            assert measured["gradient-cosine"] == pytest.approx(-cosine, abs=2e-5)
+            assert measured["gradient-norm"] == pytest.approx(-squared, rel=2e-4, abs=1e-12)
+            assert measured["loss"] == pytest.approx(-loss, rel=1e-4, abs=1e-6)
             sure = torch.tensor(-loss, dtype=torch.float64).exp().item()
-            assert found["confidence"] == pytest.approx(sure, rel=1e-4)
+            assert measured["confidence"] == pytest.approx(sure, rel=1e-4)
 
 
 @pytest.mark.slow
@@ -144,15 +146,15 @@ def test_recorded_signals_of_custom_loops_match_autograd(name: str, tmp_path: Pa
 def test_recordings_of_third_party_networks_can_be_attacked(name: str, tmp_path: Path) -> None:
     case = MEASURED[name]
     split, train = data_for(case)
-    net = made(case)
+    net = make_network(case)
     with fedaudit.record(tmp_path / "r", net, split.audit, attacks=FEW, strict=True) as recorder:
         for number in (1, 2):
-            uploads = {client: trained(net, *own) for client, own in train.items()}
+            uploads = {client: trained(net, *batch) for client, batch in train.items()}
             recorder.round(number, sent=net, uploads=uploads)
     out = tmp_path / "out"
     record = fedaudit.attack_recording(tmp_path / "r", (), out, figures=SMALL["figures"])
-    assert {one.name for one in record.attacks} == {*FEW}
-    assert all(one.status == "run" for one in record.attacks)
+    assert {attack.name for attack in record.attacks} == {*FEW}
+    assert all(attack.status == "run" for attack in record.attacks)
 
 
 def clients_of(case: Case) -> dict[int, Samples]:
@@ -164,9 +166,9 @@ def clients_of(case: Case) -> dict[int, Samples]:
 
 SIMULATED = [name for name in MEASURED if "logit" not in name]
 DROPPING = ("batch norm and dropout", "lstm", "gru", "transformer")
-"""Their masks are drawn from a stream of the simulation's."""
+"""Networks whose dropout masks come from a random stream of the simulation."""
 MIXING = ("batch norm and dropout", "residual, in place")
-"""DP-SGD refuses them in training mode."""
+"""Networks that DP-SGD refuses in training mode."""
 
 
 @pytest.mark.parametrize("name", [name for name in SIMULATED if name not in DROPPING])
@@ -175,14 +177,14 @@ def test_a_simulated_step_matches_torch(name: str) -> None:
     architecture = Architecture(f"foreign {name}", case.make)
     algorithm = FedAvg(architecture, LocalTraining(lr=0.05, batch_size=100))
     clients = {0: clients_of(case)[0]}
-    (one,) = fedaudit.simulate(algorithm, clients, rounds=1, seed=1)
-    base = one.exposed[0].base
+    (simulated,) = fedaudit.simulate(algorithm, clients, rounds=1, seed=1)
+    base = simulated.exposed[0].base
     assert base is not None
     start = base.module().train()
     optimizer = torch.optim.SGD(start.parameters(), lr=0.05)
     torch.autograd.backward(loss_of(start, clients[0].features, clients[0].labels))
     optimizer.step()
-    for key, value in one.after["global"].params.items():
+    for key, value in simulated.after["global"].params.items():
         expected = dict(start.named_parameters())[key].detach()
         torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-6)
 
@@ -200,7 +202,7 @@ def test_clipped_gradients_match_a_loop_over_samples(name: str) -> None:
         lambda outputs, rows: functional.cross_entropy(outputs, rows.y),
         per_sample=partial(functional.cross_entropy, reduction="none"),
     )
-    found = clipped_sum(objective, Batch(x.clone(), y[:5], torch.arange(5)), clip=0.05)
+    clipped = clipped_sum(objective, Batch(x.clone(), y[:5], torch.arange(5)), clip=0.05)
     total = {n: torch.zeros_like(p) for n, p in objective.params.items()}
     for row, label in zip(x, y[:5], strict=True):
         grads = torch.autograd.grad(
@@ -213,7 +215,7 @@ def test_clipped_gradients_match_a_loop_over_samples(name: str) -> None:
         for value, grad in zip(total.values(), grads, strict=True):
             value += grad * (0.05 / length).clamp(max=1)
     for key, value in total.items():
-        torch.testing.assert_close(found[key], value, rtol=1e-3, atol=1e-6)
+        torch.testing.assert_close(clipped[key], value, rtol=1e-3, atol=1e-6)
 
 
 def test_clipping_raises_for_networks_that_mix_samples() -> None:
@@ -236,7 +238,7 @@ def test_unsupported_networks_raise_in_one_sentence(name: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("name", [name for name in REFUSED if name != "a softmax"])
 def test_simulations_refuse_unsupported_networks_before_training(name: str) -> None:
-    # What follows a softmax is known where we train: cross-entropy of whatever comes out.
+    # A softmax is accepted in a simulation, which computes the cross-entropy of any outputs.
     case, _ = REFUSED[name]
     algorithm = FedAvg(Architecture(f"refused {name}", case.make), LocalTraining())
     with pytest.raises(BadInput, match=r"model|layers") as refusal:
@@ -253,7 +255,7 @@ def test_a_custom_loss_receives_a_single_logit(tmp_path: Path) -> None:
         losses = functional.binary_cross_entropy_with_logits(outputs, target, reduction="none")
         return 2 * losses[:, 0]
 
-    net = made(case)
+    net = make_network(case)
     with fedaudit.record(tmp_path, net, audit, loss=doubled, attacks=FEW, strict=True) as recorder:
         recorder.round(1, sent=net, uploads={0: net, 1: net, 2: net})
     (stored,) = read_measured(tmp_path)
@@ -293,13 +295,13 @@ def test_flattened_convolutions_use_the_fast_kernels(
 
 def test_the_slow_path_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     case = MEASURED["lstm"]
-    model = Architecture("an lstm that nobody has named so", case.make).initial(0)
+    model = Architecture("an lstm with a new name", case.make).initial(0)
     x, y = data_for(case).train[0]
     with caplog.at_level(logging.WARNING, "fedaudit"):
         for _ in range(3):
             gradient_products(model, [], x, y)
     assert 1 <= len(caplog.records) <= 2
-    assert len({one.getMessage() for one in caplog.records}) == len(caplog.records)
+    assert len({log_record.getMessage() for log_record in caplog.records}) == len(caplog.records)
 
 
 def test_in_place_networks_do_not_change_samples() -> None:
@@ -345,9 +347,9 @@ def test_uploads_of_trainable_parameters_are_measured(
         recorder.round(1, sent=net, uploads=dict.fromkeys(range(3), upload))
     (stored,) = read_measured(tmp_path)
     x, y = audit.samples.features[0], audit.samples.labels[0]
-    cosine, _ = products_by_hand(net, change, x, y)
-    found = float(stored.measured.signals["gradient-cosine"][0, 0])
-    assert found == pytest.approx(-cosine, abs=2e-5)
+    cosine, _ = products_by_autograd(net, change, x, y)
+    measured = float(stored.measured.signals["gradient-cosine"][0, 0])
+    assert measured == pytest.approx(-cosine, abs=2e-5)
 
 
 def test_missing_parameters_of_an_upload_count_as_unchanged(tmp_path: Path) -> None:
@@ -355,9 +357,9 @@ def test_missing_parameters_of_an_upload_count_as_unchanged(tmp_path: Path) -> N
     name, value = list(net.named_parameters())[-1]
     change = {name: 0.1 * torch.randn_like(value)}
     upload = {name: value.detach() + change[name]}
-    rest = [n for n, _ in net.named_parameters()][:-1]
+    others = [n for n, _ in net.named_parameters()][:-1]
     with fedaudit.record(
-        tmp_path, net, audit, attacks=FEW, strict=True, not_uploaded=rest
+        tmp_path, net, audit, attacks=FEW, strict=True, not_uploaded=others
     ) as recorder:
         recorder.round(1, sent=net, uploads=dict.fromkeys(range(3), upload))
         with pytest.raises(
@@ -370,9 +372,9 @@ def test_missing_parameters_of_an_upload_count_as_unchanged(tmp_path: Path) -> N
     frozen = deepcopy(net).requires_grad_(False)
     frozen.get_parameter(name).requires_grad_(True)
     x, y = audit.samples.features[0], audit.samples.labels[0]
-    cosine, _ = products_by_hand(frozen, change, x, y)
-    found = float(stored.measured.signals["gradient-cosine"][0, 0])
-    assert found == pytest.approx(-cosine, abs=2e-5)
+    cosine, _ = products_by_autograd(frozen, change, x, y)
+    measured = float(stored.measured.signals["gradient-cosine"][0, 0])
+    assert measured == pytest.approx(-cosine, abs=2e-5)
 
 
 def test_scikit_learn_models_are_recorded_as_linear_layers(tmp_path: Path) -> None:
@@ -389,8 +391,8 @@ def test_scikit_learn_models_are_recorded_as_linear_layers(tmp_path: Path) -> No
     samples = split.audit.samples
     for client, model in models.items():
         sure = model.predict_proba(samples.features.numpy())[range(len(samples)), samples.labels]
-        found = stored.measured.signals["loss"][client].numpy()
-        np.testing.assert_allclose(found, np.log(sure), rtol=1e-4, atol=1e-6)
+        losses = stored.measured.signals["loss"][client].numpy()
+        np.testing.assert_allclose(losses, np.log(sure), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -407,7 +409,7 @@ def test_scikit_learn_models_are_recorded_as_linear_layers(tmp_path: Path) -> No
 def test_invalid_samples_raise_with_advice(features: Any, labels: Any) -> None:
     data = {0: (features, labels)}
     with pytest.raises(BadInput, match=r"of client 0 .*(give|remove)") as refusal:
-        # Without the checks of types that tests have, as other people call it.
+        # Without the runtime type checks of the tests, as users call it.
         inspect.unwrap(labelled_samples)(data[0], "client 0")
     assert "\n" not in str(refusal.value)
 
@@ -446,6 +448,6 @@ def test_traced_networks_are_measured_sample_by_sample(tmp_path: Path) -> None:
     (stored,) = read_measured(tmp_path)
     update = {n: torch.full_like(v, 0.1) for n, v in state.items()}
     x, y = audit.samples.features[4], audit.samples.labels[4]
-    cosine, _ = products_by_hand(plain, update, x, y)
-    found = float(stored.measured.signals["gradient-cosine"][0, 4])
-    assert found == pytest.approx(-cosine, abs=2e-5)
+    cosine, _ = products_by_autograd(plain, update, x, y)
+    measured = float(stored.measured.signals["gradient-cosine"][0, 4])
+    assert measured == pytest.approx(-cosine, abs=2e-5)

@@ -1,7 +1,7 @@
 """Estimates of one small study are compared with stored values.
 
-The figures are kept to three digits, since another processor may round sums otherwise. When a
-change is meant, run ``python -m tests.golden.test_tiny_study`` and look at what moved.
+The figures are stored with three digits, since another processor may round sums differently. After
+an intended change, run ``python -m tests.golden.test_tiny_study`` and check the changed figures.
 """
 
 import json
@@ -23,7 +23,7 @@ TOLERANCE = 0.004
 
 
 def figures(folder: Path) -> dict[str, float | None]:
-    """Every figure of the tiny study by name."""
+    """Return every figure of the tiny study by name."""
     study = small_study(
         attack_set="2026-2",
         training={"rounds": 8, "epochs": 4},
@@ -40,23 +40,23 @@ def figures(folder: Path) -> dict[str, float | None]:
 def test_figures_of_the_tiny_study_equal_the_stored_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = Attack((Confidence(),), Mean(), "nobody", "A row that nobody had.")
+    row = Attack((Confidence(),), Mean(), "none", "A row that no earlier version had.")
     monkeypatch.setitem(ATTACKS, "avg-confidence", row)
     document = json.loads(KEPT.read_text())
-    found = figures(tmp_path)
-    assert found.keys() == document.keys()
+    current = figures(tmp_path)
+    assert current.keys() == document.keys()
     moved = {
-        name: (value, found[name])
+        name: (value, current[name])
         for name, value in document.items()
-        if (value is None) != (found[name] is None)
-        or (value is not None and found[name] != pytest.approx(value, abs=_slack(name)))
+        if (value is None) != (current[name] is None)
+        or (value is not None and current[name] != pytest.approx(value, abs=_slack(name)))
     }
     assert not moved
 
 
 def _slack(name: str) -> float:
-    # One sample more or less above a threshold moves a rate by about 1 / 50, and one guess
-    # more or less an epsilon by some tenths.
+    # A single sample above or below a threshold changes a rate by about 1 / 50, and a single
+    # guess changes an epsilon by some tenths.
     return TOLERANCE if name.endswith("auc") else 0.3 if name.endswith("epsilon") else 0.05
 
 

@@ -1,9 +1,9 @@
 """Estimates of a small run of each topic are compared with stored values.
 
-Another processor may round sums otherwise, so that the test allows for a sample more or less on a
-side. Where the code is changed and figures must stay what they are,
-``python -m tests.golden.test_topics`` names every digit that moved on one machine; with ``--keep``
-it keeps what there is.
+Another processor may round sums differently, so the test tolerates a single sample on the other
+side of a threshold. If a change of the code must not change figures,
+``python -m tests.golden.test_topics`` lists every changed digit on one machine; with ``--keep`` it
+stores the current figures.
 """
 
 import json
@@ -19,32 +19,32 @@ HERE = Path(__file__).parent
 TOLERANCE = 0.08
 
 
-def kept(topic: str) -> Figures:
+def read_stored(topic: str) -> Figures:
     return {
         name: tuple(numbers)
         for name, numbers in json.loads((HERE / f"{topic}.json").read_text()).items()
     }
 
 
-def rounded(found: Figures) -> Figures:
-    """To nine digits, as they are kept."""
+def rounded(values: Figures) -> Figures:
+    """Round figures to the nine digits that are stored."""
     return {
         name: tuple(None if n is None else round(float(n), 9) for n in numbers)
-        for name, numbers in found.items()
+        for name, numbers in values.items()
     }
 
 
-def moved(before: Figures, now: Figures, tolerance: float) -> list[str]:
-    """What came, went, or differs by more than a share of itself (of 1 where it is less)."""
-    found = [f"{name} is only on one side" for name in sorted(before.keys() ^ now.keys())]
+def list_changes(before: Figures, now: Figures, tolerance: float) -> list[str]:
+    """Return added, removed and changed figures; the tolerance is relative, absolute below 1."""
+    changes = [f"{name} is only on one side" for name in sorted(before.keys() ^ now.keys())]
     for name in sorted(before.keys() & now.keys()):
-        one, other = before[name], now[name]
-        if len(one) != len(other) or not all(
+        old, new = before[name], now[name]
+        if len(old) != len(new) or not all(
             a == b or (a is not None and b is not None and abs(a - b) <= tolerance * max(1, abs(a)))
-            for a, b in zip(one, other, strict=True)
+            for a, b in zip(old, new, strict=True)
         ):
-            found.append(f"{name}: {one} is now {other}")
-    return found
+            changes.append(f"{name}: {old} is now {new}")
+    return changes
 
 
 SLOW = ("clusters", "live", "rounds", "tasks")
@@ -52,24 +52,25 @@ SLOW = ("clusters", "live", "rounds", "tasks")
 
 @pytest.mark.parametrize(
     "topic",
-    [pytest.param(one, marks=pytest.mark.slow) if one in SLOW else one for one in TOPICS],
+    [pytest.param(topic, marks=pytest.mark.slow) if topic in SLOW else topic for topic in TOPICS],
 )
 def test_figures_of_a_small_run_of_each_topic_equal_the_stored_ones(
     topic: str, tmp_path: Path
 ) -> None:
-    assert moved(kept(topic), rounded(TOPICS[topic](tmp_path)), TOLERANCE) == []
+    assert list_changes(read_stored(topic), rounded(TOPICS[topic](tmp_path)), TOLERANCE) == []
 
 
-def _written(found: Figures) -> str:
-    lines = [f" {json.dumps(name)}: {json.dumps(numbers)}" for name, numbers in found.items()]
+def _written(values: Figures) -> str:
+    lines = [f" {json.dumps(name)}: {json.dumps(numbers)}" for name, numbers in values.items()]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 if __name__ == "__main__":
     for topic, figures in TOPICS.items():
         with TemporaryDirectory() as folder:
-            found = rounded(figures(Path(folder)))
+            current = rounded(figures(Path(folder)))
         if "--keep" in sys.argv:
-            (HERE / f"{topic}.json").write_text(_written(found))
+            (HERE / f"{topic}.json").write_text(_written(current))
         else:
-            print(topic, moved(kept(topic), found, 0.0) or f"{len(found)} figures as kept")
+            changes = list_changes(read_stored(topic), current, 0.0)
+            print(topic, changes or f"{len(current)} figures as stored")

@@ -43,7 +43,7 @@ ATTACKS: Mapping[str, object] = {"fedmia-2": {}, "loss-series": {}}
 
 
 def coalition(folder: Path) -> Figures:
-    """Membership of a client of CoFedMID's coalition, over two seeds, in groups too."""
+    """Audit a client of CoFedMID's coalition over two seeds, also by group."""
     return dict(_membership(_defended()))
 
 
@@ -54,50 +54,50 @@ def comparison(folder: Path) -> Figures:
 
 
 def gate(folder: Path) -> Figures:
-    """A policy on it: for each check the worst figure, with how many had which outcome."""
+    """Evaluate a policy on the run: the worst figure and the outcome counts of each check."""
     verdict = evaluate_policy(_defended(), policy_from(POLICY))
-    found: Figures = {}
+    values: Figures = {}
     for check in verdict.checks:
         for outcome, times in check.outcomes.items():
-            found[f"{check.name} {outcome}"] = (times,)
+            values[f"{check.name} {outcome}"] = (times,)
         worst = check.worst
         if worst is not None:
-            found[f"{check.name} worst"] = (worst.value, worst.low, worst.high)
+            values[f"{check.name} worst"] = (worst.value, worst.low, worst.high)
         for result in check.open[:4]:
             needs = result.more.count if result.more else None
-            found[f"{check.name} {result.what}"] = (result.value, result.low, result.high, needs)
-    return {f"{verdict.outcome} {name}": numbers for name, numbers in found.items()}
+            values[f"{check.name} {result.what}"] = (result.value, result.low, result.high, needs)
+    return {f"{verdict.outcome} {name}": numbers for name, numbers in values.items()}
 
 
 def tasks(folder: Path) -> Figures:
-    """Membership of sequences of a small transformer, and of a denoiser's embeddings."""
+    """Audit sequences of a small transformer and embeddings of a denoiser."""
     return {
         f"{name} {figure}": numbers
         for name in ("next-token", "denoising")
         for figure, numbers in _membership(audited(CASES[name], folder / name).record)
-        # Of single samples, which another processor may turn round.
+        # Classes have single samples, whose order may differ on another processor.
         if " class " not in figure
     }
 
 
 def source(folder: Path) -> Figures:
-    """Source inference against FedMD's clients, with networks of their own."""
+    """Run source inference against FedMD's clients, which have different networks."""
     study = fedmd_study(model={"name": "mlp"}, seeds=[1, 2], attacks={"sia": {}, "sia-mean": {}})
     return dict(_sources(run_study(study, folder)))
 
 
 def clusters(folder: Path) -> Figures:
-    """IFCA-MIR with two groups of clients."""
+    """Run IFCA-MIR with two groups of clients."""
     return dict(_clusters(run_study(clustered(seeds=[1, 2]), folder)))
 
 
 def signs(folder: Path) -> Figures:
-    """Active membership inference, games decided by signs."""
+    """Run active membership inference in games that are decided by signs."""
     return dict(_games(_played(SIGNS, folder)))
 
 
 def rounds(folder: Path) -> Figures:
-    """Active membership inference in simulated rounds."""
+    """Run active membership inference in simulated rounds."""
     return dict(_games(_played(ROUNDS, folder)))
 
 
@@ -109,8 +109,8 @@ def live(folder: Path) -> Figures:
 
 
 TOPICS: Mapping[str, Callable[[Path], Figures]] = {
-    one.__name__: one
-    for one in (coalition, comparison, gate, tasks, source, clusters, signs, rounds, live)
+    topic.__name__: topic
+    for topic in (coalition, comparison, gate, tasks, source, clusters, signs, rounds, live)
 }
 
 
@@ -136,10 +136,10 @@ def _played(text: str, folder: Path) -> Record:
 def _membership(record: Record) -> Iterator[tuple[str, Numbers]]:
     for f in record.findings:
         name = f"{f.attack} {f.contrast} {f.metric} client {f.target} seed {f.seed}"
-        at = f.at_threshold
-        limits = (f.low, f.high, at.low if at else None, at.high if at else None)
-        rest = (f.n_members, f.n_nonmembers, f.realised_fpr, f.ceiling, f.significant)
-        yield name, (f.value, *limits, *rest)
+        point = f.at_threshold
+        limits = (f.low, f.high, point.low if point else None, point.high if point else None)
+        further = (f.n_members, f.n_nonmembers, f.realised_fpr, f.ceiling, f.significant)
+        yield name, (f.value, *limits, *further)
     for g in record.groups:
         if g.contrast == "mixed" and g.attack == "fedmia-2":
             name = f"{g.attack} {g.by} {g.group} client {g.target} seed {g.seed}"
@@ -156,8 +156,8 @@ def _membership(record: Record) -> Iterator[tuple[str, Numbers]]:
 
 def _sources(record: Record) -> Iterator[tuple[str, Numbers]]:
     for source in record.sources:
-        at = {"topic": "source", "attack": source.attack, "seed": source.seed}
-        success, excess, baseline = record.where(**at)
+        coordinates = {"topic": "source", "attack": source.attack, "seed": source.seed}
+        success, excess, baseline = record.where(**coordinates)
         tests = [test for figure in (success, excess, baseline) for test in figure.tests]
         limits = (success.value, success.low, success.high, tests[0].high, tests[1].level)
         p_values = (tests[0].p_value, tests[1].p_value, tests[2].level, tests[2].p_value)
@@ -174,11 +174,11 @@ def _sources(record: Record) -> Iterator[tuple[str, Numbers]]:
 def _clusters(record: Record) -> Iterator[tuple[str, Numbers]]:
     for mean in record.where(topic="clusters", seed=None):
         runs = record.where(topic="clusters", metric=mean.metric, group=mean.group)
-        values = [one.value for one in runs if one.seed is not None]
+        values = [estimate.value for estimate in runs if estimate.seed is not None]
         yield f"{mean.metric} of {mean.group}", (mean.value, mean.low, mean.high, *values)
-    for one in record.clusters:
-        for i, model in enumerate(one.rounds[-1].models):
-            name = f"model {i} seed {one.seed}"
+    for result in record.clusters:
+        for i, model in enumerate(result.rounds[-1].models):
+            name = f"model {i} seed {result.seed}"
             yield name, (model.risk, model.low, model.high, model.estimated, model.members)
 
 
@@ -198,8 +198,8 @@ def _games(record: Record) -> Iterator[tuple[str, Numbers]]:
             (*bounds, point.figure(PREDICTED_NEGATIVES), point.figure(HELD_OUT)),
         )
         if point.rounds is not None:
-            known = (point.figure(SIGN_SUCCESS), point.figure(EXPECTED_SUCCESS))
-            yield f"{point.label} by signs", known
+            by_signs = (point.figure(SIGN_SUCCESS), point.figure(EXPECTED_SUCCESS))
+            yield f"{point.label} by signs", by_signs
 
 
 def _compared(comparison: Comparison) -> Iterator[tuple[str, Numbers]]:
@@ -212,9 +212,9 @@ def _compared(comparison: Comparison) -> Iterator[tuple[str, Numbers]]:
         change, figure = row.change, row.figure
         changed = (change.value, change.low, change.high) if change else ()
         yield f"row {row.row} accuracy", (figure.value, figure.low, figure.high, *changed)
-    for at, front in enumerate(comparison.fronts):
+    for position, front in enumerate(comparison.fronts):
         if front.attack == "strongest attack":
             area = (front.hypervolume, front.low, front.high, front.gain)
             points = [(point.leakage, point.error) for point in front.points]
-            name = f"front {at} {front.contrast} {front.metric}"
+            name = f"front {position} {front.contrast} {front.metric}"
             yield name, (*area, *(number for point in points for number in point))

@@ -54,8 +54,10 @@ def test_the_wide_network_has_the_expected_parameter_count() -> None:
 
     stages = [stage(16, 64), stage(64, 128), stage(128, 256)]
     assert stages == [121_600, 525_952, 2_100_480]
-    found = [parameters(built("wide-resnet", (3, 32, 32), 100, norm=n)) for n in ("group", "batch")]
-    assert found == [first + sum(stages) + last + linear] * 2 == [2_774_692] * 2
+    counts = [
+        parameters(built("wide-resnet", (3, 32, 32), 100, norm=n)) for n in ("group", "batch")
+    ]
+    assert counts == [first + sum(stages) + last + linear] * 2 == [2_774_692] * 2
     # A stage has two norms of its inputs and three of its outputs; one norm follows all stages.
     scales = 2 * (2 * (16 + 64 + 128) + 3 * (64 + 128 + 256) + 256)
     assert parameters(built("wide-resnet", (3, 32, 32), 100, norm="none")) == 2_774_692 - scales

@@ -32,19 +32,19 @@ def test_only_adapters_prompt_and_head_are_trained(rank: int, prompt: int, numbe
     model = net.initial(1)
     assert sum(value.numel() for value in model.params.values()) == numbers + 3 * 384 + 3
     update = {name: torch.randn_like(value) for name, value in model.params.items()}
-    found = gradient_products(model, [update], TOKENS, LABELS)
+    products = gradient_products(model, [update], TOKENS, LABELS)
     module = model.module()
     params = [value for value in module.parameters() if value.requires_grad]
     for i in range(6):
         loss = net.loss(module(TOKENS[i : i + 1]), LABELS[i : i + 1]).sum()
         grads = torch.autograd.grad(loss, params)
         pairs = zip(grads, update.values(), strict=True)
-        dot = torch.stack([(one * other).sum() for one, other in pairs]).sum()
-        torch.testing.assert_close(found.dots[0, i].float(), dot, rtol=1e-3, atol=1e-3)
+        dot = torch.stack([(grad * change).sum() for grad, change in pairs]).sum()
+        torch.testing.assert_close(products.dots[0, i].float(), dot, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.slow
-def test_a_prompt_is_averaged_by_the_algorithm_that_averages_embeddings() -> None:
+def test_algorithms_that_average_embeddings_average_prompts() -> None:
     net = architecture("minilm", shape=(12,), classes=3, rank=0, prompt=4)
     data = {k: Samples(TOKENS[2 * k : 2 * k + 2], LABELS[2 * k : 2 * k + 2]) for k in range(3)}
     (round,) = simulate(FedEmbedding(net, LocalTraining(lr=0.1)), data, rounds=1, seed=2)

@@ -11,7 +11,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.models import architecture, architecture_from_path
 
 
-class Own(nn.Linear):
+class CustomLinear(nn.Linear):
     def __init__(self, classes: int, *, inputs: int = 3) -> None:
         super().__init__(inputs, classes)
 
@@ -26,8 +26,8 @@ def not_a_module(shape: tuple[int, ...]) -> str:
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The import path of this file, which the test runner does not put on ``sys.path``."""
+def this_module(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the import path of this file, which the test runner does not put on ``sys.path``."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     return Path(__file__).stem
 
@@ -71,30 +71,32 @@ def test_all_settings_are_recorded_in_order_with_the_shape_as_text() -> None:
 
 
 def test_an_architecture_gives_the_same_model_in_another_process() -> None:
-    made = architecture("cnn", shape=(1, 8, 8), classes=3, padding=2)
-    there = pickle.loads(pickle.dumps(made))
-    assert there == made
-    mine, theirs = made.initial(5).params, there.initial(5).params
+    created = architecture("cnn", shape=(1, 8, 8), classes=3, padding=2)
+    unpickled = pickle.loads(pickle.dumps(created))
+    assert unpickled == created
+    mine, theirs = created.initial(5).params, unpickled.initial(5).params
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
-def test_architectures_keep_the_global_random_state(here: str) -> None:
+def test_architectures_keep_the_global_random_state(this_module: str) -> None:
     before = torch.random.get_rng_state()
     architecture("mlp", shape=(3,), classes=2)
-    architecture_from_path(f"{here}:Own", shape=(3,), classes=2)
+    architecture_from_path(f"{this_module}:CustomLinear", shape=(3,), classes=2)
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_a_custom_model_gets_the_arguments_of_its_signature(here: str) -> None:
-    made = architecture_from_path(f"{here}:Own", shape=(5,), classes=4, inputs=5)
-    assert made.build()(torch.zeros(2, 5)).shape == (2, 4)
-    assert made.settings == (("classes", 4), ("inputs", 5), ("shape", "5"))
-    assert pickle.loads(pickle.dumps(made)) == made
+def test_a_custom_model_gets_the_arguments_of_its_signature(this_module: str) -> None:
+    created = architecture_from_path(f"{this_module}:CustomLinear", shape=(5,), classes=4, inputs=5)
+    assert created.build()(torch.zeros(2, 5)).shape == (2, 4)
+    assert created.settings == (("classes", 4), ("inputs", 5), ("shape", "5"))
+    assert pickle.loads(pickle.dumps(created)) == created
 
 
-def test_a_callable_with_open_keywords_gets_all_arguments(here: str) -> None:
-    made = architecture_from_path(f"{here}:taking_anything", shape=(4,), classes=2, depth=3)
-    assert isinstance(made.build(), nn.Linear)
+def test_a_callable_with_open_keywords_gets_all_arguments(this_module: str) -> None:
+    created = architecture_from_path(
+        f"{this_module}:taking_anything", shape=(4,), classes=2, depth=3
+    )
+    assert isinstance(created.build(), nn.Linear)
 
 
 @pytest.mark.parametrize(
@@ -105,15 +107,15 @@ def test_a_callable_with_open_keywords_gets_all_arguments(here: str) -> None:
         ("torch.nn:Linnear", {}, "cannot import 'torch.nn:Linnear'"),
         ("math:pi", {}, "is a float, not a class or function"),
         ("torch.nn:Linear", {}, "could not be called: .*missing"),
-        ("here:Own", {"input": 3}, "did you mean 'inputs'"),
+        ("here:CustomLinear", {"input": 3}, "did you mean 'inputs'"),
         ("here:not_a_module", {}, "returned a str, not a torch"),
     ],
 )
 def test_a_path_that_leads_to_no_model_is_refused(
-    path: str, settings: dict[str, Any], message: str, here: str
+    path: str, settings: dict[str, Any], message: str, this_module: str
 ) -> None:
     with pytest.raises(BadInput, match=message):
-        architecture_from_path(path.replace("here", here), shape=(3,), classes=2, **settings)
+        architecture_from_path(path.replace("here", this_module), shape=(3,), classes=2, **settings)
 
 
 class _Operations(TorchFunctionMode):
@@ -134,9 +136,7 @@ class _Operations(TorchFunctionMode):
     ("name", "shape"),
     [("transformer", (8,)), ("mlp", (4,)), ("resnet18", (3, 8, 8)), ("alexnet", (3, 32, 32))],
 )
-def test_no_normal_values_are_drawn_for_a_model_that_is_only_counted(
-    name: str, shape: tuple[int, ...]
-) -> None:
+def test_counting_parameters_draws_no_normal_values(name: str, shape: tuple[int, ...]) -> None:
     # torch would import its compiler to draw them, which takes seconds.
     with _Operations() as operations:
         architecture(name, shape=shape, classes=64)

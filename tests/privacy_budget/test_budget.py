@@ -70,7 +70,7 @@ def test_rounds_left_are_the_last_within_the_target() -> None:
     assert at_limit.epsilon <= 3.0 < above.epsilon
 
 
-def test_above_the_target_the_last_round_within_it_is_named() -> None:
+def test_above_the_target_the_last_round_within_it_is_stated() -> None:
     result = fa.budget(setup(client(noise_multiplier=20.0)), target=1.0)
     assert (result.verdict, result.rounds_left) == (module.BudgetVerdict.ABOVE, 0)
     assert result.last_round is not None
@@ -92,7 +92,7 @@ def test_participations_in_rounds_left_are_those_of_one_client() -> None:
     assert result.rounds_left == everywhere.rounds_left
 
 
-def test_the_unit_decides_what_is_compared_with_the_target() -> None:
+def test_the_epsilon_of_the_unit_is_compared_with_the_target() -> None:
     settings = setup(sample(), person_samples=4)
     result = fa.budget(settings, target=5.0, unit="person", every=10)
     assert result.epsilon == result.rows[-1].person > result.rows[-1].sample
@@ -103,11 +103,11 @@ def test_json_has_all_rows_and_the_set_up(path: Path) -> None:
     document = json.loads(result.to_json())
     assert document["rows"][-1]["client"] == document["epsilon"] == result.epsilon
     assert document["verdict"] == "within the target"
-    again = fa.budget(document["setup"])
-    assert again.rows == result.rows
+    rebuilt = fa.budget(document["setup"])
+    assert rebuilt.rows == result.rows
 
 
-def test_a_set_up_object_is_taken_too(path: Path) -> None:
+def test_a_set_up_object_is_accepted(path: Path) -> None:
     result = fa.budget(path)
     assert fa.budget(result.setup).rows == result.rows
 
@@ -117,7 +117,7 @@ def test_arguments_replace_settings(path: Path) -> None:
 
 
 @pytest.mark.parametrize("every", [0, -1])
-def test_rows_are_at_least_a_round_apart(path: Path, every: int) -> None:
+def test_consecutive_rows_differ_by_at_least_one_round(path: Path, every: int) -> None:
     with pytest.raises(BadInput, match="every= is a number of rounds of at least 1"):
         fa.budget(path, every=every)
 
@@ -131,7 +131,7 @@ def test_the_table_states_delta_adjacency_and_sampling() -> None:
     assert max(map(len, text.split("\n"))) <= 80
 
 
-def test_an_epsilon_that_promises_nothing_has_no_size() -> None:
+def test_an_epsilon_without_a_guarantee_has_no_size() -> None:
     text = str(fa.budget(setup(sample(), most_samples=10_000)))
     assert text.count("> 1,000") == 10
 

@@ -63,16 +63,16 @@ def test_full_batches_release_a_sample_in_each_step() -> None:
     assert epsilon(setup(phase), "sample") == pytest.approx(
         epsilon_of_gaussian(1 / math.sqrt(50), 1e-6)
     )
-    # The rate 1 is no sampling.
-    whole = sample(batch_size=200, epochs=5)
-    assert epsilon(setup(whole), "sample") == pytest.approx(epsilon(setup(phase), "sample"))
+    # A rate of 1 means no sampling.
+    full_batches = sample(batch_size=200, epochs=5)
+    assert epsilon(setup(full_batches), "sample") == pytest.approx(epsilon(setup(phase), "sample"))
 
 
 def test_sampling_without_amplification_counts_every_round() -> None:
     hidden = client(sampling="poisson", rate=0.1)
-    known = hidden | {"amplification": False}
-    assert epsilon(setup(known)) == pytest.approx(epsilon(setup(client())))
-    assert epsilon(setup(hidden)) < epsilon(setup(known)) / 3
+    without_amplification = hidden | {"amplification": False}
+    assert epsilon(setup(without_amplification)) == pytest.approx(epsilon(setup(client())))
+    assert epsilon(setup(hidden)) < epsilon(setup(without_amplification)) / 3
 
 
 def test_adaptive_clipping_costs_the_noise_of_its_count() -> None:
@@ -126,8 +126,8 @@ def test_a_group_in_one_step_has_the_integrated_epsilon(
 def test_a_group_of_one_is_the_sampled_gaussian() -> None:
     phase = sample(batch_size=None, rate=0.02)
     group = epsilon(setup(phase, person_samples=2), "person")
-    one = epsilon(setup(phase), "sample")
-    assert one < group < 4 * one
+    single = epsilon(setup(phase), "sample")
+    assert single < group < 4 * single
 
 
 @pytest.mark.slow
@@ -144,8 +144,8 @@ def test_fixed_subsets_cost_slightly_more_than_a_known_replacement() -> None:
     fixed = setup(client(sampling="fixed", clients_per_round=20), adjacency="replace")
     # All other clients may send the opposite of the new update, which then moves the sum by two
     # clip norms: a sampled Gaussian with half the noise. The bound allows both orders in a round.
-    known = epsilon(setup(client(noise_multiplier=0.5, sampling="poisson", rate=0.02)))
-    assert known < epsilon(fixed) < 1.05 * known
+    replacement = epsilon(setup(client(noise_multiplier=0.5, sampling="poisson", rate=0.02)))
+    assert replacement < epsilon(fixed) < 1.05 * replacement
     rdp = pytest.importorskip("dp_accounting.rdp")
     import dp_accounting
 

@@ -45,8 +45,8 @@ def test_client_dp_counts_every_upload() -> None:
     assert result.setup.adjacency == "zero-out"
     assert result.unit == "client"
     by_hand = {"rounds": 4, "protects": "client", "clip": 1.0, "noise_multiplier": 2.0}
-    again = fa.budget({"clients": 3, "delta": 1e-5, "phase": [by_hand]})
-    assert result.epsilon == pytest.approx(again.epsilon)
+    direct = fa.budget({"clients": 3, "delta": 1e-5, "phase": [by_hand]})
+    assert result.epsilon == pytest.approx(direct.epsilon)
 
 
 def test_people_at_several_clients_and_dp_sgd() -> None:
@@ -157,7 +157,7 @@ def test_a_record_states_its_set_up_and_its_bounds(tmp_path: Path) -> None:
     assert json.loads(result.to_json())["measured"][0]["value"] == 0.51999
 
 
-def test_a_bound_above_the_epsilon_is_pointed_out(tmp_path: Path) -> None:
+def test_a_bound_above_the_epsilon_is_reported(tmp_path: Path) -> None:
     path = written(tmp_path / "record.json", with_bounds(("client_epsilon", 9.0)))
     phase = {"rounds": 4, "protects": "client", "clip": 1.0, "noise_multiplier": 9.0}
     values = {"clients": 100, "delta": 1e-5, "phase": [phase]}

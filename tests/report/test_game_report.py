@@ -36,7 +36,7 @@ def tones(grid: Grid | None, name: str) -> list[str]:
 
 
 def names(*points: PointPlayed) -> list[str]:
-    return [shown.name for shown in shown_points(points)]
+    return [shown_point.name for shown_point in shown_points(points)]
 
 
 def test_points_are_labelled_by_their_differing_settings() -> None:
@@ -432,7 +432,7 @@ def test_point_labels_include_the_threshold_and_a_lost_sign() -> None:
         changed(standard_point, settings=standard_point.settings | options)
         for options in (as_trained, lost, as_trained | lost)
     ]
-    assert [shown.family for shown in shown_points([standard_point, *others])] == [
+    assert [shown_point.family for shown_point in shown_points([standard_point, *others])] == [
         "bitrand",
         "bitrand, threshold as trained",
         "bitrand, sign lost",

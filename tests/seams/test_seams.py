@@ -39,7 +39,7 @@ def shifted(model: Model) -> Model:
     return replace(model, params={name: value + 0.5 for name, value in model.params.items()})
 
 
-# Unequal sizes, and more than one batch a client.
+# Sizes differ, and each client has more than one batch.
 DATA = {client: samples(8 + client, 100 * client, f"client {client}") for client in range(CLIENTS)}
 PROBE = Samples.concatenate(DATA[0], samples(6, 1000, "unseen"))
 TINY = Architecture("tiny", partial(net))
@@ -58,12 +58,14 @@ def trained(name: str) -> tuple[Round, ...]:
     return tuple(simulate(algorithm, DATA, **how))  # type: ignore[arg-type]
 
 
-def test_clients_that_chose_another_model_are_no_peers() -> None:
+def test_clients_that_chose_different_models_are_not_peers() -> None:
     measured = list(measure(trained("several models"), [Loss()], PROBE))
     assert any(len(set(m.bases.tolist())) == 2 for m in measured)
     m = stacked(measured)["loss"]
     for numbers, peers, values in zip(m.bases.tolist(), m.peers(0), m.values, strict=True):
-        alike = [at for at, number in enumerate(numbers) if at and number == numbers[0]]
+        alike = [
+            position for position, number in enumerate(numbers) if position and number == numbers[0]
+        ]
         assert torch.equal(peers, values[alike])
 
 
@@ -73,7 +75,7 @@ def test_the_sum_view_raises_for_different_models(name: str) -> None:
         list(seen_from(trained(name), VIEWS["sum"]))
 
 
-def test_a_client_sent_a_tampered_model_has_no_peers_and_is_no_peer() -> None:
+def test_a_client_with_a_tampered_model_has_no_peers_and_is_no_peer() -> None:
     m = stacked(measure(trained("a server that tampers"), [Loss()], PROBE))["loss"]
     with pytest.raises(NotVisible, match="at least 2 other clients"):
         ATTACKS["fedmia-1"].scores({"loss": m}, 1)
@@ -81,7 +83,7 @@ def test_a_client_sent_a_tampered_model_has_no_peers_and_is_no_peer() -> None:
     assert bool(ATTACKS["fedmia-1"].scores({"loss": m}, 0).isfinite().all())
 
 
-def test_gradients_are_taken_at_the_model_that_each_client_was_sent() -> None:
+def test_gradients_are_computed_at_the_model_that_each_client_received() -> None:
     (round, *_) = trained("a server that tampers")
     together = measure_round(round, [GradientCosine()], PROBE).signals["gradient-cosine"]
     for row, client in enumerate(sorted(round.exposed)):
@@ -101,7 +103,7 @@ def test_the_sum_view_supports_partial_participation() -> None:
 
 
 @pytest.mark.parametrize("view", ["globals", "final"])
-def test_global_models_stand_for_all_clients(view: str) -> None:
+def test_global_models_represent_all_clients(view: str) -> None:
     rounds = seen_from(trained("some clients a round"), VIEWS[view])
     m = stacked(measure(rounds, [Loss()], PROBE))["loss"]
     assert all(bool(m.of(target).isfinite().all()) for target in DATA)
