@@ -1,7 +1,7 @@
-"""Small files that unpack to gigabytes, and a program that reads one after another.
+"""Small files that unpack to gigabytes, and a program that reads them.
 
-``python -m tests.bombs FOLDER LIMIT`` reads all of them with no more memory than LIMIT bytes beyond
-what the program has when it begins, and prints a line of JSON for each.
+``python -m tests.bombs FOLDER LIMIT`` reads them one by one, limits the memory to LIMIT bytes above
+the initial use of the program, and prints a line of JSON for each file.
 """
 
 import gzip
@@ -36,25 +36,25 @@ def packed(path: Path, **arrays: AnyArray) -> None:
 
 
 def images(folder: Path) -> Callable[[], object]:
-    """256 MiB of bytes, which are a GiB in 32-bit numbers and more while they are scaled."""
+    """256 MiB of bytes, which take a GiB as 32-bit numbers and more during scaling."""
     labels = np.arange(2**18) % 2
     packed(folder / "images.npz", x=np.zeros((2**18, 32, 32), np.uint8), y=labels)
     return lambda: load("images", data_dir=folder)
 
 
 def nearly_blank(shape: tuple[int, ...], kind: type) -> np.ndarray:
-    """Zeros with ones in every thousandth sample, which pack as well."""
+    """Return zeros with ones in every thousandth sample, which compress well, too."""
     values: np.ndarray = np.zeros(shape, kind)
     values[::1000] = 1
     return values
 
 
 def almost(folder: Path) -> Callable[[], object]:
-    """Pictures, numbers and codes that are just within what is taken."""
+    """Pictures, numbers and codes just below the limits of readers."""
     labels = np.arange(30_000) % 2
     packed(folder / "a.npz", x=nearly_blank((30_000, 32, 32), np.uint8), y=labels)
     packed(folder / "b.npz", x=nearly_blank((30_000, 500), np.float64), y=labels)
-    words = json.dumps({"a": [str(at) for at in range(1000)]}).encode()
+    words = json.dumps({"a": [str(number) for number in range(1000)]}).encode()
     packed(
         folder / "c.npz",
         x=nearly_blank((30_000, 1), np.int16),
@@ -66,7 +66,7 @@ def almost(folder: Path) -> Callable[[], object]:
 
 
 def announced(folder: Path) -> Callable[[], object]:
-    """An array whose header says 7 GB, and that holds none of it."""
+    """An array whose header announces 7 GB, without any data."""
     head = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1800000000,), }\n"
     with zipfile.ZipFile(folder / "announced.npz", "w") as archive:
         archive.writestr("x.npy", b"\x93NUMPY\1\0" + struct.pack("<H", len(head)) + head)
@@ -87,7 +87,7 @@ def blanks(folder: Path) -> Callable[[], object]:
 
 
 def entries(folder: Path) -> Callable[[], object]:
-    """An archive of 100,000 arrays without anything in them."""
+    """An archive of 100,000 empty arrays."""
     with zipfile.ZipFile(folder / "entries.npz", "w") as archive:
         archive.writestr("x.npy", b"")
         listed = 46 + len("x.npy")
@@ -101,7 +101,7 @@ def entries(folder: Path) -> Callable[[], object]:
 
 def codes(folder: Path) -> Callable[[], object]:
     """A table of codes: 100,000 rows of one column that may have 10,000 values."""
-    vocabulary = json.dumps({"a": [str(at) for at in range(10_000)]}).encode()
+    vocabulary = json.dumps({"a": [str(number) for number in range(10_000)]}).encode()
     packed(
         folder / "codes.npz",
         x=np.zeros((100_000, 1), np.int16),
@@ -129,17 +129,19 @@ def pictures(folder: Path) -> Callable[[], object]:
     for name in ("a", "b"):
         (folder / "pictures" / name).mkdir(parents=True)
         Image.new("1", (8192, 8192)).save(folder / "pictures" / name / "0.png")
-        for at in (1, 2):
-            copyfile(folder / "pictures" / name / "0.png", folder / "pictures" / name / f"{at}.png")
+        for number in (1, 2):
+            copyfile(
+                folder / "pictures" / name / "0.png", folder / "pictures" / name / f"{number}.png"
+            )
     return lambda: load("images:pictures", data_dir=folder)
 
 
 def medium_pictures(folder: Path) -> Callable[[], object]:
-    """Pictures that are each small enough, and together are not."""
+    """Pictures that exceed the limit only in total."""
     for name in ("a", "b"):
         (folder / "medium" / name).mkdir(parents=True)
-        for at in range(20):
-            Image.new("1", (2048, 2048)).save(folder / "medium" / name / f"{at}.png")
+        for number in range(20):
+            Image.new("1", (2048, 2048)).save(folder / "medium" / name / f"{number}.png")
     return lambda: load("images:medium", data_dir=folder)
 
 
@@ -188,7 +190,7 @@ def texts_in_a_pickle(folder: Path) -> Callable[[], object]:
 
 
 def shape_in_a_pickle(folder: Path) -> Callable[[], object]:
-    """An array that is asked for by its shape alone: a million pictures of nothing."""
+    """An array that is described only by its shape: a million pictures without pixels."""
     shape = pickle.dumps(((10**6, 3072), "u1"), 2)[2:-1]
     return cifar(folder, "shape", b"\x80\x02}X\4\0\0\0datacnumpy\nndarray\n" + shape + b"Rs.")
 
@@ -201,34 +203,41 @@ def empty_objects(folder: Path) -> Callable[[], object]:
 
 
 def faults(folder: Path) -> Callable[[], object]:
-    """A record that is wrong in a million places."""
-    made = {"format": "fedaudit-record", "version": 3, "estimates": [{}] * 1_000_000}
-    (folder / "b.json").write_text(json.dumps(made))
+    """A record with a million errors."""
+    document = {"format": "fedaudit-record", "version": 3, "estimates": [{}] * 1_000_000}
+    (folder / "b.json").write_text(json.dumps(document))
     return lambda: read_record(folder / "b.json")
 
 
 def unknown_keys(folder: Path) -> Callable[[], object]:
-    made = {"format": "fedaudit-record", "version": 2, **{str(at): 0 for at in range(600_000)}}
-    (folder / "c.json").write_text(json.dumps(made))
+    document = {
+        "format": "fedaudit-record",
+        "version": 2,
+        **{str(number): 0 for number in range(600_000)},
+    }
+    (folder / "c.json").write_text(json.dumps(document))
     return lambda: read_record(folder / "c.json")
 
 
 def compared(folder: Path) -> Callable[[], object]:
-    made = {"format": "fedaudit-comparison", "version": 1, "rows": [[]] * 3_000_000}
-    (folder / "d.json").write_text(json.dumps(made))
+    document = {"format": "fedaudit-comparison", "version": 1, "rows": [[]] * 3_000_000}
+    (folder / "d.json").write_text(json.dumps(document))
     return lambda: read_comparison(folder / "d.json")
 
 
 def names(folder: Path) -> Callable[[], object]:
     """A header of safetensors with a million names."""
-    every = (f'"{at}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}' for at in range(1_000_000))
+    every = (
+        f'"{number}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}'
+        for number in range(1_000_000)
+    )
     head = f"{{{','.join(every)}}}".encode()
     (folder / "a.safetensors").write_bytes(struct.pack("<Q", len(head)) + head)
     return lambda: read_tensors(folder / "a.safetensors")
 
 
 def notes(folder: Path) -> Callable[[], object]:
-    every = ",".join(f'"{at}":""' for at in range(1_500_000))
+    every = ",".join(f'"{number}":""' for number in range(1_500_000))
     head = f'{{"__metadata__":{{{every}}}}}'.encode()
     (folder / "b.safetensors").write_bytes(struct.pack("<Q", len(head)) + head)
     return lambda: read_tensors(folder / "b.safetensors")
@@ -275,7 +284,7 @@ BOMBS: tuple[Callable[[Path], Callable[[], object]], ...] = (
 
 
 def high_water() -> int:
-    """Most bytes that this program has had; getrusage counts the one it was forked from too."""
+    """Return the peak memory of this program; getrusage would include the parent's."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
 
@@ -286,14 +295,14 @@ def main() -> None:
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + limit, used + limit))
     for name, read in readers.items():
-        start, said = time.process_time(), ""
+        start, message = time.process_time(), ""
         try:
             read()
         except FedauditError as refusal:
-            said = str(refusal)[:300]
+            message = str(refusal)[:300]
         seconds = time.process_time() - start
         peak = high_water()
-        print(json.dumps({"bomb": name, "said": said, "seconds": seconds, "peak": peak}))
+        print(json.dumps({"bomb": name, "message": message, "seconds": seconds, "peak": peak}))
 
 
 if __name__ == "__main__":

@@ -29,13 +29,13 @@ class _Crew:
         yield run
 
 
-def _as_told(nothing: None, item: Any) -> object:
-    work, shared, one = item
-    return work(shared, one)
+def _do_work(nothing: None, item: Any) -> object:
+    work, shared, argument = item
+    return work(shared, argument)
 
 
 @contextmanager
 def started(count: int = 2) -> Iterator[Engine]:
     """Yield an engine with this number of worker processes for any number of sessions."""
-    with Workers(count).session(_as_told, None) as run:
+    with Workers(count).session(_do_work, None) as run:
         yield cast(Engine, _Crew(run))

@@ -1,8 +1,8 @@
 """A simulated processor whose matrix products depend on the position of rows and columns.
 
-Real ones work through matrices in blocks, and what is left over at the edges goes another way, so
-that equal rows get unequal values at some sizes, on some processors and in some versions of a
-library. Here they do at every size.
+Real processors multiply matrices in blocks and treat the edges differently. Equal rows then have
+unequal values at some sizes, on some processors and in some versions of a library. Here they have
+unequal values at every size.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ _PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "convolution", "lin
 
 
 class RoundedByPlace(TorchDispatchMode):
-    """While it is entered, every other row and column of a product is an ulp larger."""
+    """A context in which every other row and column of a product is an ulp larger."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -28,12 +28,12 @@ class RoundedByPlace(TorchDispatchMode):
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
         call: Callable[..., object] = func
-        found = call(*args, **(kwargs or {}))
+        result = call(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__.rstrip("_")
-        if name in _PRODUCTS and isinstance(found, Tensor) and found.is_floating_point():
-            for dim in (0,) if name == "convolution" else range(-min(2, found.dim()), 0):
-                found.mul_(_ulps(found, dim))
-        return found
+        if name in _PRODUCTS and isinstance(result, Tensor) and result.is_floating_point():
+            for dim in (0,) if name == "convolution" else range(-min(2, result.dim()), 0):
+                result.mul_(_ulps(result, dim))
+        return result
 
 
 def _ulps(values: Tensor, dim: int) -> Tensor:

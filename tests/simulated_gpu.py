@@ -1,9 +1,9 @@
 """A simulated GPU that checks the placement of tensors.
 
-Tensors "on the GPU" are ordinary ones whose memory carries a mark. What a GPU would refuse is
-refused here: an operation on tensors of both kinds, a random draw from the wrong generator, a
-CPU library's kernel, a view as a numpy array. Results are those of the CPU, so that they can be
-compared. What a real card does differently (speed, last digits, memory) is not simulated.
+Tensors "on the GPU" are ordinary ones whose memory is marked. The simulation refuses the same
+operations as a GPU: operations on tensors of both devices, random draws from a wrong generator,
+kernels of CPU libraries, views as numpy arrays. Results equal those of the CPU, so that they can
+be compared. Speed, last digits and memory of a real card are not simulated.
 """
 
 from collections import Counter
@@ -23,17 +23,17 @@ GPU = torch.device("cuda", 0)
 
 _Anything: TypeAlias = object
 _PRUNE_AT = 4096
-# Between devices by their nature, or with indices that may stay on the CPU.
+# Operations between devices, and operations whose indices may stay on the CPU.
 _COPIES = {"aten::copy_", "aten::_to_copy"}
 _INDEXED = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
 
 
 class OnTwoDevices(RuntimeError):
-    """What a real GPU would have refused."""
+    """Error for an operation that a real GPU refuses."""
 
 
 class _Marks:
-    """Which memory is on the GPU; views share it, in-place operations keep it."""
+    """Marks of memory on the GPU; views share them, and in-place operations keep them."""
 
     def __init__(self) -> None:
         self._kept: dict[int, StorageWeakRef] = {}
@@ -42,10 +42,10 @@ class _Marks:
         key = _plain(tensor).untyped_storage()._cdata
         return key in self._kept and not _gone(self._kept[key])
 
-    def put(self, tensor: Tensor, *, there: bool) -> None:
+    def put(self, tensor: Tensor, *, on_gpu: bool) -> None:
         storage = _plain(tensor).untyped_storage()
         self._kept.pop(storage._cdata, None)
-        if there:
+        if on_gpu:
             self._kept[storage._cdata] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
         if len(self._kept) > _PRUNE_AT:
             self._kept = {key: ref for key, ref in self._kept.items() if not _gone(ref)}
@@ -55,12 +55,12 @@ def _gone(ref: StorageWeakRef) -> bool:
     return bool(ref.expired())  # type: ignore[no-untyped-call]
 
 
-# One for the process: modules that are kept from one use to the next stay where they are.
+# One object per process, since modules that are reused between contexts stay on their device.
 _MARKS = _Marks()
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    """The tensor within the wrappers of ``torch.func``."""
+    """Return the tensor inside the wrappers of ``torch.func``."""
     while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return tensor
@@ -71,11 +71,11 @@ def _tensors(values: _Anything) -> list[Tensor]:
 
 
 class Card(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Looks at every operation that really runs, those of backward passes too.
+    """A mode that checks every operation that runs, also in backward passes.
 
     Attributes:
         ran: Names of operations on tensors, by kind of device, and how often each ran.
-        refused: What was refused, also where the caller went on in another way.
+        refused: Messages of refused operations, also if the caller caught the error.
     """
 
     def __init__(self, marks: _Marks) -> None:
@@ -91,21 +91,21 @@ class Card(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[_Anything, ...] = (),
         kwargs: Mapping[str, _Anything] | None = None,
     ) -> _Anything:
-        given = dict(kwargs or {})
+        options = dict(kwargs or {})
         try:
-            there = self._there(func, args, given)
+            runs_on_gpu = self._runs_on_gpu(func, args, options)
         except OnTwoDevices as error:
             self.refused.append(str(error))
             raise
-        self.ran["cuda" if there else "cpu"][func._schema.name.removeprefix("aten::")] += 1
-        before = {t.untyped_storage()._cdata for t in _tensors((args, given))}
-        result = func(*args, **given)
+        self.ran["cuda" if runs_on_gpu else "cpu"][func._schema.name.removeprefix("aten::")] += 1
+        before = {t.untyped_storage()._cdata for t in _tensors((args, options))}
+        result = func(*args, **options)
         for out in _tensors(result):
-            if there and out.untyped_storage()._cdata not in before:
-                self._marks.put(out, there=True)
+            if runs_on_gpu and out.untyped_storage()._cdata not in before:
+                self._marks.put(out, on_gpu=True)
         return result
 
-    def _there(
+    def _runs_on_gpu(
         self,
         func: torch._ops.OpOverload,
         args: tuple[_Anything, ...],
@@ -134,7 +134,7 @@ class Card(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _Calls(TorchFunctionMode):
-    """Replaces the device handling of torch's Python functions."""
+    """A mode that replaces the device handling of torch's Python functions."""
 
     def __init__(self, marks: _Marks) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class _Calls(TorchFunctionMode):
         args: tuple[_Anything, ...] = (),
         kwargs: Mapping[str, _Anything] | None = None,
     ) -> _Anything:
-        given, name = dict(kwargs or {}), getattr(func, "__name__", "")
+        options, name = dict(kwargs or {}), getattr(func, "__name__", "")
         first = args[0] if args else None
         if isinstance(first, Tensor):
             if name == "__get__" and getattr(func, "__self__", None) is torch.Tensor.device:
@@ -155,26 +155,26 @@ class _Calls(TorchFunctionMode):
             if name in ("numpy", "__array__") and self._marks.has(first):
                 raise OnTwoDevices("a GPU's tensor is no numpy array")
             if name == "to":
-                return self._moved(func, first, args[1:], given)
+                return self._moved(func, first, args[1:], options)
             if name == "__deepcopy__":
-                copy = func(*args, **given)
-                self._mark(copy, there=self._marks.has(first))
+                copy = func(*args, **options)
+                self._mark(copy, on_gpu=self._marks.has(first))
                 return copy
-        device = given.get("device")
+        device = options.get("device")
         if isinstance(device, torch.device | str) and torch.device(device).type == "cuda":
-            if given.get("generator") is not None:
+            if options.get("generator") is not None:
                 raise OnTwoDevices(f"{name} was to fill a GPU's tensor from a CPU generator")
-            made = func(*args, **{**given, "device": "cpu"})
-            self._mark(made, there=True)
-            return made
-        return func(*args, **given)
+            created = func(*args, **{**options, "device": "cpu"})
+            self._mark(created, on_gpu=True)
+            return created
+        return func(*args, **options)
 
     def _device(self, tensor: Tensor) -> torch.device:
         return GPU if self._marks.has(tensor) else torch.device("cpu")
 
-    def _mark(self, made: _Anything, *, there: bool) -> None:
-        for tensor in _tensors(made):
-            self._marks.put(tensor, there=there)
+    def _mark(self, values: _Anything, *, on_gpu: bool) -> None:
+        for tensor in _tensors(values):
+            self._marks.put(tensor, on_gpu=on_gpu)
 
     def _moved(
         self,
@@ -189,20 +189,20 @@ class _Calls(TorchFunctionMode):
             if isinstance(a, Tensor | torch.device | str)
         ]
 
-        def here(value: _Anything) -> _Anything:
+        def to_cpu(value: _Anything) -> _Anything:
             return "cpu" if isinstance(value, torch.device | str) else value
 
-        made = func(tensor, *tree_map(here, args), **tree_map(here, dict(kwargs)))
-        if not isinstance(made, Tensor) or not where or where[0] == self._device(tensor):
-            return made
-        made = made.clone() if made is tensor else made
-        self._mark(made, there=where[0].type == "cuda")
-        return made
+        moved = func(tensor, *tree_map(to_cpu, args), **tree_map(to_cpu, dict(kwargs)))
+        if not isinstance(moved, Tensor) or not where or where[0] == self._device(tensor):
+            return moved
+        moved = moved.clone() if moved is tensor else moved
+        self._mark(moved, on_gpu=where[0].type == "cuda")
+        return moved
 
 
 @contextmanager
 def simulated_gpu() -> Iterator[Card]:
-    """Inside, this process has one GPU by the name of ``cuda``."""
+    """Simulate one GPU named ``cuda`` inside the context."""
     driver = patch.multiple(
         torch.cuda,
         is_available=lambda: True,

@@ -18,7 +18,7 @@ SECURE_SUM, SOURCES, CLUSTERS, GAMES = KEPT
 Json = dict[str, Any]
 
 
-def kept(name: str) -> Json:
+def read_stored(name: str) -> Json:
     return shortened(json.loads((unpacked() / name).read_bytes()))
 
 
@@ -27,11 +27,11 @@ def read(document: object) -> Record:
 
 
 def set_alike(name: str, place: str, value: object) -> Json:
-    return cast(Json, with_alike(kept(name), tuple(place.split(".")), value))
+    return cast(Json, with_alike(read_stored(name), tuple(place.split(".")), value))
 
 
 @pytest.mark.parametrize(
-    ("name", "place", "value", "said"),
+    ("name", "place", "value", "message"),
     [
         (CLUSTERS, "clusters.*.group_names", ["one", "one"], "two groups have the same name"),
         (CLUSTERS, "clusters.*.group_names.*", "", "two groups have the same name"),
@@ -41,23 +41,23 @@ def set_alike(name: str, place: str, value: object) -> Json:
     ],
 )
 def test_impossible_studies_raise_on_reading(
-    name: str, place: str, value: object, said: str
+    name: str, place: str, value: object, message: str
 ) -> None:
-    with pytest.raises(Damaged, match=said):
+    with pytest.raises(Damaged, match=message):
         read(set_alike(name, place, value))
 
 
 def test_a_client_without_samples_is_reported() -> None:
-    document = kept(SECURE_SUM)
+    document = read_stored(SECURE_SUM)
     for row in document["usage"]:
         row |= {"samples": 0, "distinct": [0] * len(row["distinct"]), "times_used": [0]}
-    assert faults(document, read(kept(SECURE_SUM))) == []
+    assert faults(document, read(read_stored(SECURE_SUM))) == []
 
 
 def test_groups_with_a_common_name_prefix_are_reported() -> None:
-    document = kept(CLUSTERS)
+    document = read_stored(CLUSTERS)
     for run in document["clusters"]:
-        run["group_names"] = ["a" * 40 + str(at) for at, _ in enumerate(run["group_names"])]
+        run["group_names"] = ["a" * 40 + str(number) for number, _ in enumerate(run["group_names"])]
         last = run["rounds"][-1]
         last["choice"] = [group % len(last["models"]) for group in run["group"]]
     record = read(document)
@@ -67,7 +67,7 @@ def test_groups_with_a_common_name_prefix_are_reported() -> None:
 @pytest.mark.parametrize("seconds", [0, 61, 90_061.4, 10**15])
 def test_any_duration_is_reported(seconds: float) -> None:
     document = set_alike(SECURE_SUM, "environment.seconds", seconds)
-    assert faults(document, read(kept(SECURE_SUM))) == []
+    assert faults(document, read(read_stored(SECURE_SUM))) == []
 
 
 @pytest.mark.slow
@@ -77,7 +77,7 @@ def test_any_duration_is_reported(seconds: float) -> None:
 def test_records_with_duplicate_entries_raise_or_are_processed(
     name: str, data: st.DataObject
 ) -> None:
-    document = kept(name)
+    document = read_stored(name)
     place = data.draw(st.sampled_from([*kinds(document)]))
     value = data.draw(st.sampled_from(VALUES))
     changed = with_alike(document, place, value)
@@ -85,8 +85,8 @@ def test_records_with_duplicate_entries_raise_or_are_processed(
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_the_fuzzer_starts_from_records_of_which_everything_can_be_made(name: str) -> None:
-    document = kept(name)
+def test_the_fuzzer_starts_from_records_that_all_steps_accept(name: str) -> None:
+    document = read_stored(name)
     assert read(document).content_hash
     assert len([*kinds(document)]) > 50
     assert with_alike(document, ("name",), "x") == document | {"name": "x"}

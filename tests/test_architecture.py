@@ -35,9 +35,11 @@ def test_every_package_is_in_the_diagram_and_imports_no_higher_layer() -> None:
     assert {name.split(".")[1] for name in modules} - PUBLIC_MODULES == set(top)
     for module in modules:
         for other in ours(module) - {"fedaudit"}:
-            one, two = module.split(".")[1], other.split(".")[1]
-            if not {one, two} & PUBLIC_MODULES:
-                assert top[one] <= bottom[two], f"{module} imports {other}, from a higher layer"
+            package, imported = module.split(".")[1], other.split(".")[1]
+            if not {package, imported} & PUBLIC_MODULES:
+                assert top[package] <= bottom[imported], (
+                    f"{module} imports {other}, from a higher layer"
+                )
 
 
 def test_only_observe_tensors_opens_tensor_files() -> None:
@@ -113,12 +115,12 @@ def is_ours(name: str) -> bool:
 
 @pytest.mark.slow
 def test_user_files_are_opened_as_regular_files_only() -> None:
-    found = {
+    opened = {
         place: name
         for module, path in FILES.items()
         for place, name in opening(
             ast.parse(path.read_text(encoding="utf-8")), module.removeprefix("fedaudit.")
         )
     }
-    assert {p: n for p, n in found.items() if p not in OPENED_ELSEWHERE} == {}
-    assert OPENED_ELSEWHERE.keys() - found.keys() == set(), "an exception that is no longer needed"
+    assert {p: n for p, n in opened.items() if p not in OPENED_ELSEWHERE} == {}
+    assert OPENED_ELSEWHERE.keys() - opened.keys() == set(), "this exception is no longer needed"

@@ -27,14 +27,14 @@ def test_every_bomb_is_read_or_refused_under_a_gigabyte_and_ten_seconds(tmp_path
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [one["bomb"] for one in found] == [make.__name__ for make in BOMBS]
-    for one in found:
-        assert one["seconds"] < 10, one
-        assert one["peak"] < 10**9, one
-        assert bool(one["said"]) == (one["bomb"] not in READ), one
-        assert "\n" not in one["said"]
-        assert "allow_pickle" not in one["said"]
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [result["bomb"] for result in results] == [make.__name__ for make in BOMBS]
+    for result in results:
+        assert result["seconds"] < 10, result
+        assert result["peak"] < 10**9, result
+        assert bool(result["message"]) == (result["bomb"] not in READ), result
+        assert "\n" not in result["message"]
+        assert "allow_pickle" not in result["message"]
 
 
 def test_the_memory_limit_error_names_a_sufficient_setting(
@@ -53,7 +53,7 @@ def test_the_memory_limit_error_names_a_sufficient_setting(
         load("own", data_dir=tmp_path)
 
 
-def test_files_of_a_size_may_take_more_than_small_ones() -> None:
+def test_larger_files_may_use_more_memory_than_small_ones() -> None:
     refuse_oversized("it", 2**27, on_disk=0)
     with pytest.raises(BadInput, match="would take"):
         refuse_oversized("it", 2**27 + 1, on_disk=2**22)
@@ -71,13 +71,13 @@ def test_a_budget_that_is_no_number_is_refused(
         refuse_oversized("it", 1, on_disk=1)
 
 
-def test_a_picture_is_read_by_no_program_outside(
+def test_no_external_program_reads_pictures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("a", "b"):
         (tmp_path / "own" / name).mkdir(parents=True)
-        for at in range(3):
-            Image.new("RGB", (8, 8)).save(tmp_path / "own" / name / f"{at}.png")
+        for number in range(3):
+            Image.new("RGB", (8, 8)).save(tmp_path / "own" / name / f"{number}.png")
     Image.new("RGB", (8, 8)).save(tmp_path / "own" / "a" / "0.png", format="EPS")
 
     def started(*_: object, **__: object) -> None:
@@ -103,7 +103,7 @@ def test_a_picture_of_too_many_pixels_is_refused_without_a_warning(tmp_path: Pat
     Image.new("1", (13_000, 13_000)).save(picture, "PNG")
     for name in ("a", "b"):
         (tmp_path / "own" / name).mkdir(parents=True)
-        for at in range(3):
-            (tmp_path / "own" / name / f"{at}.png").write_bytes(picture.getvalue())
+        for number in range(3):
+            (tmp_path / "own" / name / f"{number}.png").write_bytes(picture.getvalue())
     with pytest.raises(BadInput, match=r"1\.png has 13000 x 13000 pixels, and at most"):
         load("own", data_dir=tmp_path)

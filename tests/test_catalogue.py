@@ -31,7 +31,7 @@ DICTIONARIES: dict[str, Mapping[str, object]] = {
 ENTRIES = [entry for entries in CATALOGUES.values() for entry in entries()]
 
 
-def shown(kind: str, *, width: int = 200) -> str:
+def listing_text(kind: str, *, width: int = 200) -> str:
     console = Console(file=StringIO(), width=width)
     console.print(listing(kind))
     assert isinstance(console.file, StringIO)
@@ -49,20 +49,20 @@ def test_generated_pages_are_up_to_date() -> None:
 
 @pytest.mark.parametrize("kind", DICTIONARIES)
 def test_every_catalogue_entry_is_listed(kind: str) -> None:
-    names = [line.split(" ")[0] for line in shown(kind).splitlines()]
+    names = [line.split(" ")[0] for line in listing_text(kind).splitlines()]
     assert set(DICTIONARIES[kind]) <= set(names)
 
 
 @pytest.mark.parametrize("width", [40, 70, 120])
-def test_no_terminal_is_too_narrow_for_whole_names(width: int) -> None:
-    lines = shown("", width=width).splitlines()
+def test_names_are_never_truncated_in_narrow_terminals(width: int) -> None:
+    lines = listing_text("", width=width).splitlines()
     assert not any("\u2026" in line or len(line) > width for line in lines)
     names = {name for names in DICTIONARIES.values() for name in names}
     assert names <= {line.split(" ")[0] for line in lines}
 
 
 def test_without_a_name_all_catalogues_are_listed() -> None:
-    everything = shown("")
+    everything = listing_text("")
     assert all(f"\n{kind}" in f"\n{everything}" for kind in CATALOGUES)
 
 
@@ -77,7 +77,7 @@ def test_every_entry_is_explained_with_its_kind_and_settings(entry: CatalogueEnt
 
 def test_an_attack_is_explained_as_its_row_of_the_table() -> None:
     text = explanation("fedmia-2")
-    for said in (
+    for line in (
         "signal:       gradient-cosine",
         "over clients: one-sided likelihood",
         "over rounds:  mean",
@@ -88,7 +88,7 @@ def test_an_attack_is_explained_as_its_row_of_the_table() -> None:
         "Paper: FedMIA, Eqs. (7)-(12), cosine",
         "Differs from the paper: The score is minus the mean upper tail",
     ):
-        assert said in text
+        assert line in text
 
 
 def test_a_name_in_two_catalogues_is_explained_twice(monkeypatch: pytest.MonkeyPatch) -> None:

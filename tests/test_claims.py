@@ -28,16 +28,16 @@ from tests.report.records import record
 TIER_1, TIER_2 = ("location30", "tiny-cnn", "tiny-alexnet"), ("location30",)
 
 
-def made(direction: str = "above", margin: float = 0.0, figure: str = "auc") -> data.Test:
-    one = {"direction": direction, "margin": margin, "figure": figure, "one": {}, "others": [{}]}
-    return data.Test.model_validate(one)
+def make_test(direction: str = "above", margin: float = 0.0, figure: str = "auc") -> data.Test:
+    fields = {"direction": direction, "margin": margin, "figure": figure, "one": {}, "others": [{}]}
+    return data.Test.model_validate(fields)
 
 
 def part(
     low: float, high: float, *, regime: str = "location30", margin: float = 0.02
 ) -> PartResult:
-    """A comparison with an interval around its middle."""
-    test = made(margin=margin)
+    """Return a comparison with an interval around its middle."""
+    test = make_test(margin=margin)
     gap = Figure((low + high) / 2, low, high, "", 3)
     return PartResult(regime, test, Term(), judging.verdict_of(test, low, high), gap, gap, gap)
 
@@ -45,20 +45,20 @@ def part(
 HOLDS, NOT, LEVEL, NEITHER = (0.05, 0.07), (-0.07, -0.05), (-0.01, 0.01), (0.0, 0.04)
 
 
-def verdict(found: Sequence[tuple[float, float]], *, tier: int = 1) -> ClaimResult:
-    """Of a claim with one comparison in each of some regimes."""
+def verdict(intervals: Sequence[tuple[float, float]], *, tier: int = 1) -> ClaimResult:
+    """Return the result of a claim with one comparison per regime."""
     claim = Claim.model_validate(
         {"id": "x", "says": "", "where": "", "theirs": "", "tier": tier, "regimes": TIER_1}
     )
-    held = [
+    results = [
         judging.combine_parts([part(low, high, regime=name)], leaking=True)
-        for name, (low, high) in zip(TIER_1, found, strict=False)
+        for name, (low, high) in zip(TIER_1, intervals, strict=False)
     ]
-    return judging.judge_claim(claim, held)
+    return judging.judge_claim(claim, results)
 
 
 @pytest.mark.parametrize(
-    ("direction", "margin", "low", "high", "said"),
+    ("direction", "margin", "low", "high", "expected"),
     [
         ("above", 0.0, 0.01, 0.05, "confirmed"),
         ("above", 0.02, 0.01, 0.05, "open"),
@@ -74,16 +74,16 @@ def verdict(found: Sequence[tuple[float, float]], *, tier: int = 1) -> ClaimResu
     ],
 )
 def test_verdicts_and_p_values_follow_from_interval_and_margin(
-    direction: str, margin: float, low: float, high: float, said: str
+    direction: str, margin: float, low: float, high: float, expected: str
 ) -> None:
-    test = made(direction, margin)
+    test = make_test(direction, margin)
     gap = Figure(0.4 * low + 0.6 * high, low, high, "", 3)
-    found = judging.verdict_of(test, low, high)
-    judged = PartResult("r", test, Term(), found, gap, gap, gap)
-    assert found == said
-    assert (judged.p_value < 1) == (said != "open")
+    reached = judging.verdict_of(test, low, high)
+    judged = PartResult("r", test, Term(), reached, gap, gap, gap)
+    assert reached == expected
+    assert (judged.p_value < 1) == (expected != "open")
     # A limit that lies on the margin is 1.96 standard errors away from it.
-    assert said == "open" or judged.p_value <= judging.ERROR + 1e-12
+    assert expected == "open" or judged.p_value <= judging.ERROR + 1e-12
 
 
 def test_the_p_value_at_the_limit_is_the_error() -> None:
@@ -93,7 +93,7 @@ def test_the_p_value_at_the_limit_is_the_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "tier", "said"),
+    ("intervals", "tier", "expected"),
     [
         ([HOLDS, HOLDS], 1, "confirmed"),
         ([HOLDS], 1, "open"),
@@ -114,16 +114,16 @@ def test_the_p_value_at_the_limit_is_the_error() -> None:
     ],
 )
 def test_main_claims_need_two_regimes_and_ablations_one(
-    found: list[tuple[float, float]], tier: int, said: str
+    intervals: list[tuple[float, float]], tier: int, expected: str
 ) -> None:
-    assert verdict(found, tier=tier).verdict == said
+    assert verdict(intervals, tier=tier).verdict == expected
 
 
 def test_an_additional_inconclusive_regime_keeps_the_verdict() -> None:
-    for found in ([HOLDS, HOLDS], [NOT, NOT], [LEVEL, LEVEL]):
-        before, after = verdict(found), verdict([*found, NEITHER])
+    for intervals in ([HOLDS, HOLDS], [NOT, NOT], [LEVEL, LEVEL]):
+        before, after = verdict(intervals), verdict([*intervals, NEITHER])
         assert before.verdict == after.verdict
-        # It costs what choosing two of three regimes costs.
+        # The p-value pays for the choice of two of three regimes.
         assert before.p_value is not None
         assert after.p_value == pytest.approx(2 * before.p_value)
 
@@ -131,14 +131,14 @@ def test_an_additional_inconclusive_regime_keeps_the_verdict() -> None:
 def test_partial_conjunction_p_values_use_simes_method() -> None:
     assert judging.partial([0.01, 0.02], 2, 2) == 0.02
     assert judging.partial([0.01, 0.02], 3, 2) == pytest.approx(0.04)
-    # All three at .02 are as good as the least favourable of them.
+    # With three p-values of .02, the combined one is .02.
     assert judging.partial([0.02, 0.02, 0.02], 3, 2) == 0.02
     assert judging.partial([0.03], 4, 1) == pytest.approx(0.12)
     assert judging.partial([0.6], 4, 1) == 1.0
 
 
-def why(one: ClaimResult, *, tested: int = 1) -> str:
-    return routes.why(one, judging.ERROR, tested)
+def why(result: ClaimResult, *, tested: int = 1) -> str:
+    return routes.why(result, judging.ERROR, tested)
 
 
 def test_a_claim_with_one_regime_states_what_would_decide_it() -> None:
@@ -155,43 +155,49 @@ def test_a_claim_with_one_regime_states_what_would_decide_it() -> None:
 
 
 def test_single_seed_regimes_do_not_count() -> None:
-    one = part(*HOLDS)
-    assert one.gap is not None
-    alone = one._replace(gap=one.gap._replace(seeds=1))
-    held = judging.combine_parts([part(*HOLDS), alone], leaking=True)
-    assert (held.counts, held.wanting, held.verdict) == (False, "seeds", "open")
+    comparison = part(*HOLDS)
+    assert comparison.gap is not None
+    alone = comparison._replace(gap=comparison.gap._replace(seeds=1))
+    regime_result = judging.combine_parts([part(*HOLDS), alone], leaking=True)
+    assert (regime_result.counts, regime_result.wanting, regime_result.verdict) == (
+        False,
+        "seeds",
+        "open",
+    )
     claim = verdict([HOLDS]).claim
-    found = judging.judge_claim(claim, [judging.combine_parts([part(*HOLDS)], leaking=True), held])
-    assert found.verdict == "open"
-    assert "does not count with one seed; to decide it: 2 seeds of `location30`" in why(found)
+    judged = judging.judge_claim(
+        claim, [judging.combine_parts([part(*HOLDS)], leaking=True), regime_result]
+    )
+    assert judged.verdict == "open"
+    assert "does not count with one seed; to decide it: 2 seeds of `location30`" in why(judged)
 
 
 def test_a_conjunction_is_refuted_by_its_cheapest_part() -> None:
     # Far from confirmed in one part, and nearly contradicted in another.
     near_none, nearly_against = part(0.0, 0.044), part(-0.05, 0.002)
-    held = judging.combine_parts([near_none, nearly_against], leaking=True)
+    regime_result = judging.combine_parts([near_none, nearly_against], leaking=True)
     claim = verdict([HOLDS], tier=2).claim
-    found = routes.cheapest(judging.judge_claim(claim, [held]), judging.ERROR)
-    assert found is not None
-    assert found.verdict == "contradicted"
-    (step,) = found.steps
+    route = routes.cheapest(judging.judge_claim(claim, [regime_result]), judging.ERROR)
+    assert route is not None
+    assert route.verdict == "contradicted"
+    (step,) = route.steps
     assert step.part is nearly_against
     assert 1 < step.times < 2
-    # To confirm it is impossible: one part lies on the other side.
-    assert routes.step_to(held, "confirmed", 0.05) is None
+    # Confirmation is impossible, since one part lies on the other side.
+    assert routes.step_to(regime_result, "confirmed", 0.05) is None
 
 
 def test_required_samples_include_the_multiplicity_correction() -> None:
-    found = verdict([(-0.02, 0.06)], tier=2)
-    alone, of_ten = (routes.cheapest(found, judging.ERROR / n) for n in (1, 10))
+    judged = verdict([(-0.02, 0.06)], tier=2)
+    alone, of_ten = (routes.cheapest(judged, judging.ERROR / n) for n in (1, 10))
     assert alone is not None
     assert of_ten is not None
     assert of_ten.times > 1.5 * alone.times
 
 
 def test_the_cheapest_route_uses_only_the_needed_regimes() -> None:
-    found = verdict([(0.015, 0.065), (0.019, 0.061), (0.0205, 0.0205001)])
-    route = routes.cheapest(found, judging.ERROR)
+    judged = verdict([(0.015, 0.065), (0.019, 0.061), (0.0205, 0.0205001)])
+    route = routes.cheapest(judged, judging.ERROR)
     assert route is not None
     assert route.verdict == "confirmed"
     assert len(route.steps) == 2
@@ -203,8 +209,8 @@ def test_a_smaller_scale_than_the_paper_does_not_contradict_it() -> None:
     assert judging.at_scale(against, data.Scale(samples=10)) == "contradicted"
     assert judging.at_scale(against, data.Scale()) == "contradicted"
     assert judging.at_scale(verdict([HOLDS, HOLDS]), data.Scale(samples=5000)) == "confirmed"
-    said = against._replace(verdict="not found at this scale")
-    words = judging.scale_words(said, data.Scale(clients=10, samples=5000, rounds=300))
+    scaled = against._replace(verdict="not found at this scale")
+    words = judging.scale_words(scaled, data.Scale(clients=10, samples=5000, rounds=300))
     assert "`tiny-cnn`: 10 clients x 300 samples, 24 rounds, test accuracy" in words
     assert words.endswith("the paper: 10 clients x 5,000 samples, 300 rounds")
 
@@ -214,7 +220,7 @@ def test_scales_are_read_from_records() -> None:
         clients=10, samples=1000, rounds=20, records=10_000
     )
     assert titles.scale_of("ami-orl") == data.Scale(copies=50, others=80)
-    # All data are dealt: the smallest client.
+    # All data are distributed, so the scale is that of the smallest client.
     assert titles.scale_of("sources-location30").samples == 385
 
 
@@ -225,22 +231,22 @@ def test_a_claim_may_override_the_scale_of_its_paper() -> None:
 
 
 def test_further_runs_use_their_own_student_t_limits() -> None:
-    one = part(*HOLDS)
-    assert one.gap is not None
-    known = one._replace(gap=one.gap._replace(further=(0.0, 0.12), seeds=5))
-    wider = judging.over_further_runs(known)
-    assert (known.verdict, wider.verdict) == ("confirmed", "open")
-    assert judging.over_further_runs(one).verdict == "not run"
-    far = one._replace(gap=one.gap._replace(further=(0.021, 0.099), seeds=5))
+    comparison = part(*HOLDS)
+    assert comparison.gap is not None
+    with_limits = comparison._replace(gap=comparison.gap._replace(further=(0.0, 0.12), seeds=5))
+    wider = judging.over_further_runs(with_limits)
+    assert (with_limits.verdict, wider.verdict) == ("confirmed", "open")
+    assert judging.over_further_runs(comparison).verdict == "not run"
+    far = comparison._replace(gap=comparison.gap._replace(further=(0.021, 0.099), seeds=5))
     judged = judging.over_further_runs(far)
     widths = (0.06 - 0.02) / 0.039
     assert judged.p_value == pytest.approx(2 * stats.t.sf(stats.t.ppf(0.975, 4) * widths, 4))
 
 
 def test_a_limit_equal_to_the_estimate_gives_a_positive_p_value() -> None:
-    # All of two targets: the upper limit of the share is the share.
+    # Both targets are identified, so the upper limit of the share is the share.
     gap = Figure(1.0, 0.158, 1.0, "Clopper-Pearson 95%", 1)
-    test = made("near", 0.05)
+    test = make_test("near", 0.05)
     judged = PartResult(
         "ami-tiny", test, Term(), judging.verdict_of(test, 0.158, 1.0), gap, gap, gap
     )
@@ -249,8 +255,8 @@ def test_a_limit_equal_to_the_estimate_gives_a_positive_p_value() -> None:
 
 
 def test_student_limits_outside_the_range_of_a_rate_are_dropped() -> None:
-    def values(*given: float) -> dict[int | None, dict[int | None, Value]]:
-        return {seed: {None: Value.without_limits(value)} for seed, value in enumerate(given)}
+    def values(*numbers: float) -> dict[int | None, dict[int | None, Value]]:
+        return {seed: {None: Value.without_limits(value)} for seed, value in enumerate(numbers)}
 
     assert not comparing._fits("tpr@0.001", values(0.0, 0.0, 0.01, 0.0, 0.02))
     assert comparing._fits("tpr@0.001", values(0.3, 0.32, 0.29, 0.31, 0.3))
@@ -261,32 +267,32 @@ def test_student_limits_outside_the_range_of_a_rate_are_dropped() -> None:
 
 
 def test_games_generalise_to_targets_only_with_separate_targets() -> None:
-    test = made(figure="adv")
+    test = make_test(figure="adv")
     regime = data.regimes()["ami-cifar10-plain"]
-    own = comparing.figure_of(regime, test, Term())
+    separate = comparing.figure_of(regime, test, Term())
     shared = comparing.figure_of(regime, test, Term(attack="hidden=5,games=1000,targets=100"))
-    epochs = comparing.figure_of(regime, made(figure="epochs"), Term())
-    assert own is not None
+    epochs = comparing.figure_of(regime, make_test(figure="epochs"), Term())
+    assert separate is not None
     assert shared is not None
     assert epochs is not None
-    assert own.further == (own.low, own.high)
+    assert separate.further == (separate.low, separate.high)
     assert epochs.further is not None
     assert shared.further is None
 
 
 @pytest.mark.slow
 def test_intervals_for_further_runs_are_at_least_as_wide() -> None:
-    known = 0
+    compared = 0
     for claim in (claim for paper in data.papers() for claim in paper.claim):
         for name in claim.regimes:
             for test in claim.tests[:2]:
                 gap = judging.compare(name, test, test.others[0]).gap
                 if gap is not None and gap.further is not None and gap.low is not None:
-                    known += 1
+                    compared += 1
                     assert gap.further[0] <= gap.low, claim.id
                     assert gap.high is not None
                     assert gap.further[1] >= gap.high, claim.id
-    assert known > 50
+    assert compared > 50
 
 
 NUMBER = re.compile(r"\d|\b(two|three|four|five|six|seven|eight|nine|ten|half|third|sixth)\b")
@@ -308,15 +314,15 @@ def test_regime_titles_take_numbers_from_the_configuration(name: str) -> None:
 def test_regime_titles_match_their_records() -> None:
     assert titles.title_of("tiny-cnn").endswith("24 rounds of 3 epochs")
     assert titles.title_of("cofedmid-noise").startswith("Tiny-ImageNet-32, `cnn`, 10 clients x 300")
-    # Of a regime that was not run, its study's file.
+    # For a regime that was not run, the numbers come from the file of its study.
     assert titles.title_of("tiny-cnn-epoch").startswith(
         "Tiny-ImageNet-32, `cnn`, 10 clients x 400, 25 rounds of 1 epoch"
     )
 
 
 def test_a_regime_without_leak_decides_nothing() -> None:
-    held = judging.combine_parts([part(*HOLDS)], leaking=False)
-    assert (held.verdict, held.counts) == ("open", False)
+    regime_result = judging.combine_parts([part(*HOLDS)], leaking=False)
+    assert (regime_result.verdict, regime_result.counts) == ("open", False)
 
 
 def test_one_significant_comparison_contradicts_after_correction() -> None:
@@ -329,7 +335,7 @@ def test_one_significant_comparison_contradicts_after_correction() -> None:
 
 
 def test_a_regime_with_a_missing_record_can_only_contradict() -> None:
-    missing = PartResult("location30", made(), Term(), "not run", lacking="`x` was not run")
+    missing = PartResult("location30", make_test(), Term(), "not run", lacking="`x` was not run")
     assert not judging.combine_parts([part(*HOLDS), missing], leaking=True).counts
     assert judging.combine_parts([part(*NOT), missing], leaking=True).verdict == "contradicted"
 
@@ -337,7 +343,7 @@ def test_a_regime_with_a_missing_record_can_only_contradict() -> None:
 def test_all_tested_claims_of_a_paper_share_one_error() -> None:
     barely = (0.021, 0.061)
     assert verdict([barely], tier=2).verdict == "confirmed"
-    # Alone it holds. With an open claim it does not, since that one was tested too.
+    # Alone, the claim holds. With an open claim it does not, since both were tested.
     both = judging.correct_claims([verdict([barely], tier=2), verdict([NEITHER], tier=2)])
     assert both[0].verdict == "open"
     assert routes.why(both[0], routes.share_of_error(both), 2) == (
@@ -358,11 +364,11 @@ def test_the_family_wise_error_at_the_margin_is_controlled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("figure", "low", "high", "margin", "wanted"),
+    ("figure", "low", "high", "margin", "expected"),
     [
-        # Twice as far from nothing as the interval reaches: four times the runs.
+        # The half-width is twice the estimate: four times the runs.
         ("auc", -0.02, 0.06, 0.0, "about 12 seeds of `location30` (3 so far)"),
-        # Level with nothing, but the margin is .02 away.
+        # The estimate is 0, and the margin is .02 away.
         ("auc", -0.04, 0.04, 0.02, "about 12 seeds of `location30` (3 so far)"),
         (
             "test_accuracy",
@@ -388,26 +394,28 @@ def test_the_family_wise_error_at_the_margin_is_controlled() -> None:
     ],
 )
 def test_an_open_comparison_states_the_required_sample_size(
-    figure: str, low: float, high: float, margin: float, wanted: str
+    figure: str, low: float, high: float, margin: float, expected: str
 ) -> None:
     gap = Figure((low + high) / 2, low, high, "", 3)
-    judged = PartResult("location30", made("above", margin, figure), Term(), "open", gap, gap, gap)
+    judged = PartResult(
+        "location30", make_test("above", margin, figure), Term(), "open", gap, gap, gap
+    )
     times = min(routes.times_to(judged, verdict, judging.ERROR) for verdict in routes.FIRST)
-    assert routes.more_of(judged, times) == wanted
+    assert routes.more_of(judged, times) == expected
 
 
 def test_every_claim_has_regimes_and_complete_comparisons() -> None:
-    known = data.regimes()
+    regimes = data.regimes()
     for paper in data.papers():
         for claim in paper.claim:
             assert bool(claim.not_run) != bool(claim.regimes), claim.id
-            assert set(claim.regimes) <= set(known), claim.id
+            assert set(claim.regimes) <= set(regimes), claim.id
             assert claim.not_run or all(test.others for test in claim.tests), claim.id
 
 
 def test_every_study_lists_its_hours_once() -> None:
-    with_hours = [one.study for one in data.regimes().values() if one.hours is not None]
-    assert sorted(with_hours) == sorted({one.study for one in data.regimes().values()})
+    with_hours = [regime.study for regime in data.regimes().values() if regime.hours is not None]
+    assert sorted(with_hours) == sorted({regime.study for regime in data.regimes().values()})
 
 
 ABOUT_ATTACKS = (
@@ -421,15 +429,15 @@ ABOUT_ATTACKS = (
     "risk",
     "violations",
 )
-"""How figures begin, or end, that say what an attack finds."""
+"""Parts of the names of figures about the results of attacks."""
 
 
 def test_claims_about_attacks_require_a_leaking_regime() -> None:
-    measured = {"ifca-noise-floor"}  # About the count of violations where nothing leaks.
+    measured = {"ifca-noise-floor"}  # This claim is about the count of violations without a leak.
     for paper in data.papers():
         for claim in paper.claim:
-            asked = {test.figure for test in claim.tests}
-            about = [name for name in asked if any(word in name for word in ABOUT_ATTACKS)]
+            figure_names = {test.figure for test in claim.tests}
+            about = [name for name in figure_names if any(word in name for word in ABOUT_ATTACKS)]
             assert claim.leaks or not about or claim.id in measured, claim.id
 
 
@@ -448,9 +456,9 @@ def test_defended_clients_are_compared_with_undefended_ones() -> None:
         )
         for client in (0, 1, 2)
     ]
-    found = dict(figures.of_usage(rows))
-    assert found["seconds_ratio"].value == pytest.approx(1.5)
-    assert astuple(found["uses_ratio"])[:3] == pytest.approx((0.4, 0.4, 0.4))
+    ratios = dict(figures.of_usage(rows))
+    assert ratios["seconds_ratio"].value == pytest.approx(1.5)
+    assert astuple(ratios["uses_ratio"])[:3] == pytest.approx((0.4, 0.4, 0.4))
     assert dict(figures.of_usage(rows[1:])) == {}
 
 
@@ -463,30 +471,30 @@ def test_the_loss_gap_uses_late_rounds() -> None:
                 "seed": 1,
                 "origin": origin,
                 "rounds": list(range(1, 11)),
-                "mean": [-float(base * at) for at in range(1, 11)],
+                "mean": [-float(base * round_number) for round_number in range(1, 11)],
                 "low": [-100.0] * 10,
                 "high": [0.0] * 10,
             }
         )
         for origin, base in (("member", 1), ("other_client", 2), ("unseen", 4))
     ]
-    found = {asked.figure: value.value for asked, value in figures.of_loss(lines)}
-    assert found == {"loss_gap@0.6": pytest.approx(12.0), "loss_gap@1": pytest.approx(20.0)}
+    gaps = {name.figure: value.value for name, value in figures.of_loss(lines)}
+    assert gaps == {"loss_gap@0.6": pytest.approx(12.0), "loss_gap@1": pytest.approx(20.0)}
 
 
 def test_the_excess_over_labels_keeps_its_interval_method() -> None:
-    known = read_record(data.RECORDS / "cofedmid-mnist" / "cofedmid-mnist-cofedmid-half.json")
-    run = known.sources[0]
+    half_record = read_record(data.RECORDS / "cofedmid-mnist" / "cofedmid-mnist-cofedmid-half.json")
+    run = half_record.sources[0]
     of_run = {
-        one.against: one
-        for one in known.source_estimates
-        if (one.attack, one.seed) == (run.attack, run.seed)
+        estimate.against: estimate
+        for estimate in half_record.source_estimates
+        if (estimate.attack, estimate.seed) == (run.attack, run.seed)
     }
     beyond = of_run[LABELS].model_copy(update={"method": "both errors 95%"})
-    found = dict(figures._of_sources(run, {**of_run, LABELS: beyond}))
-    assert found["excess"].method == "both errors 95%"
-    assert astuple(found["excess"])[:3] == (beyond.value, beyond.low, beyond.high)
-    assert found["success"].method == figures.SHARES
+    results = dict(figures._of_sources(run, {**of_run, LABELS: beyond}))
+    assert results["excess"].method == "both errors 95%"
+    assert astuple(results["excess"])[:3] == (beyond.value, beyond.low, beyond.high)
+    assert results["success"].method == figures.SHARES
 
 
 def test_the_separation_of_a_neuron_is_the_auc_of_its_histogram() -> None:
@@ -502,12 +510,12 @@ def test_convergence_uses_the_last_model_change_of_each_group() -> None:
     record = read_record(data.RECORDS / "ifca-mir-mnist-mlp" / "ifca-mir-mnist-mlp-ifca-mir.json")
     run = record.clusters[0]
     models = models_of_groups(run)
-    found = {asked.group: value.value for asked, value in figures.of_convergence(run)}
+    changes = {figure_name.group: value.value for figure_name, value in figures.of_convergence(run)}
     for group, name in enumerate(run.group_names):
         before, after = (state.models[models[group] or 0].accuracy for state in run.rounds[-2:])
         assert before is not None
         assert after is not None
-        assert found[name] == after - before
+        assert changes[name] == after - before
     assert not list(figures.of_convergence(run.model_copy(update={"rounds": run.rounds[-1:]})))
 
 
@@ -522,18 +530,18 @@ def test_the_hypervolume_includes_all_strengths_and_no_defense(
     monkeypatch.setattr(figures, "RECORDS", tmp_path)
     kinds = {"study": "none", "study-another": "another"}
     monkeypatch.setattr(figures, "defenses_of", lambda path: kinds.get(path.stem, "family"))
-    known = {
+    rows_by_variant = {
         variant: {
             auc: {1: {None: Value.without_limits(area)}},
             figures.FigureName("test_accuracy"): {1: {None: Value.without_limits(right)}},
         }
         for variant, (area, right) in points.items()
     }
-    monkeypatch.setattr(figures, "rows", lambda _, variant: known[variant])
-    found = figures.hypervolumes("study", "family", "fedmia-2", "mixed", 0)
-    # Strips of the unit square, from no advantage over .2 and .6 to 1, under the best error yet.
-    assert found is not None
-    assert found[1][None].value == pytest.approx(0.2 * 0.1 + 0.4 * 0.6 + 0.4 * 0.8)
+    monkeypatch.setattr(figures, "rows", lambda _, variant: rows_by_variant[variant])
+    hypervolumes = figures.hypervolumes("study", "family", "fedmia-2", "mixed", 0)
+    # Strips of the unit square between advantages 0, .2, .6 and 1, below the best error so far.
+    assert hypervolumes is not None
+    assert hypervolumes[1][None].value == pytest.approx(0.2 * 0.1 + 0.4 * 0.6 + 0.4 * 0.8)
     assert figures.hypervolumes("study", "nowhere", "fedmia-2", "mixed", 0) is None
 
 
@@ -551,7 +559,7 @@ def test_pairs_require_scores_of_a_finished_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ('name = "X"\ntitle = ""\nclaim = []\nnonsense = 1', "nonsense: Extra inputs"),
         ('name = "X"\ntitle = ""', "claim: Field required"),
@@ -559,22 +567,22 @@ def test_pairs_require_scores_of_a_finished_run(tmp_path: Path) -> None:
     ],
 )
 def test_an_unreadable_claims_file_raises_with_its_name(
-    text: str, said: str, tmp_path: Path
+    text: str, message: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "x.toml"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(BadInput, match=rf"x\.toml.*{said}"):
+    with pytest.raises(BadInput, match=rf"x\.toml.*{message}"):
         data.read_toml(path, data.Paper)
 
 
 def test_a_regime_without_base_run_has_an_unknown_leak(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    held = judging.combine_parts([part(*HOLDS)], leaking=False)
+    regime_result = judging.combine_parts([part(*HOLDS)], leaking=False)
     monkeypatch.setattr(page, "leak_of", lambda name: None)
-    assert page._here(held).startswith("`location30` (unknown whether it leaks)")
+    assert page._here(regime_result).startswith("`location30` (unknown whether it leaks)")
     monkeypatch.undo()
-    assert page._here(held).startswith("`location30` (no leak)")
+    assert page._here(regime_result).startswith("`location30` (no leak)")
 
 
 def test_an_unknown_option_prints_the_known_ones(
@@ -588,15 +596,15 @@ def test_an_unknown_option_prints_the_known_ones(
 
 def test_difference_lists_the_changed_rows() -> None:
     assert page.difference("one\ntwo\n", "one\ntwo\n") == ""
-    said = page.difference("one\ntwo\n", "one\nthree\n")
-    assert "- two" in said
-    assert "+ three" in said
-    assert "one" not in said.splitlines()
+    difference = page.difference("one\ntwo\n", "one\nthree\n")
+    assert "- two" in difference
+    assert "+ three" in difference
+    assert "one" not in difference.splitlines()
     assert "and 8 more" in page.difference("\n".join("abcdefghijklmnopqrst"), "")
 
 
 def unit(tmp_path: Path, name: str, does: str) -> again.Unit:
-    """A record of a tiny study, committed, and a command that makes it or fails."""
+    """Write the committed record of a tiny study; its command recreates it or fails."""
     committed = tmp_path / "records" / f"{name}.json"
     committed.parent.mkdir(exist_ok=True)
     write_record(record(name=name), committed)
@@ -616,28 +624,28 @@ def test_regeneration_continues_after_a_failure(
         does, name = words
         called.append(name)
         if does == "make":
-            made = tmp_path / "runs" / name / "record.json"
-            made.parent.mkdir(parents=True)
+            path = tmp_path / "runs" / name / "record.json"
+            path.parent.mkdir(parents=True)
             moved = record(name=name)
             if name == "two":
                 estimates = [
-                    one.model_copy(update={"value": one.number - 1e-9})
-                    if one.metric == "train_accuracy"
-                    else one
-                    for one in moved.estimates
+                    estimate.model_copy(update={"value": estimate.number - 1e-9})
+                    if estimate.metric == "train_accuracy"
+                    else estimate
+                    for estimate in moved.estimates
                 ]
                 moved = moved.model_copy(update={"estimates": estimates})
-            write_record(moved, made)
+            write_record(moved, path)
         return 3 if does == "fail" else 0
 
     assert again.run_units(units, run) == 1
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert called == ["one", "broken", "silent", "two"]
-    assert said.count("  train_accuracy: 1 equal to the digit\n") == 1
-    assert "  train_accuracy: 1 of 1 differ, by 1e-09 at most\n" in said
-    assert "2 of 4 records were repeated" in said
-    assert "failed: broken: exit code 3 of fedaudit fail broken" in said
-    assert "failed: silent: exit code 0" in said
+    assert output.count("  train_accuracy: 1 equal to the digit\n") == 1
+    assert "  train_accuracy: 1 of 1 differ, by 1e-09 at most\n" in output
+    assert "2 of 4 records were repeated" in output
+    assert "failed: broken: exit code 3 of fedaudit fail broken" in output
+    assert "failed: silent: exit code 0" in output
     # Finished units are skipped, and failed ones are repeated.
     called.clear()
     assert again.run_units([units[0], units[3]], run) == 0
@@ -651,17 +659,19 @@ NUMBERS = {"seven": 7, "eight": 8, "nine": 9, "two": 2}
 
 
 def mean_attacks() -> list[str]:
-    """The attacks over which the mean of the claim about six other defenses is taken."""
+    """Return the attacks in the mean of the claim about six other defenses."""
     claims = (claim for paper in data.papers() for claim in paper.claim)
-    (one,) = (claim for claim in claims if claim.id == "cofedmid-pair-average")
-    return list(one.tests[0].one.attacks)
+    (averaged,) = (claim for claim in claims if claim.id == "cofedmid-pair-average")
+    return list(averaged.tests[0].one.attacks)
 
 
 def undefended_directions(study: str) -> dict[str, set[int]]:
-    """Each attack's directions at both targets, from the committed record without a defense."""
-    found = read_record(unpacked() / study / f"{study}.json")
-    assert {target for one in found.estimates if (target := one.target) is not None} == {0, 9}
-    directions = directions_of(found.estimates)
+    """Return each attack's directions at both targets in the undefended committed record."""
+    committed = read_record(unpacked() / study / f"{study}.json")
+    assert {
+        target for estimate in committed.estimates if (target := estimate.target) is not None
+    } == {0, 9}
+    directions = directions_of(committed.estimates)
     return {
         attack: set(directions[AttackKey(attack, "mixed", "auc")].values())
         for attack in mean_attacks()
@@ -670,40 +680,40 @@ def undefended_directions(study: str) -> dict[str, set[int]]:
 
 def test_the_page_counts_the_attacks_of_a_mean_as_the_records_do() -> None:
     page_text = " ".join((ROOT / "docs" / "findings.md").read_text("utf-8").split())
-    said = re.search(
+    sentence = re.search(
         r"On Location-30, and on letters with one local epoch, (\w+) of (\w+) attacks are above "
         r"chance; FTA-L on local models is omitted\. On letters with three epochs, (\w+) are "
         r"above chance\. (\w+) are below \(FTA-C and FTA-L on local models, AUC (\.\d+) and "
         r"(\.\d+) on client 0\) and count as 1 - AUC\.",
         page_text,
     )
-    assert said
-    *words, first_auc, second_auc = said.groups()
+    assert sentence
+    *words, first_auc, second_auc = sentence.groups()
     above, attacks, above_on_letters, below = (NUMBERS[word.lower()] for word in words)
-    found = {
+    directions = {
         study: undefended_directions(study)
         for study in ("cofedmid-location30", "cofedmid-letters", "cofedmid-letters-epoch")
     }
-    location30, letters, epoch = found.values()
+    location30, letters, epoch = directions.values()
     # Both targets agree for every attack.
-    assert all(len(one) == 1 for each in found.values() for one in each.values())
+    assert all(len(signs) == 1 for each in directions.values() for signs in each.values())
 
     def count(each: dict[str, set[int]], direction: int) -> int:
-        return sum(one == {direction} for one in each.values())
+        return sum(signs == {direction} for signs in each.values())
 
     assert attacks == len(mean_attacks())
     assert above == count(location30, 1) == count(epoch, 1)
     assert (above_on_letters, below) == (count(letters, 1), count(letters, -1))
-    assert {name for name, one in letters.items() if one == {-1}} == {"fta-c", "fta-l"}
+    assert {name for name, signs in letters.items() if signs == {-1}} == {"fta-c", "fta-l"}
     for each in (location30, epoch):
-        assert {name for name, one in each.items() if one != {1}} == {"fta-l"}
+        assert {name for name, signs in each.items() if signs != {1}} == {"fta-l"}
         assert each["fta-l"] == {0}
     record_ = read_record(unpacked() / "cofedmid-letters" / "cofedmid-letters.json")
-    for attack, shown in (("fta-c", first_auc), ("fta-l", second_auc)):
-        (one,) = record_.where(
+    for attack, printed in (("fta-c", first_auc), ("fta-l", second_auc)):
+        (estimate,) = record_.where(
             attack=attack, contrast="mixed", metric="auc", target=0, seed=None, against=""
         )
-        assert f"{one.value:.3f}".lstrip("0") == shown
+        assert f"{estimate.value:.3f}".lstrip("0") == printed
 
 
 def test_reproduced_estimates_are_compared_where_possible() -> None:

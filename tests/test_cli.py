@@ -56,7 +56,7 @@ def test_help_is_fast_and_names_every_command() -> None:
         [sys.executable, "-m", "fedaudit", "--help"], capture_output=True, text=True, check=True
     )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    # About 0.3 s. Work done, not time passed: that depends on what else the machine is doing.
+    # About 0.3 s of CPU time, which does not depend on the load of the machine.
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.5
     for command in (
         "demo",
@@ -93,15 +93,15 @@ def test_the_program_runs_as_a_module_too() -> None:
 
 def test_list_shows_every_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("list") == 0
-    shown = capsys.readouterr().out
-    assert all(name in shown for name in ("fedmia-2", "client-dp", "resnet18", "uploads"))
+    output = capsys.readouterr().out
+    assert all(name in output for name in ("fedmia-2", "client-dp", "resnet18", "uploads"))
 
 
 def test_list_shows_one_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("list", "attacks") == 0
-    shown = capsys.readouterr().out
-    assert "one-sided" in shown
-    assert "client-dp" not in shown
+    output = capsys.readouterr().out
+    assert "one-sided" in output
+    assert "client-dp" not in output
 
 
 def test_explain_shows_an_entry(capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,7 +147,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("run policy.toml", "policy.toml is a policy and not a study; `fedaudit gate`, `summary`"),
         ("run run", "run is the folder of a run and not a study; `fedaudit report`,"),
@@ -170,7 +170,7 @@ KINDS = {
 )
 def test_arguments_of_another_command_raise_with_that_command(
     line: str,
-    said: str,
+    message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -181,7 +181,7 @@ def test_arguments_of_another_command_raise_with_that_command(
     os.mkfifo(tmp_path / "pipe")
     monkeypatch.chdir(tmp_path)
     assert exit_code(*line.split()) == 2
-    assert said in one_sentence(capsys)
+    assert message in one_sentence(capsys)
 
 
 @pytest.mark.parametrize(
@@ -191,17 +191,17 @@ def test_settings_on_the_command_line_replace_those_of_the_file(
     override: tuple[str, ...], study: Path, ran: list[Study]
 ) -> None:
     assert exit_code("run", study, *override) == 0
-    assert [one.training.rounds for one in ran] == [10]
+    assert [started.training.rounds for started in ran] == [10]
 
 
 def test_settings_and_options_may_be_in_any_order(study: Path, ran: list[Study]) -> None:
     line = ["--workers", "2", "--training.batch-size", "7", "--out", "folder", "--name=other"]
     assert exit_code("run", *line, study) == 2, "the study comes first"
     assert exit_code("run", study, *line) == 0
-    assert [(one.training.batch_size, one.name) for one in ran] == [(7, "other")]
+    assert [(started.training.batch_size, started.name) for started in ran] == [(7, "other")]
 
 
-def test_lists_texts_and_settings_of_attacks_can_be_given(study: Path, ran: list[Study]) -> None:
+def test_lists_texts_and_settings_of_attacks_are_accepted(study: Path, ran: list[Study]) -> None:
     line = ["--seeds=[1, 2]", "--audit.view=sum", "--attacks.fedmia-2.outlier-sigmas=2.5"]
     assert exit_code("run", study, *line) == 0
     assert ran[0].seeds == (1, 2)
@@ -279,20 +279,20 @@ def test_a_refusal_has_no_control_characters(
 
 def test_list_fits_a_terminal_of_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("list", "attacks") == 0
-    shown = capsys.readouterr().out
-    assert max(map(len, shown.splitlines())) <= 80
-    assert "A member's gradient points along the last update." in shown
+    output = capsys.readouterr().out
+    assert max(map(len, output.splitlines())) <= 80
+    assert "A member's gradient points along the last update." in output
 
 
 def test_help_of_list_names_every_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("list", "--help") == 0
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert list(CATALOGUE_NAMES.values()) == list(CATALOGUES)
-    assert all(kind in shown for kind in CATALOGUES)
+    assert all(kind in output for kind in CATALOGUES)
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "message"),
     [
         ("--training.rounds=abc", "--training.rounds: it should be a whole number, got 'abc'"),
         ("--training.round=3", "there is no setting named 'training.round'"),
@@ -300,12 +300,12 @@ def test_help_of_list_names_every_catalogue(capsys: pytest.CaptureFixture[str]) 
     ],
 )
 def test_a_wrong_override_is_not_blamed_on_the_file(
-    override: str, said: str, study: Path, capsys: pytest.CaptureFixture[str]
+    override: str, message: str, study: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exit_code("run", study, override) == 2
-    told = one_sentence(capsys)
-    assert said in told
-    assert str(study) not in told
+    sentence = one_sentence(capsys)
+    assert message in sentence
+    assert str(study) not in sentence
 
 
 GAMES = """
@@ -323,7 +323,7 @@ def test_the_run_command_plays_games(
     assert exit_code("run", of_games, "--variant", "all") == 2
     assert "--variant applies to studies that train" in one_sentence(capsys)
     played: list[tuple[object, ...]] = []
-    monkeypatch.setattr(running, "_play", lambda *given: played.append(given))
+    monkeypatch.setattr(running, "_play", lambda *arguments: played.append(arguments))
     assert exit_code("run", of_games, "--game.games=10") == 0
     assert played == [(of_games, ("--game.games=10",), None, None)]
 

@@ -27,7 +27,7 @@ PACKAGES = {
     "tasks": fa.tasks,
 }
 NO_CONSTRUCTORS = {
-    # Catalogues, protocols, flags, and functions of a name of a catalogue.
+    # Catalogues, protocols, flags, and functions whose argument is a name of a catalogue.
     *("MODELS", "TASKS", "Partition", "Reading", "architecture", "architecture_from_path"),
     "Defense",  # a base without settings
     # Constructed by fedaudit, for custom algorithms and for each batch.
@@ -40,32 +40,36 @@ class Public(NamedTuple):
     make: Callable[..., object]
 
     @property
-    def taken(self) -> dict[str, Parameter]:
-        """Parameters that have a type of their own; settings of custom parts may be anything."""
+    def typed_parameters(self) -> dict[str, Parameter]:
+        """Parameters with a specific type; settings of custom parts may have any type."""
         return {
-            name: one
-            for name, one in parameters(self.make).items()
-            if one.kind is not one.VAR_KEYWORD
-            and one.annotation not in (object, one.empty)
-            and one.default is not dict
+            name: parameter
+            for name, parameter in parameters(self.make).items()
+            if parameter.kind is not parameter.VAR_KEYWORD
+            and parameter.annotation not in (object, parameter.empty)
+            and parameter.default is not dict
         }
 
     def refusal(self, name: str, value: object) -> str:
-        """Return what is said to a value of a setting."""
-        given: dict[str, object] = {
-            one.name: usable(one.annotation)
-            for one in parameters(self.make).values()
-            if one.default is one.empty and one.kind not in (one.VAR_KEYWORD, one.POSITIONAL_ONLY)
+        """Return the message of the error for a value of a setting."""
+        arguments: dict[str, object] = {
+            parameter.name: usable(parameter.annotation)
+            for parameter in parameters(self.make).values()
+            if parameter.default is parameter.empty
+            and parameter.kind not in (parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY)
         }
         by_place = [
-            value if one.name == name else usable(one.annotation)
-            for one in parameters(self.make).values()
-            if one.kind is one.POSITIONAL_ONLY
+            value if parameter.name == name else usable(parameter.annotation)
+            for parameter in parameters(self.make).values()
+            if parameter.kind is parameter.POSITIONAL_ONLY
         ]
-        if name not in self.taken or self.taken[name].kind is not Parameter.POSITIONAL_ONLY:
-            given[name] = value
+        if (
+            name not in self.typed_parameters
+            or self.typed_parameters[name].kind is not Parameter.POSITIONAL_ONLY
+        ):
+            arguments[name] = value
         with pytest.raises(fa.errors.FedauditError) as refused:
-            self.make(*by_place, **given)
+            self.make(*by_place, **arguments)
         return str(refused.value)
 
 
@@ -78,7 +82,7 @@ def usable(annotation: object) -> Any:
         return (fa.attacks.LossSeries().signals[0],)
     if origin is not None and origin is not type:
         return usable(within[0]) if within and origin is not Callable else print
-    known: dict[object, object] = {
+    values_by_type: dict[object, object] = {
         str: "x",
         float: 1.0,
         int: 1,
@@ -86,21 +90,21 @@ def usable(annotation: object) -> Any:
         fa.Samples: fa.Samples([[0.0]], [0]),
         Utility: Utility("x", print),  # type: ignore[arg-type]
     }
-    if annotation in known:
-        return known[annotation]
+    if annotation in values_by_type:
+        return values_by_type[annotation]
     return fa.attacks.LossSeries().rule if "Rule" in str(annotation) else "x"
 
 
 def wrong_values(annotation: object) -> Iterator[object]:
     """Yield values out of the range of an annotation, if it has one, and names that it lacks."""
     if get_origin(annotation) is Annotated:
-        for one in get_args(annotation)[1:]:
-            if isinstance(one, Range):
-                ends = (one.ge, one.gt, one.le, one.lt)
+        for constraint in get_args(annotation)[1:]:
+            if isinstance(constraint, Range):
+                ends = (constraint.ge, constraint.gt, constraint.le, constraint.lt)
                 number = float if get_args(annotation)[0] is float else int
                 yield from (number(end - 1) for end in ends[:2] if end is not None)  # type: ignore[operator]
                 yield from (number(end + 1) for end in ends[2:] if end is not None)  # type: ignore[operator]
-                yield from (end for end in (one.gt, one.lt) if end is not None)
+                yield from (end for end in (constraint.gt, constraint.lt) if end is not None)
                 yield float("nan")
     if get_origin(annotation) is Literal:
         yield "no such name"
@@ -112,45 +116,49 @@ PUBLIC = [
     for name in module.__all__
     if name not in NO_CONSTRUCTORS
 ]
-every_constructor = pytest.mark.parametrize("one", PUBLIC, ids=[one.name for one in PUBLIC])
+every_constructor = pytest.mark.parametrize(
+    "constructor", PUBLIC, ids=[constructor.name for constructor in PUBLIC]
+)
 
 
 @every_constructor
-def test_a_value_of_another_type_is_refused_by_the_name_of_its_argument(one: Public) -> None:
-    for name in one.taken:
-        assert name in one.refusal(name, object())
+def test_a_value_of_another_type_is_refused_by_the_name_of_its_argument(
+    constructor: Public,
+) -> None:
+    for name in constructor.typed_parameters:
+        assert name in constructor.refusal(name, object())
 
 
 @every_constructor
-def test_a_value_out_of_range_is_refused_by_the_name_of_its_argument(one: Public) -> None:
-    for name, parameter in one.taken.items():
+def test_a_value_out_of_range_is_refused_by_the_name_of_its_argument(constructor: Public) -> None:
+    for name, parameter in constructor.typed_parameters.items():
         for value in wrong_values(parameter.annotation):
-            assert name in one.refusal(name, value)
+            assert name in constructor.refusal(name, value)
 
 
 @every_constructor
-def test_an_unknown_argument_is_refused_with_the_existing_ones(one: Public) -> None:
-    if not any(p.kind is p.VAR_KEYWORD for p in parameters(one.make).values()):
-        assert "no_such_argument" in one.refusal("no_such_argument", 1)
+def test_an_unknown_argument_is_refused_with_the_existing_ones(constructor: Public) -> None:
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters(constructor.make).values()):
+        assert "no_such_argument" in constructor.refusal("no_such_argument", 1)
 
 
 @every_constructor
-def test_help_explains_every_argument(one: Public) -> None:
-    shown = pydoc.plain(pydoc.render_doc(one.make))
-    documented = inspect.getdoc(one.make) or ""
-    for name in parameters(one.make):
+def test_help_explains_every_argument(constructor: Public) -> None:
+    text = pydoc.plain(pydoc.render_doc(constructor.make))
+    documented = inspect.getdoc(constructor.make) or ""
+    for name in parameters(constructor.make):
         assert f"    {name}: " in documented
-    assert "Annotated" not in shown.partition("\n\n")[0]
+    assert "Annotated" not in text.partition("\n\n")[0]
 
 
 SECTIONS = [
-    one
+    candidate
     for name in dir(fa)
-    if isinstance(one := getattr(fa, name), type) and issubclass(one, Section)
+    if isinstance(candidate := getattr(fa, name), type) and issubclass(candidate, Section)
 ]
 
 
-@pytest.mark.parametrize("section", SECTIONS, ids=[one.__name__ for one in SECTIONS])
+@pytest.mark.parametrize("section", SECTIONS, ids=[section.__name__ for section in SECTIONS])
 def test_a_section_shows_its_fields_and_explains_them(section: type[Section]) -> None:
     documented = inspect.getdoc(section) or ""
     fields = section.model_fields.keys()
@@ -197,7 +205,7 @@ def test_an_audit_shows_its_samples_by_the_name_of_their_argument() -> None:
     assert "fair=" not in repr(fa.Audit(samples=60))
 
 
-@pytest.mark.parametrize("section", SECTIONS, ids=[one.__name__ for one in SECTIONS])
+@pytest.mark.parametrize("section", SECTIONS, ids=[section.__name__ for section in SECTIONS])
 def test_the_example_of_a_section_runs(section: type[Section]) -> None:
     for example in doctest.DocTestFinder(recurse=False).find(section, module=False):
         assert doctest.DocTestRunner().run(example).failed == 0

@@ -38,7 +38,7 @@ fair = 150
 
 
 @pytest.mark.parametrize(
-    ("error", "said", "code"),
+    ("error", "message", "code"),
     [
         (BadInput("no such file; check the path"), "no such file", 2),
         (OSError("disk full"), "operating system reported an error (disk full)", 2),
@@ -50,11 +50,11 @@ fair = 150
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
 def test_user_errors_end_with_a_message_and_exit_code(
-    error: BaseException, said: str, code: int
+    error: BaseException, message: str, code: int
 ) -> None:
     end = exit_of(error)
     assert end is not None
-    assert said in end.message
+    assert message in end.message
     assert "\n" not in end.message
     assert end.code == code
 
@@ -65,14 +65,14 @@ def test_program_errors_keep_their_traceback(error: BaseException) -> None:
 
 
 @pytest.fixture
-def nobody_handles_sigterm() -> Iterator[None]:
-    """As in a new program, whatever ran in this process before."""
+def default_sigterm_handler() -> Iterator[None]:
+    """Install the default handler of a new program during a test."""
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGTERM, before)
 
 
-@pytest.mark.usefixtures("nobody_handles_sigterm")
+@pytest.mark.usefixtures("default_sigterm_handler")
 def test_sigterm_stops_the_block_and_its_handler_is_restored() -> None:
     with pytest.raises(Terminated), stopping_at_sigterm():
         signal.raise_signal(signal.SIGTERM)
@@ -89,16 +89,16 @@ def test_a_foreign_signal_handler_is_kept() -> None:
 
 
 def test_other_threads_install_no_signal_handler() -> None:
-    found: list[object] = []
+    results: list[object] = []
 
     def look() -> None:
         with stopping_at_sigterm():
-            found.append(signal.getsignal(signal.SIGTERM) is application._stop)
+            results.append(signal.getsignal(signal.SIGTERM) is application._stop)
 
     thread = threading.Thread(target=look)
     thread.start()
     thread.join()
-    assert found == [False]
+    assert results == [False]
 
 
 @pytest.mark.parametrize("whole_group", [False, True], ids=["program", "all of its processes"])
@@ -121,14 +121,14 @@ def test_a_terminated_study_stops_its_workers(whole_group: bool, tmp_path: Path)
         time.sleep(0.05)
     children = Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split()
     (os.killpg if whole_group else os.kill)(program.pid, signal.SIGTERM)
-    _, said = program.communicate(timeout=60)
+    _, stderr = program.communicate(timeout=60)
     assert program.returncode == 143
-    assert "fedaudit: stopped; run the same command again to resume" in said
-    assert "Traceback" not in said
+    assert "fedaudit: stopped; run the same command again to resume" in stderr
+    assert "Traceback" not in stderr
     assert children
     deadline = time.monotonic() + 30
     while any(Path(f"/proc/{child}").exists() for child in children):
-        assert time.monotonic() < deadline, "a worker goes on without the program"
+        assert time.monotonic() < deadline, "a worker continues without the program"
         time.sleep(0.05)
 
 
@@ -157,10 +157,10 @@ def test_program_errors_have_their_own_exit_code(
             with pytest.raises(SystemExit) as ended:
                 cli.main(words)
         assert ended.value.code == 70, words
-        said = capsys.readouterr().err
-        assert "Traceback" in said
-        assert "\x1b" not in said
-        assert "not an error in its input" in said
+        stderr = capsys.readouterr().err
+        assert "Traceback" in stderr
+        assert "\x1b" not in stderr
+        assert "not an error in its input" in stderr
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
@@ -181,7 +181,7 @@ def test_unencodable_characters_are_escaped_with_the_same_exit_code(
 
 
 def closed_pipe() -> TextIO:
-    """A pipe without a reader."""
+    """Return a pipe without a reader."""
     reading, writing = os.pipe()
     os.close(reading)
     return os.fdopen(writing, "w", buffering=1)
@@ -215,19 +215,19 @@ def test_a_broken_pipe_has_its_own_exit_code() -> None:
 
 
 def full() -> TextIO:
-    """A disk on which there is no more room."""
+    """Return a file on a full disk."""
     return Path("/dev/full").open("w", buffering=1)
 
 
 def closed() -> TextIO:
-    """A stream with a closed descriptor."""
+    """Return a stream with a closed descriptor."""
     stream = os.fdopen(os.dup(1), "w", buffering=1)
     os.close(stream.fileno())
     return stream
 
 
 def nothing() -> TextIO | None:
-    """What Python has where a program was started without."""
+    """Return the stream of a program that was started without one."""
     return None
 
 
@@ -253,10 +253,10 @@ def test_exit_codes_do_not_depend_on_output_streams(
     words = ("gate", "a.json", *(() if end == "refusal" else ("--policy", "p.toml")))
     with monkeypatch.context() as patched, ExitStack() as opened:
         for name in ("stdout", "stderr") if both else ("stderr",):
-            one = stream()
-            patched.setattr(sys, name, one)
-            if one is not None:
-                opened.callback(suppressed_close, one)
+            replacement = stream()
+            patched.setattr(sys, name, replacement)
+            if replacement is not None:
+                opened.callback(suppressed_close, replacement)
         with pytest.raises(SystemExit) as ended:
             cli.main(words)
     assert (ended.value.code or 0) == codes[end]
@@ -277,9 +277,9 @@ def test_lost_output_raises_unless_the_exit_code_is_a_verdict(
         if printed is not None:
             opened.callback(suppressed_close, printed)
         assert exit_code("gate", "--print-policy") == 2
-    said = capsys.readouterr().err
-    assert said.startswith("fedaudit: standard output could not be written")
-    assert why in said
+    stderr = capsys.readouterr().err
+    assert stderr.startswith("fedaudit: standard output could not be written")
+    assert why in stderr
 
 
 def suppressed_close(stream: TextIO) -> None:
@@ -309,10 +309,10 @@ def test_closed_streams_do_not_redirect_output_to_files(
         "with robust_printing(), open(sys.argv[1], 'w') as file:\n"
         "    assert file.fileno() > 2\n    os.write(2, b'of a library')\n    print('x')\n"
     )
-    told = tmp_path / "told"
-    command = f"exec '{sys.executable}' -c \"{code}\" '{told}' >&- 2>&-"
+    output = tmp_path / "told"
+    command = f"exec '{sys.executable}' -c \"{code}\" '{output}' >&- 2>&-"
     assert subprocess.run(["sh", "-c", command], check=False).returncode == 0
-    assert told.read_text() == ""
+    assert output.read_text() == ""
 
 
 def test_import_errors_do_not_exit_with_a_verdict_code(tmp_path: Path) -> None:

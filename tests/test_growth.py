@@ -17,7 +17,7 @@ from fedaudit.results.record import Record
 from fedaudit.study.comparing import compare_records
 from tests.growth import calls_of
 from tests.report.records import record
-from tests.study.compare_records import given
+from tests.study.compare_records import make_record
 
 EACH = policy_from(
     'name = "x"\n[membership]\nauc = 0.6\ntpr = { "0.01" = 0.05 }\nepsilon = 2.0\ngroup_auc = 0.7\n'
@@ -26,46 +26,61 @@ POOLED = policy_from('name = "x"\n[membership]\nauc = 0.6\nclients = "pooled"\n'
 
 
 def of_targets(count: int) -> Record:
-    """A record with the figures and controls of one client for each of so many."""
-    whole = record(details=False)
-    first = next(one for one in whole.findings if one.target is not None)
-    own = [
-        one
-        for one in whole.findings
-        if (one.target, one.seed, one.contrast) == (first.target, first.seed, "unseen")
-        and one.attack in ("fedmia-2", "loss-series")
+    """Return a record that repeats the figures and controls of one client for many clients."""
+    full = record(details=False)
+    first = next(estimate for estimate in full.findings if estimate.target is not None)
+    selected = [
+        estimate
+        for estimate in full.findings
+        if (estimate.target, estimate.seed, estimate.contrast)
+        == (first.target, first.seed, "unseen")
+        and estimate.attack in ("fedmia-2", "loss-series")
     ]
     each = range(count)
-    return whole.model_copy(
+    return full.model_copy(
         update={
-            "estimates": [one.model_copy(update={"target": at}) for at in each for one in own],
+            "estimates": [
+                estimate.model_copy(update={"target": client})
+                for client in each
+                for estimate in selected
+            ],
             "controls": [
-                one.model_copy(update={"target": at}) for at in each for one in whole.controls
+                result.model_copy(update={"target": client})
+                for client in each
+                for result in full.controls
             ],
         }
     )
 
 
 def without_figures(count: int) -> Record:
-    """A record whose settings name many clients, of which one has figures."""
-    whole = of_targets(1)
-    config = {**whole.config, "audit": {"targets": [*range(count)]}}
-    return whole.model_copy(update={"config": config})
+    """Return a record whose settings name many clients, only one of which has figures."""
+    single = of_targets(1)
+    config = {**single.config, "audit": {"targets": [*range(count)]}}
+    return single.model_copy(update={"config": config})
 
 
 def of_studies(count: int) -> list[Record]:
-    """Records that differ in a setting."""
-    return [given(f"r{at}", {"a": {1: {0: 0.6}}}, {1: 0.5}, rounds=10 + at) for at in range(count)]
+    """Return records that differ in one setting."""
+    return [
+        make_record(f"r{number}", {"a": {1: {0: 0.6}}}, {1: 0.5}, rounds=10 + number)
+        for number in range(count)
+    ]
 
 
 def of_settings(count: int) -> list[Record]:
-    """Two records that differ in very many settings."""
-    two = [given(name, {"a": {1: {0: 0.6}}}, {1: 0.5}) for name in "ab"]
+    """Return two records that differ in many settings."""
+    two = [make_record(name, {"a": {1: {0: 0.6}}}, {1: 0.5}) for name in "ab"]
     return [
-        one.model_copy(
-            update={"config": {**one.config, "other": {f"k{n}": at for n in range(50 * count)}}}
+        study_record.model_copy(
+            update={
+                "config": {
+                    **study_record.config,
+                    "other": {f"k{n}": number for n in range(50 * count)},
+                }
+            }
         )
-        for at, one in enumerate(two)
+        for number, study_record in enumerate(two)
     ]
 
 
@@ -79,9 +94,13 @@ def page_of(records: list[Record]) -> str:
     [
         pytest.param(report_html, of_targets, id="report"),
         pytest.param(clauses_json, of_targets, id="clauses"),
-        pytest.param(lambda one: evaluate_policy(one, EACH), of_targets, id="gate"),
-        pytest.param(lambda one: evaluate_policy(one, EACH), without_figures, id="missing figures"),
-        pytest.param(lambda one: evaluate_policy(one, POOLED), of_targets, id="pooled gate"),
+        pytest.param(lambda audited: evaluate_policy(audited, EACH), of_targets, id="gate"),
+        pytest.param(
+            lambda audited: evaluate_policy(audited, EACH), without_figures, id="missing figures"
+        ),
+        pytest.param(
+            lambda audited: evaluate_policy(audited, POOLED), of_targets, id="pooled gate"
+        ),
         pytest.param(page_of, of_studies, id="comparison of studies"),
         pytest.param(page_of, of_settings, id="comparison of settings"),
     ],
@@ -90,7 +109,7 @@ def test_twice_the_input_takes_twice_the_calls(
     use: Callable[[object], object], make: Callable[[int], object]
 ) -> None:
     few, many = make(12), make(24)
-    use(make(2))  # what is loaded or kept once
+    use(make(2))  # loads modules and fills caches
     assert calls_of(lambda: use(many)) < 2.2 * calls_of(lambda: use(few))
 
 
@@ -109,10 +128,10 @@ def test_classes_of_a_data_set_are_grouped_once(tmp_path: Path) -> None:
     assert many < 9 * few
 
 
-def test_positions_of_values_are_those_of_a_search_for_each() -> None:
+def test_positions_of_values_equal_a_separate_search_for_each() -> None:
     values = np.random.default_rng(0).integers(-2, 9, 200)
-    found = positions_of(values)
-    assert list(found) == np.unique(values).tolist()
-    for value, positions in found.items():
+    by_value = positions_of(values)
+    assert list(by_value) == np.unique(values).tolist()
+    for value, positions in by_value.items():
         assert np.array_equal(positions, np.flatnonzero(values == value))
     assert positions_of(values[:0]) == {}

@@ -22,10 +22,10 @@ LARGE = torch.tensor([0] * 11 + [2**40])
 
 
 def changed(seed: bytes, tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> bytes:
-    """A file with other tensors and notes in the places of some, and more."""
-    said = read_notes(file("changed.safetensors", seed))
-    said.pop("fedaudit.order", "")
-    return save({**load(seed), **tensors}, {**said, **notes})
+    """Return the file with some tensors and notes replaced or added."""
+    original_notes = read_notes(file("changed.safetensors", seed))
+    original_notes.pop("fedaudit.order", "")
+    return save({**load(seed), **tensors}, {**original_notes, **notes})
 
 
 CASES: list[
@@ -37,7 +37,7 @@ CASES: list[
         str,
     ]
 ] = [
-    # A histogram of these would have a place for each number up to the largest.
+    # A histogram of these values would have a bin for each number up to the largest.
     (kept.usage, kept.usage_seeds, {"used": LARGE}, {}, "is damaged"),
     (kept.usage, kept.usage_seeds, {"recycled": LARGE}, {}, "is damaged"),
     (kept.usage, kept.usage_seeds, {"distinct": torch.tensor([[7, 0]])}, {}, "is damaged"),
@@ -155,23 +155,23 @@ CASES: list[
 ]
 
 
-@pytest.mark.parametrize(("read", "seeds", "tensors", "notes", "said"), CASES)
+@pytest.mark.parametrize(("read", "seeds", "tensors", "notes", "message"), CASES)
 def test_impossible_run_files_raise_with_the_file(
     read: Callable[[bytes], None],
     seeds: Callable[[], list[bytes]],
     tensors: Mapping[str, Tensor],
     notes: Mapping[str, str],
-    said: str,
+    message: str,
 ) -> None:
     (seed,) = seeds()
     read(seed)
-    with pytest.raises((Damaged, BadInput), match=said) as refused:
+    with pytest.raises((Damaged, BadInput), match=message) as refused:
         read(changed(seed, tensors, notes))
     assert len(str(refused.value)) < 1000
 
 
 @pytest.mark.parametrize("where", ["x" * 20_000, "a\0b", "../" * 3000])
-def test_a_path_of_a_run_that_no_folder_can_have_is_refused(where: str) -> None:
+def test_an_impossible_path_of_a_run_is_refused(where: str) -> None:
     with pytest.raises(FedauditError, match=r"has an invalid path|which does not exist"):
         kept.places(json.dumps({"1": where}).encode())
 
@@ -181,8 +181,8 @@ def test_sample_uses_are_capped_at_the_readable_maximum() -> None:
     many = {0: {"used": kept.DATA.ids.repeat(3), "recycled": kept.DATA.ids}}
     usage = empty_usage({0: kept.DATA})
     usage.used[0].fill_(MAX_USES - 1)
-    found = add_round(usage, type(round)(**{**vars(round), "client_notes": many}))
-    assert found.used[0].tolist() == [MAX_USES] * 6
+    summed = add_round(usage, type(round)(**{**vars(round), "client_notes": many}))
+    assert summed.used[0].tolist() == [MAX_USES] * 6
 
 
 def test_deeply_nested_pretraining_settings_are_another_study(

@@ -22,8 +22,8 @@ def ladder() -> dict[str, Any]:
 
 
 def rung(gap: float, auc: float, study: str = "ladder-letters", half: float = 0.01) -> Any:
-    found = Auc(auc, auc - half, auc + half, "fedmia-2")
-    return ladder()["Rung"](study, "", None, gap, gap, gap, gap, 200.0, found, found)
+    area = Auc(auc, auc - half, auc + half, "fedmia-2")
+    return ladder()["Rung"](study, "", None, gap, gap, gap, gap, 200.0, area, area)
 
 
 def on_the_line(gap: float, study: str = "ladder-letters") -> Any:
@@ -32,12 +32,12 @@ def on_the_line(gap: float, study: str = "ladder-letters") -> Any:
 
 def test_the_rule_is_the_line_that_its_rungs_lie_on() -> None:
     rungs = [on_the_line(gap, study) for study in ("a", "b") for gap in (0.1, 0.5, 0.9)]
-    said = ladder()["rule"](ladder()["RULE"], rungs, ladder()["of_uploads"])
-    assert said == ProbitLine(0.1, 1.0, 0.0, 0.1, 0.9)
-    assert said.gap_for(said.at(0.4)) == pytest.approx(0.4)
+    line = ladder()["rule"](ladder()["RULE"], rungs, ladder()["of_uploads"])
+    assert line == ProbitLine(0.1, 1.0, 0.0, 0.1, 0.9)
+    assert line.gap_for(line.at(0.4)) == pytest.approx(0.4)
 
 
-def test_a_data_set_left_out_is_judged_by_the_others_alone() -> None:
+def test_a_left_out_data_set_is_judged_by_the_others_only() -> None:
     rungs = [*(on_the_line(gap, "a") for gap in (0.1, 0.5, 0.9)), rung(0.5, 0.9, "b")]
     rungs.append(rung(0.2, 0.7, "b"))
     errors = ladder()["left_out"](ladder()["RULE"], rungs, ladder()["of_uploads"])
@@ -46,17 +46,21 @@ def test_a_data_set_left_out_is_judged_by_the_others_alone() -> None:
 
 
 def test_rungs_are_inside_or_outside_the_fitted_rule() -> None:
-    said, axis, of = ProbitLine(0.1, 1.0, 0.02, 0.0, 1.0), ladder()["RULE"], ladder()["of_uploads"]
+    line, axis, score = (
+        ProbitLine(0.1, 1.0, 0.02, 0.0, 1.0),
+        ladder()["RULE"],
+        ladder()["of_uploads"],
+    )
     near, far = on_the_line(0.4), rung(0.4, 0.8)
-    assert ladder()["inside"](said, axis, [near, far], of) == [True, False]
+    assert ladder()["inside"](line, axis, [near, far], score) == [True, False]
 
 
-def test_the_picture_shows_every_data_set_and_is_the_same_each_time() -> None:
+def test_the_picture_shows_every_data_set_and_is_deterministic() -> None:
     script = ladder()
     rungs = [on_the_line(gap) for gap in (0.1, 0.5, 0.9)]
     check = [rung(0.3, 0.6, "ladder-check-fashion")]
-    said = ProbitLine(0.1, 1.0, 0.05, 0.1, 0.9)
-    drawn = [script["picture"](rungs, check, said, said) for _ in range(2)]
+    line = ProbitLine(0.1, 1.0, 0.05, 0.1, 0.9)
+    drawn = [script["picture"](rungs, check, line, line) for _ in range(2)]
     assert drawn[0] == drawn[1]
     assert drawn[0].lstrip().startswith("<?xml")
     assert "EMNIST letters" in drawn[0]
@@ -75,8 +79,8 @@ def trajectory(origin: Any, mean: list[float | None], half: float = 1.2815516) -
         origin=origin,
         rounds=list(range(len(mean))),
         mean=mean,
-        low=[None if one is None else one - half for one in mean],
-        high=[None if one is None else one + half for one in mean],
+        low=[None if value is None else value - half for value in mean],
+        high=[None if value is None else value + half for value in mean],
     )
 
 
@@ -89,7 +93,7 @@ def test_gap_of_uploads_is_in_standard_deviations_of_the_loss() -> None:
     assert loss_gap(having(trajectories=signals[:1])) is None
 
 
-def test_the_strongest_attack_takes_one_of_each_signal() -> None:
+def test_the_strongest_attack_considers_one_attack_per_signal() -> None:
     def auc(attack: str, value: float, target: int = 0, seed: int | None = 1) -> Estimate:
         return Estimate(
             attack=attack,
@@ -102,18 +106,18 @@ def test_the_strongest_attack_takes_one_of_each_signal() -> None:
         )
 
     both = [auc("loss-series", 0.7), auc("avg-cosine", 0.6)]
-    found = strongest(having(seeds=[1], estimates=both))
-    assert found is not None
-    assert found.attack == "loss-series"
-    assert (found.value, found.low, found.high) == pytest.approx((0.7, 0.68, 0.72))
+    best = strongest(having(seeds=[1], estimates=both))
+    assert best is not None
+    assert best.attack == "loss-series"
+    assert (best.value, best.low, best.high) == pytest.approx((0.7, 0.68, 0.72))
     assert strongest(having(seeds=[1], estimates=both[:1])) is None
-    # Of two clients under audit the mean, of several seeds the figure over them.
+    # Two audited clients give the mean, and several seeds the figure over them.
     two = [*both, auc("avg-cosine", 0.9, target=1), auc("loss-series", 0.5, target=1)]
-    found = strongest(having(seeds=[1], estimates=two))
-    assert found is not None
-    assert found.attack == "avg-cosine"
-    assert found.value == pytest.approx(0.75)
-    over = [auc(one.attack, 0.8, seed=None) for one in both]
-    found = strongest(having(seeds=[1, 2], estimates=[*both, *over]))
-    assert found is not None
-    assert found.value == 0.8
+    best = strongest(having(seeds=[1], estimates=two))
+    assert best is not None
+    assert best.attack == "avg-cosine"
+    assert best.value == pytest.approx(0.75)
+    over = [auc(estimate.attack, 0.8, seed=None) for estimate in both]
+    best = strongest(having(seeds=[1, 2], estimates=[*both, *over]))
+    assert best is not None
+    assert best.value == 0.8

@@ -121,7 +121,7 @@ MAY_IMPORT_REPORT = {"study.front", "integrations", "cli"}
 
 
 class Import(NamedTuple):
-    """One imported module, or a name within one ("fedaudit.core.values.Model")."""
+    """An imported module, or a name within a module ("fedaudit.core.values.Model")."""
 
     name: str
     at_once: bool  # on import of the file, not only inside a function
@@ -155,12 +155,12 @@ def _imports(node: ast.AST, *, at_once: bool) -> Iterator[Import]:
 
 def ours(module: str, *, at_once: bool = False) -> set[str]:
     """Return the modules of fedaudit that a module imports."""
-    found = set()
+    modules = set()
     for name, first in imports(module):
         if name.split(".")[0] == "fedaudit" and (first or not at_once):
             # In "from package import name", the name is a module or an object of one.
-            found.add(name if name in FILES else name.rpartition(".")[0])
-    return found
+            modules.add(name if name in FILES else name.rpartition(".")[0])
+    return modules
 
 
 def within(package: str) -> list[str]:
@@ -228,9 +228,9 @@ def test_modules_import_only_declared_dependencies() -> None:
 
 
 def test_declared_dependencies_are_used() -> None:
-    found = list(package_imports())
+    imported = list(package_imports())
     for package, depends_on in DEPENDENCIES.items():
-        used = {other for module, other in found if package_of(f"fedaudit.{module}") == package}
+        used = {other for module, other in imported if package_of(f"fedaudit.{module}") == package}
         for place in depends_on.split() if depends_on != EVERYTHING_BELOW else []:
             assert any(is_in(other, place) for other in used), f"{package} does not use {place}"
 
@@ -295,10 +295,10 @@ def test_there_are_no_import_cycles() -> None:
         visit(module, ())
 
 
-def loaded(code: str, of: set[str]) -> list[str]:
-    """Return which of some packages a new interpreter has loaded after running code."""
+def loaded(code: str, names: set[str]) -> list[str]:
+    """Return which of these packages a new interpreter loads when it runs the code."""
     done = subprocess.run(
-        [sys.executable, "-c", f"import sys; {code}; print(*({of} & set(sys.modules)))"],
+        [sys.executable, "-c", f"import sys; {code}; print(*({names} & set(sys.modules)))"],
         capture_output=True,
         text=True,
         timeout=120,
@@ -318,9 +318,9 @@ def test_a_report_is_written_without_loading_training_or_metrics(tmp_path: Path)
     path = tmp_path / "record.json"
     path.write_text(record(details=False).model_dump_json(), encoding="utf-8")
     code = f"from fedaudit.cli import report; from pathlib import Path; report(Path({str(path)!r}))"
-    found = loaded(code, HEAVY)
+    loaded_names = loaded(code, HEAVY)
     assert path.with_name("report.html").exists()
-    assert set(found) <= {"report:", str(path.with_name("report.html")), "pydantic"}
+    assert set(loaded_names) <= {"report:", str(path.with_name("report.html")), "pydantic"}
 
 
 @pytest.mark.slow
@@ -374,9 +374,9 @@ def test_a_small_study_loads_no_slow_libraries(tmp_path: Path) -> None:
         'name = "small"\ndata.name = "digits"\npartition.clients = 3\ntraining.rounds = 2\n'
         "attacks.fedmia-2 = {}\n"
     )
-    # The smallest leak that can be found is stated before training, in the classes of records.
+    # The smallest detectable leak is stated before training, which needs the classes of records.
     late = {"jinja2", "PIL.Image", "fedaudit.report", "fedaudit.study.running.record"}
-    late.add("fedaudit.defenses")  # of which the study uses none
+    late.add("fedaudit.defenses")  # The study uses no defense.
     code = f"import sys; SLOW, LATE = {SLOW}, {late}\n{FIRST_ROUND}"
     done = subprocess.run(
         [sys.executable, "-c", code, "run", study, "--out", tmp_path / "out", "--workers", "1"],
@@ -385,7 +385,7 @@ def test_a_small_study_loads_no_slow_libraries(tmp_path: Path) -> None:
         timeout=120,
         check=False,
     )
-    # Nor was everything that had been imported gone through for garbage, as it is a dozen times.
-    said = ["at the first round of seed 1: training rounds", "0 True"]
-    assert done.stdout.splitlines()[-2:] == said, done.stdout + done.stderr
+    # Imported objects are frozen, so no full garbage collection has run; a dozen would otherwise.
+    expected = ["at the first round of seed 1: training rounds", "0 True"]
+    assert done.stdout.splitlines()[-2:] == expected, done.stdout + done.stderr
     assert loaded("import fedaudit.games.run", SLOW) == []

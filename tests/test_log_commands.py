@@ -38,12 +38,12 @@ BREAKS = ("\n", "\r", "\r\n", "\u2028", "\u2029", "\x85", "\v", "\f", "\x1e")
 
 
 def commands_in(text: str) -> list[str]:
-    """Lines that a CI system runs, broken wherever any program breaks lines."""
+    """Return the lines that a CI system would run; any line break of Unicode counts."""
     anywhere = ("##vso[", "##[", "##teamcity[")
     return [
         line
         for line in text.splitlines()
-        if line.lstrip().startswith("::") or any(one in line for one in anywhere)
+        if line.lstrip().startswith("::") or any(prefix in line for prefix in anywhere)
     ]
 
 
@@ -54,8 +54,8 @@ def test_line_breaks_in_names_make_no_ci_command(command: str, end: str) -> None
     assert commands_in(text)
     assert not commands_in(without_commands(text))
     assert len(one_line(text).splitlines()) == 1
-    _, *rest = indented(text).splitlines()
-    assert all(line.startswith("  ") for line in rest)
+    _, *following = indented(text).splitlines()
+    assert all(line.startswith("  ") for line in following)
 
 
 PARTS = (*COMMANDS, *BREAKS, "::", ":", "#", "##", "[", "vso", "vso[", " ", "x", "\x1b", "[", "0m")
@@ -82,13 +82,13 @@ def test_nothing_but_spaces_is_added_to_a_log(parts: list[str]) -> None:
 
 
 @given(st.text(alphabet="ab:# [\n\r\u2028é"))
-def test_text_without_colons_and_hashes_is_printed_as_it_is(text: str) -> None:
+def test_text_without_colons_and_hashes_is_printed_unchanged(text: str) -> None:
     if "::" not in text and "##" not in text:
         assert without_commands(text) == text
 
 
 @pytest.mark.parametrize("word", ["a::b", "std::error::x", "#1 [x]", "## heading", "12::30"])
-def test_colons_and_hashes_within_a_line_stay(word: str) -> None:
+def test_colons_and_hashes_within_a_line_are_unchanged(word: str) -> None:
     assert without_commands(f"name {word}\n") == f"name {word}\n"
 
 
@@ -138,10 +138,10 @@ def test_a_verdict_on_a_foreign_record_is_no_ci_command(
     command: str, width: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bad = f"x\n{command} {'y ' * 50}{command}\nPASS: all"
-    held = FigureCheck(what=bad, value=0.7, low=0.7, high=0.8, outcome=Outcome.FAIL, reason=bad)
-    check = ceiling_check("membership", bad, "auc", 0.6, [held])
-    made = evaluate_policy(record_of(auc(0.7, 0.8)), policy())
-    verdict = made.model_copy(update={"checks": [check], "reason": bad, "record": bad})
+    result = FigureCheck(what=bad, value=0.7, low=0.7, high=0.8, outcome=Outcome.FAIL, reason=bad)
+    check = ceiling_check("membership", bad, "auc", 0.6, [result])
+    evaluated = evaluate_policy(record_of(auc(0.7, 0.8)), policy())
+    verdict = evaluated.model_copy(update={"checks": [check], "reason": bad, "record": bad})
     text = junit_xml(verdict)
     assert not commands_in(text)
     ElementTree.fromstring(text)
@@ -157,14 +157,16 @@ def test_a_verdict_on_a_foreign_record_is_no_ci_command(
 def test_the_screen_of_a_foreign_record_is_no_ci_command(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kept = min((unpacked() / "sia-mnist").glob("*.json"))
-    given = json.loads(kept.read_bytes())
+    stored_path = min((unpacked() / "sia-mnist").glob("*.json"))
+    document = json.loads(stored_path.read_bytes())
     name = f"x\n{command}\n{'y ' * 40}{command}"
-    given |= {"name": name, "untested": [name]}
-    given["view"] |= {"name": name, "description": name}
-    given["controls"] = [{**one, "note": name, "expected": name} for one in given["controls"]]
+    document |= {"name": name, "untested": [name]}
+    document["view"] |= {"name": name, "description": name}
+    document["controls"] = [
+        {**control, "note": name, "expected": name} for control in document["controls"]
+    ]
     path = tmp_path / "record.json"
-    path.write_text(json.dumps(given))
+    path.write_text(json.dumps(document))
     record = read_record(path)
     with robust_printing():
         print_record(record)
@@ -174,6 +176,8 @@ def test_the_screen_of_a_foreign_record_is_no_ci_command(
 
 def test_a_custom_console_gets_complete_lines() -> None:
     stream = StringIO()
-    made = evaluate_policy(record_of(auc(0.7, 0.8)), policy())
-    print_verdict(made.model_copy(update={"reason": "FAIL: x\r::error::y"}), Console(file=stream))
+    evaluated = evaluate_policy(record_of(auc(0.7, 0.8)), policy())
+    print_verdict(
+        evaluated.model_copy(update={"reason": "FAIL: x\r::error::y"}), Console(file=stream)
+    )
     assert "\r" not in stream.getvalue()

@@ -36,19 +36,19 @@ REQUIRED = "required"
 
 
 def options_of(function: Callable[..., object], *others: str) -> Defaults:
-    """The defaults of a function's settings by name."""
+    """Return the defaults of a function's settings by name."""
     return {
-        name: REQUIRED if one.default is one.empty else one.default
-        for name, one in inspect.signature(function).parameters.items()
+        name: REQUIRED if parameter.default is parameter.empty else parameter.default
+        for name, parameter in inspect.signature(function).parameters.items()
         if name not in others
     }
 
 
 def fields_of(kind: type, *others: str) -> Defaults:
     return {
-        one.name: REQUIRED if one.default is MISSING else one.default
-        for one in fields(kind)
-        if one.name not in others
+        field.name: REQUIRED if field.default is MISSING else field.default
+        for field in fields(kind)
+        if field.name not in others
     }
 
 
@@ -57,7 +57,7 @@ def test_every_algorithm_is_public_with_training_settings() -> None:
     for name, kind in classes.items():
         assert fields_of(kind, *TRAINING) == options_of(ALGORITHMS[name], "task")
         assert kind.__name__ in fa.algorithms.__all__
-    training = {name: one.default for name, one in TrainingSection.model_fields.items()}
+    training = {name: field.default for name, field in TrainingSection.model_fields.items()}
     assert fields_of(FederatedAlgorithm) == training
 
 
@@ -76,10 +76,13 @@ def test_every_data_set_and_model_of_the_catalogue_is_public(
     for name, kind in catalogue.items():
         assert kind in public
         assert kind.catalogue_name == name
-        assert {one.name for one in fields(kind) if one.default is MISSING} <= {"path", "name"}
+        assert {field.name for field in fields(kind) if field.default is MISSING} <= {
+            "path",
+            "name",
+        }
 
 
-def test_a_package_imports_only_what_is_used() -> None:
+def test_a_package_imports_only_used_modules() -> None:
     script = """
 import sys
 import fedaudit as fa
@@ -96,16 +99,16 @@ print(*sys.modules)
 
 def test_constructors_of_attacks_have_the_settings_of_rule_and_signal() -> None:
     public = {name: getattr(fa.attacks, name) for name in fa.attacks.__all__ if name != "Attack"}
-    made = {construct().name: construct for construct in public.values()}
+    by_name = {construct().name: construct for construct in public.values()}
     assert doctest.testmod(base).failed == 0
-    assert made.keys() == (ATTACKS | SOURCE_ATTACKS).keys() == ENTRIES.keys()
-    for name, construct in made.items():
-        known = (ATTACKS | SOURCE_ATTACKS)[name]
-        assert construct() == known
+    assert by_name.keys() == (ATTACKS | SOURCE_ATTACKS).keys() == ENTRIES.keys()
+    for name, construct in by_name.items():
+        attack = (ATTACKS | SOURCE_ATTACKS)[name]
+        assert construct() == attack
         defaults = options_of(construct)
-        assert defaults.items() <= known.settings().items()
-        # What no constructor takes is the setting that chooses the models a signal is read of.
-        assert known.settings().keys() - defaults.keys() <= {
+        assert defaults.items() <= attack.settings().items()
+        # Constructors do not take the settings that choose the models of a signal.
+        assert attack.settings().keys() - defaults.keys() <= {
             "snapshot",
             "scale",
             "tail",
@@ -130,17 +133,17 @@ def test_attack_objects_serialise_to_name_and_changed_settings() -> None:
 
 
 def test_one_attack_with_two_settings_is_refused_unless_each_has_a_name() -> None:
-    one, other = fa.attacks.FedMIA2(), fa.attacks.FedMIA2(leave_one_out=True)
+    plain, adjusted = fa.attacks.FedMIA2(), fa.attacks.FedMIA2(leave_one_out=True)
     with pytest.raises(BadInput, match="'fedmia-2' twice, with different settings; give"):
-        attack_settings([one, other], registering({}))
-    assert len(attack_settings({"plain": one, "loo": other}, registering({}))) == 2
-    assert attack_settings([one, one], registering({})) == {"fedmia-2": {}}
-    assert attack_settings({"fedmia-2": one}, registering({})) == {"fedmia-2": {}}
+        attack_settings([plain, adjusted], registering({}))
+    assert len(attack_settings({"plain": plain, "loo": adjusted}, registering({}))) == 2
+    assert attack_settings([plain, plain], registering({})) == {"fedmia-2": {}}
+    assert attack_settings({"fedmia-2": plain}, registering({})) == {"fedmia-2": {}}
 
 
 def test_part_has_the_name_and_the_changed_settings() -> None:
-    found = fa.algorithms.FedProx(mu=0.1, rounds=30, lr=0.5).part()
-    assert (found.what, found.options, found.training) == ("fedprox", {"mu": 0.1}, {"lr": 0.5})
+    part = fa.algorithms.FedProx(mu=0.1, rounds=30, lr=0.5).part()
+    assert (part.what, part.options, part.training) == ("fedprox", {"mu": 0.1}, {"lr": 0.5})
     assert fa.partitions.Dirichlet(4, beta=1.0, minimum=1).part() == PartitionPart(
         "dirichlet", {"beta": 1.0}, 4
     )
@@ -156,9 +159,9 @@ BASES |= {"Partition", "PartitionScheme"}
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_every_example_of_the_public_api_runs(module: ModuleType) -> None:
     public = [getattr(module, name) for name in {*module.__all__} - BASES]
-    named = [one for one in public if callable(one)]
-    assert [one for one in named if ">>> " not in (one.__doc__ or "")] == []
-    for defining in {module, *(sys.modules[one.__module__] for one in named)}:
+    named = [part for part in public if callable(part)]
+    assert [part for part in named if ">>> " not in (part.__doc__ or "")] == []
+    for defining in {module, *(sys.modules[part.__module__] for part in named)}:
         assert doctest.testmod(defining).failed == 0
 
 
@@ -174,36 +177,37 @@ def test_every_defense_takes_its_members_and_has_an_example_that_runs() -> None:
 
 
 TOP_LEVEL = {
-    name: one
+    name: value
     for name in dir(fa)
-    if not inspect.ismodule(one := getattr(fa, name)) and not isinstance(one, str)
+    if not inspect.ismodule(value := getattr(fa, name)) and not isinstance(value, str)
 }
 
 
 def test_every_error_of_the_package_is_public_and_has_one_base() -> None:
     public = {getattr(fa.errors, name) for name in fa.errors.__all__}
     defined = {
-        one
-        for one in vars(errors).values()
-        if inspect.isclass(one) and one.__module__ == errors.__name__
+        error
+        for error in vars(errors).values()
+        if inspect.isclass(error) and error.__module__ == errors.__name__
     }
     assert public == defined
-    assert all(issubclass(one, fa.errors.FedauditError) for one in public)
+    assert all(issubclass(error, fa.errors.FedauditError) for error in public)
 
 
 def test_every_name_of_the_package_has_an_example() -> None:
-    assert [name for name, one in TOP_LEVEL.items() if ">>> " not in (one.__doc__ or "")] == []
+    assert [name for name, value in TOP_LEVEL.items() if ">>> " not in (value.__doc__ or "")] == []
 
 
 def test_every_name_of_the_package_is_in_the_reference() -> None:
     reference = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     pages = re.findall(r"automodule:: (\S+)\n   :members:(.*)", reference)
     listed = {(module, name) for module, names in pages for name in re.findall(r"\w+", names)}
-    whole = {module for module, names in pages if not names.strip()}
+    complete_modules = {module for module, names in pages if not names.strip()}
     missing = {
         name
-        for name, one in TOP_LEVEL.items()
-        if one.__module__ not in whole and (one.__module__, one.__name__) not in listed
+        for name, value in TOP_LEVEL.items()
+        if value.__module__ not in complete_modules
+        and (value.__module__, value.__name__) not in listed
     }
     assert not missing
 
@@ -230,7 +234,7 @@ def test_public_examples_run_in_a_new_interpreter(
     assert failed == []
 
 
-DEFINING = sorted({one.__module__ for one in TOP_LEVEL.values()} | {"fedaudit.plots"})
+DEFINING = sorted({value.__module__ for value in TOP_LEVEL.values()} | {"fedaudit.plots"})
 DEFINING += [f"fedaudit.core.{name}" for name in ("denoising", "errors", "next_token", "tasks")]
 DEFINING += ["fedaudit.core.task_catalogue", "fedaudit.fl.hooks", "fedaudit.models"]
 
@@ -245,12 +249,12 @@ def test_every_example_of_the_package_runs(
 
 
 def test_a_defense_object_is_its_name_settings_and_members() -> None:
-    given = [
+    defenses = [
         fa.defenses.DPSGD(1.0, 0.5),
         fa.defenses.CoFedMID(members=[0, 1], sigma=0.2),
         fa.defenses.GradientNoise(sigma=0.1, members=[2]),
     ]
-    assert defense_settings(given, registering({})) == {
+    assert defense_settings(defenses, registering({})) == {
         "name": "dp-sgd",
         "options": {"clip": 1.0, "noise_multiplier": 0.5},
         "chain": [],
@@ -271,10 +275,12 @@ def test_mypy_refuses_exactly_the_incorrect_calls(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    said = re.findall(r"(\w+)\.py:(\d+): error: (.*)", done.stdout)
-    assert [line for line in said if line[0] != "incorrect"] == [], done.stdout
+    messages = re.findall(r"(\w+)\.py:(\d+): error: (.*)", done.stdout)
+    assert [line for line in messages if line[0] != "incorrect"] == [], done.stdout
     lines = (CALLS / "incorrect.py").read_text(encoding="utf-8").splitlines()
-    wanted = {at: line.split("# E: ")[1] for at, line in enumerate(lines, 1) if "# E: " in line}
-    errors: dict[int, str] = {int(at): text for _, at, text in said}
-    assert errors.keys() == wanted.keys(), done.stdout
-    assert all(wanted[at] in text for at, text in errors.items()), done.stdout
+    expected = {
+        number: line.split("# E: ")[1] for number, line in enumerate(lines, 1) if "# E: " in line
+    }
+    errors: dict[int, str] = {int(number): text for _, number, text in messages}
+    assert errors.keys() == expected.keys(), done.stdout
+    assert all(expected[number] in text for number, text in errors.items()), done.stdout

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module", autouse=True)
 def each_record_is_read_once() -> Iterator[None]:
-    """By all pages together: reading takes most of their time."""
+    """Cache records for all pages, since reading takes most of their time."""
     once = cache(read_record)
     with pytest.MonkeyPatch.context() as patch:
         for module in (read, figures):
@@ -39,41 +39,41 @@ def each_record_is_read_once() -> Iterator[None]:
 def test_the_ladder_page_and_its_data_match_the_records() -> None:
     script = runpy.run_path(str(ROOT / "docs" / "ladder.py"))
     for path, text in script["generated"]().items():
-        # How a picture is written is matplotlib's; that it is there is ours.
+        # matplotlib decides the contents of pictures; only their existence is checked.
         same = path.is_file() if path == script["PICTURE"] else path.read_text("utf-8") == text
         assert same, "run `python docs/ladder.py`"
 
 
 @pytest.mark.slow
 def test_the_claims_page_matches_claims_and_records() -> None:
-    there = page.PAGE.read_text(encoding="utf-8")
-    assert there == page.page(), "run `python docs/claims.py`"
+    written = page.PAGE.read_text(encoding="utf-8")
+    assert written == page.page(), "run `python docs/claims.py`"
 
 
 @pytest.fixture(scope="module")
 def all_decided() -> list[ClaimResult]:
-    return [one for paper in data.papers() for one in judging.judge_paper(paper)]
+    return [claim_result for paper in data.papers() for claim_result in judging.judge_paper(paper)]
 
 
 @pytest.mark.slow
 def test_verdicts_about_attacks_use_leaking_regimes_only(
     all_decided: list[ClaimResult],
 ) -> None:
-    for one in all_decided:
-        counted = [held for held in one.held if held.counts]
-        if one.verdict not in ("open", "not run"):
-            assert len(counted) >= (2 if one.claim.tier == 1 else 1), one.claim.id
-            assert not one.claim.leaks or all(comparing.leaks(h.regime) for h in counted)
+    for claim_result in all_decided:
+        counted = [regime_result for regime_result in claim_result.held if regime_result.counts]
+        if claim_result.verdict not in ("open", "not run"):
+            assert len(counted) >= (2 if claim_result.claim.tier == 1 else 1), claim_result.claim.id
+            assert not claim_result.claim.leaks or all(comparing.leaks(h.regime) for h in counted)
 
 
 @pytest.mark.slow
 def test_open_and_missing_claims_state_what_is_needed(
     all_decided: list[ClaimResult],
 ) -> None:
-    for one in all_decided:
-        said = routes.why(one, judging.ERROR, len(all_decided))
-        assert one.verdict != "open" or "to decide it: " in said, one.claim.id
-        assert one.verdict != "not run" or said, one.claim.id
+    for claim_result in all_decided:
+        reason = routes.why(claim_result, judging.ERROR, len(all_decided))
+        assert claim_result.verdict != "open" or "to decide it: " in reason, claim_result.claim.id
+        assert claim_result.verdict != "not run" or reason, claim_result.claim.id
 
 
 @pytest.mark.slow
@@ -81,23 +81,27 @@ def test_regimes_below_the_scale_of_a_paper_do_not_contradict_it(
     all_decided: list[ClaimResult],
 ) -> None:
     scales = {claim.id: paper.scale for paper in data.papers() for claim in paper.claim}
-    for one in all_decided:
-        theirs = one.claim.scale if one.claim.scale is not None else scales[one.claim.id]
-        smaller = [scale_of(name).smaller_than(theirs) for name in judging.against_in(one)]
-        assert one.verdict != "contradicted" or not all(smaller), one.claim.id
-        if one.verdict == "not found at this scale":
-            assert all(smaller), one.claim.id
-            assert "; the paper: " in judging.scale_words(one, theirs)
+    for claim_result in all_decided:
+        theirs = (
+            claim_result.claim.scale
+            if claim_result.claim.scale is not None
+            else scales[claim_result.claim.id]
+        )
+        smaller = [scale_of(name).smaller_than(theirs) for name in judging.against_in(claim_result)]
+        assert claim_result.verdict != "contradicted" or not all(smaller), claim_result.claim.id
+        if claim_result.verdict == "not found at this scale":
+            assert all(smaller), claim_result.claim.id
+            assert "; the paper: " in judging.scale_words(claim_result, theirs)
 
 
 @pytest.mark.slow
-def test_at_most_a_fifth_of_claims_was_not_run(all_decided: list[ClaimResult]) -> None:
-    missing = [one for one in all_decided if one.verdict == "not run"]
+def test_at_most_a_fifth_of_the_claims_was_not_run(all_decided: list[ClaimResult]) -> None:
+    missing = [claim_result for claim_result in all_decided if claim_result.verdict == "not run"]
     assert 5 * len(missing) <= len(all_decided)
 
 
 def test_claims_about_label_excess_mark_older_records() -> None:
-    asked = {
+    with_excess = {
         claim.id
         for paper in data.papers()
         for claim in paper.claim
@@ -110,20 +114,21 @@ def test_claims_about_label_excess_mark_older_records() -> None:
         if "an earlier version: their level of label distributions may be too high" in line
     }
     assert "sia-class-mixes" in noted
-    assert noted <= asked
+    assert noted <= with_excess
 
 
 @pytest.mark.slow
 def test_group_limits_are_labelled_delong_only_if_they_are() -> None:
     for path in sorted(data.RECORDS.glob("*/*.json")):
-        for one in read.read_record(path).groups:
-            if one.metric == "auc" and one.value is not None and one.low is not None:
-                pairs = min(one.n_members, one.n_nonmembers)
-                exact = clopper_pearson(pairs * one.value, pairs)
+        for estimate in read.read_record(path).groups:
+            if estimate.metric == "auc" and estimate.value is not None and estimate.low is not None:
+                pairs = min(estimate.n_members, estimate.n_nonmembers)
+                exact = clopper_pearson(pairs * estimate.value, pairs)
                 is_exact = (
-                    abs(one.low - exact.low) < 1e-9 and abs((one.high or 0) - exact.high) < 1e-9
+                    abs(estimate.low - exact.low) < 1e-9
+                    and abs((estimate.high or 0) - exact.high) < 1e-9
                 )
-                assert is_exact == one.method.startswith("exact on pairs"), path.name
+                assert is_exact == estimate.method.startswith("exact on pairs"), path.name
 
 
 def test_readme_numbers_match_the_records() -> None:
@@ -131,9 +136,9 @@ def test_readme_numbers_match_the_records() -> None:
     text = " ".join(readme.split())
     shares = []
     for variant in ("redraw", ""):
-        known = figures.rows("fedmia-tiny-alexnet", variant)
-        assert known is not None
-        by_seed = known[figures.FigureName("tpr@0.001", "fedmia-2", "mixed", 0)]
+        rows = figures.rows("fedmia-tiny-alexnet", variant)
+        assert rows is not None
+        by_seed = rows[figures.FigureName("tpr@0.001", "fedmia-2", "mixed", 0)]
         shares.append(100 * by_seed[None][None].value)
     drawn_anew, aligned = shares
     assert f"finds {drawn_anew:.0f} % of the members at 0.1 % FPR" in text
@@ -156,14 +161,14 @@ def table_rows(page: str) -> list[list[str]]:
 @pytest.fixture
 def units(monkeypatch: pytest.MonkeyPatch) -> list[again.Unit]:
     """Collect the records that would be regenerated."""
-    found: list[again.Unit] = []
+    collected: list[again.Unit] = []
 
     def keep(units: Sequence[again.Unit]) -> int:
-        found.extend(units)
+        collected.extend(units)
         return 0
 
     monkeypatch.setattr(again, "run_units", keep)
-    return found
+    return collected
 
 
 @pytest.mark.slow
@@ -172,7 +177,7 @@ def test_a_claim_is_reproduced_by_the_commands_of_its_records(
 ) -> None:
     assert again.again("fedmia-redraw-tpr", data_dir="D", out=tmp_path) == 0
     assert "6 records of 3 studies" in capsys.readouterr().out
-    commands = {one.name: " ".join(one.command) for one in units}
+    commands = {unit.name: " ".join(unit.command) for unit in units}
     base, redrawn = commands["fedmia-tiny-cnn"], commands["fedmia-tiny-cnn-redraw"]
     assert base.startswith("run ")
     assert base.endswith(
@@ -192,15 +197,15 @@ def test_commands_that_reproduce_all_claims_have_unique_names(
     units: list[again.Unit], tmp_path: Path
 ) -> None:
     again.again("all", data_dir="D", out=tmp_path)
-    assert len({one.name for one in units}) == len(units) > 150
-    for one in units:
-        assert one.committed.is_file(), one.name
-    adult = next(" ".join(one.command) for one in units if one.name == "ifca-mir-adult")
+    assert len({unit.name for unit in units}) == len(units) > 150
+    for unit in units:
+        assert unit.committed.is_file(), unit.name
+    adult = next(" ".join(unit.command) for unit in units if unit.name == "ifca-mir-adult")
     assert "--risk.training=continued --risk.sizes=capped" in adult
 
 
 @pytest.mark.parametrize(
-    ("commit", "said"),
+    ("commit", "message"),
     [
         ("", "no known commit.*uncommitted changes"),
         ("0123456789abcdef+", "uncommitted changes"),
@@ -208,7 +213,7 @@ def test_commands_that_reproduce_all_claims_have_unique_names(
     ],
 )
 def test_records_without_a_reproducible_commit_are_rejected(
-    commit: str, said: str, tmp_path: Path
+    commit: str, message: str, tmp_path: Path
 ) -> None:
     keep = runpy.run_path(str(ROOT / "results" / "keep.py"))["refuse_without_commit"]
     head = subprocess.run(
@@ -221,7 +226,7 @@ def test_records_without_a_reproducible_commit_are_rejected(
     if head.returncode:
         pytest.skip("not a checkout of a repository")
     keep(Environment(commit=head.stdout.strip()), tmp_path)
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(BadInput, match=message):
         keep(Environment(commit=commit), tmp_path)
 
 
@@ -234,19 +239,19 @@ def test_records_of_games_have_their_own_content_hash() -> None:
 
 def test_studies_count_records_with_unknown_commits() -> None:
     script = runpy.run_path(str(ROOT / "docs" / "results.py"))
-    made = [
+    records = [
         record().model_copy(update={"environment": Environment(commit=commit)})
         for commit in ("", "0123456789abcdef+", "0123456789abcdef")
     ]
-    study = script["Study"]("name", "command", "", dict(zip("abc", made, strict=True)))
-    said = script["_unknown_commits"](study)
-    assert "1 of them state no commit" in said
-    assert "1 were created with uncommitted changes" in said
+    study = script["Study"]("name", "command", "", dict(zip("abc", records, strict=True)))
+    note = script["_unknown_commits"](study)
+    assert "1 of them state no commit" in note
+    assert "1 were created with uncommitted changes" in note
 
 
 def test_every_archive_has_a_command() -> None:
-    made = tomllib.loads((ROOT / "results" / "made.toml").read_text(encoding="utf-8"))
-    assert {path.name.removesuffix(SUFFIX) for path in HERE.glob(f"*{SUFFIX}")} == made.keys()
+    commands = tomllib.loads((ROOT / "results" / "made.toml").read_text(encoding="utf-8"))
+    assert {path.name.removesuffix(SUFFIX) for path in HERE.glob(f"*{SUFFIX}")} == commands.keys()
 
 
 def test_archives_are_deterministic_and_restore_their_records(
@@ -257,5 +262,5 @@ def test_archives_are_deterministic_and_restore_their_records(
     first = archives.archive(records, "study").read_bytes()
     assert archives.archive(dict(sorted(records.items())), "study").read_bytes() == first
     archives.unpack(tmp_path / "out")
-    found = {path.name: path.read_bytes() for path in (tmp_path / "out" / "study").iterdir()}
-    assert found == records
+    restored = {path.name: path.read_bytes() for path in (tmp_path / "out" / "study").iterdir()}
+    assert restored == records

@@ -1,4 +1,4 @@
-"""Records and comparisons carry a digest, and results are readable by their owner only."""
+"""Records and comparisons have a digest, and results are readable by their owner only."""
 
 import json
 import os
@@ -41,7 +41,7 @@ OBJECTS: Final = st.dictionaries(st.text().filter(lambda key: key != "digest"), 
 
 @settings(max_examples=20)
 @given(document=OBJECTS)
-def test_a_sealed_object_is_unaltered_however_it_is_laid_out(document: dict[str, object]) -> None:
+def test_a_sealed_object_is_unaltered_in_any_layout(document: dict[str, object]) -> None:
     sealed = json.loads(sealed_json(document))
     shuffled = dict(sorted(json.loads(json.dumps(sealed, indent=3)).items(), reverse=True))
     assert not was_altered(shuffled)
@@ -62,12 +62,12 @@ ORIGINAL: Final = record()
 
 
 @settings(max_examples=40)
-@given(at=st.integers(0), bit=st.integers(0, 7))
+@given(position=st.integers(0), bit=st.integers(0, 7))
 def test_no_bit_of_a_record_can_flip_unseen(
-    tmp_path_factory: pytest.TempPathFactory, at: int, bit: int
+    tmp_path_factory: pytest.TempPathFactory, position: int, bit: int
 ) -> None:
     content = bytearray(record_json(ORIGINAL).encode())
-    content[at % len(content)] ^= 1 << bit
+    content[position % len(content)] ^= 1 << bit
     path = tmp_path_factory.mktemp("flipped") / "record.json"
     path.write_bytes(content)
     try:
@@ -115,7 +115,7 @@ def mode_of(path: Path) -> int:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs the permissions of POSIX")
-def test_results_are_for_their_owner_alone(tmp_path: Path) -> None:
+def test_results_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("record.json", "a.html", "a.txt", SCORES_FILE)]
     paths[1].write_text("readable before")
     paths[1].chmod(0o644)
@@ -129,17 +129,17 @@ def test_results_are_for_their_owner_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs the permissions of POSIX")
-def test_audited_samples_of_a_recording_are_for_their_owner_alone(tmp_path: Path) -> None:
+def test_audited_samples_of_a_recording_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     recorder(tmp_path / "r").close()
-    kept = sorted((tmp_path / "r").glob("*.safetensors"))
-    assert kept
-    assert {mode_of(path) for path in kept} == {0o600}
+    files = sorted((tmp_path / "r").glob("*.safetensors"))
+    assert files
+    assert {mode_of(path) for path in files} == {0o600}
 
 
 def umask() -> int:
-    own = os.umask(0)
-    os.umask(own)
-    return own
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def test_a_disk_without_room_for_the_results_is_refused_before_training(

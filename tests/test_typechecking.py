@@ -28,17 +28,17 @@ def test_wrong_types_are_detected_without_named_axes() -> None:
         flat([torch.zeros(2)])  # type: ignore[arg-type]
 
 
-def test_functions_within_a_function_are_checked_each_for_itself() -> None:
-    def made(number: int) -> Callable[[int], int]:
+def test_functions_within_a_function_are_checked_separately() -> None:
+    def make_added(number: int) -> Callable[[int], int]:
         @jaxtyping.jaxtyped(typechecker=beartype)
         def added(other: int) -> int:
             return number + other
 
         return added
 
-    one, two, broken = made(1), made(2), made("3")  # type: ignore[arg-type]
-    assert (one(1), two(1), one(2)) == (2, 3, 3)
-    for added in (one, two):
+    first, second, broken = make_added(1), make_added(2), make_added("3")  # type: ignore[arg-type]
+    assert (first(1), second(1), first(2)) == (2, 3, 3)
+    for added in (first, second):
         with pytest.raises(BeartypeCallHintViolation):
             added("1")  # type: ignore[arg-type]
     with pytest.raises(TypeError):

@@ -30,12 +30,12 @@ from fedaudit.results.record import Record, write_record
 from fedaudit.study.running.folder import STUDY_FILE, recorded_study, store_study
 from tests.live.federation import recorder, rounds
 from tests.report.records import record
-from tests.study.compare_records import given
+from tests.study.compare_records import make_record
 
 
 @pytest.fixture
 def limit(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Far fewer bytes of settings than otherwise."""
+    """Lower the limit on bytes of settings."""
     monkeypatch.setattr(files, "MAX_SETTINGS_BYTES", 3000)
     return 3000
 
@@ -51,7 +51,7 @@ def test_objects_beyond_the_readers_limit_are_not_written(tmp_path: Path, limit:
     assert path.read_text() == largest
 
 
-def test_an_object_of_more_keys_than_are_read_is_not_written(
+def test_an_object_with_more_keys_than_can_be_read_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "MAX_KEYS", 3)
@@ -64,7 +64,7 @@ def test_an_object_of_more_keys_than_are_read_is_not_written(
     assert not (tmp_path / "b.json").exists()
 
 
-def test_a_recording_of_more_clients_than_are_read_back_is_never_begun(
+def test_a_recording_of_more_clients_than_can_be_read_is_not_started(
     tmp_path: Path, limit: int
 ) -> None:
     sizes = dict.fromkeys(range(500), 100)
@@ -74,34 +74,34 @@ def test_a_recording_of_more_clients_than_are_read_back_is_never_begun(
 
 
 def test_later_names_cannot_make_a_recording_unreadable(tmp_path: Path, limit: int) -> None:
-    with recorder(tmp_path / "r") as one:
-        names = {10**8 + at: "n" * 90 for at in range(50)}
+    with recorder(tmp_path / "r") as open_recorder:
+        names = {10**8 + number: "n" * 90 for number in range(50)}
         with pytest.raises(BadInput, match="would have"):
-            OpenRecording(tmp_path / "r", one.recording).update(names=names)
-        assert one.recording.names == {}
+            OpenRecording(tmp_path / "r", open_recorder.recording).update(names=names)
+        assert open_recorder.recording.names == {}
     assert read_recording(tmp_path / "r").is_closed
 
 
-def test_a_log_takes_as_many_bytes_as_are_read_back(
+def test_a_log_accepts_as_many_bytes_as_can_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entries = [round_entry(at, (0, 1), (0, 1), 0) for at in range(1, 9)]
+    entries = [round_entry(number, (0, 1), (0, 1), 0) for number in range(1, 9)]
     append_round(entries[0], tmp_path)
     line = (tmp_path / LOG_FILE).stat().st_size
     monkeypatch.setattr(recordings, "MAX_LOG_BYTES", 3 * line)
-    for one in entries[1:3]:
-        append_round(one, tmp_path)
+    for entry in entries[1:3]:
+        append_round(entry, tmp_path)
     with pytest.raises(BadInput, match=r"rounds\.jsonl is full"):
         append_round(entries[3], tmp_path)
-    assert [one.round for one in read_round_log(tmp_path)] == [1, 2, 3]
+    assert [entry.round for entry in read_round_log(tmp_path)] == [1, 2, 3]
 
 
-def test_a_log_takes_as_many_rounds_as_are_read_back(
+def test_a_log_accepts_as_many_rounds_as_can_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recordings, "MAX_LOG_LINES", 3)
-    for at in (1, 2, 3):
-        append_round(round_entry(at, (0,), (0,), 0), tmp_path)
+    for number in (1, 2, 3):
+        append_round(round_entry(number, (0,), (0,), 0), tmp_path)
     with pytest.raises(BadInput, match="at most 100,663,296 bytes and 3 rounds can be read"):
         append_round(round_entry(4, (0,), (0,), 0), tmp_path)
     assert len(read_round_log(tmp_path)) == 3
@@ -110,16 +110,18 @@ def test_a_log_takes_as_many_rounds_as_are_read_back(
 def test_a_full_log_warns_and_keeps_earlier_rounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with recorder(tmp_path / "r", strict=False) as one:
-        for at in (1, 2, 3):
+    with recorder(tmp_path / "r", strict=False) as open_recorder:
+        for number in (1, 2, 3):
             monkeypatch.setattr(recordings, "MAX_LOG_LINES", 2)
-            (live,) = [told for told in rounds() if told.number == at]
-            if at < 3:
-                one.round(at, sent=live.sent, uploads=live.uploads, after=live.after)
+            (live,) = [live_round for live_round in rounds() if live_round.number == number]
+            if number < 3:
+                open_recorder.round(number, sent=live.sent, uploads=live.uploads, after=live.after)
             else:
                 with pytest.warns(RuntimeWarning, match=r"round 3 is not recorded: .* is full"):
-                    one.round(at, sent=live.sent, uploads=live.uploads, after=live.after)
-    assert [told.round for told in read_round_log(tmp_path / "r")] == [1, 2]
+                    open_recorder.round(
+                        number, sent=live.sent, uploads=live.uploads, after=live.after
+                    )
+    assert [entry.round for entry in read_round_log(tmp_path / "r")] == [1, 2]
     assert read_recording(tmp_path / "r").is_closed
 
 
@@ -138,43 +140,47 @@ def test_a_study_with_unreadable_settings_raises_before_training(
 
 
 def test_a_record_with_one_figure_twice_is_refused() -> None:
-    whole = record(details=False)
-    values = whole.model_dump()
-    values["estimates"] = [*whole.estimates, whole.estimates[0]]
+    original = record(details=False)
+    values = original.model_dump()
+    values["estimates"] = [*original.estimates, original.estimates[0]]
     with pytest.raises(ValidationError, match=r"appears 2 times with the same coordinates"):
         Record.model_validate(values)
 
 
-def test_a_record_that_could_not_be_read_back_is_not_written(
+def test_a_record_that_could_not_be_read_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = given("r", {"a": {1: {0: 0.6}}}, {1: 0.5})
-    write_record(one, tmp_path / "record.json")
+    written = make_record("r", {"a": {1: {0: 0.6}}}, {1: 0.5})
+    write_record(written, tmp_path / "record.json")
     size = (tmp_path / "record.json").stat().st_size
     monkeypatch.setattr("fedaudit.results.record.MAX_RESULT_BYTES", size)
-    write_record(one, tmp_path / "record.json")
+    write_record(written, tmp_path / "record.json")
     assert read_record(tmp_path / "record.json", max_bytes=size).name == "r"
     monkeypatch.setattr("fedaudit.results.record.MAX_RESULT_BYTES", size - 1)
     with pytest.raises(BadInput, match=r"fewer attacks or targets; the measurements are not lost"):
-        write_record(one, tmp_path / "other.json")
+        write_record(written, tmp_path / "other.json")
     assert not (tmp_path / "other.json").exists()
 
 
 @pytest.mark.parametrize(
-    ("name", "most", "said"),
+    ("name", "maximum", "message"),
     [
         (files, ("MAX_SETTINGS_BYTES", 500), r"manifest\.json would have"),
         (packing, ("MAX_RESULT_BYTES", 20_000), "would have more than the 20,000 bytes"),
     ],
 )
-def test_a_pack_that_could_not_be_read_back_is_not_written(
-    name: object, most: tuple[str, int], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_pack_that_could_not_be_read_is_not_written(
+    name: object,
+    maximum: tuple[str, int],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     write_record(record(strengths=(0.1,), seeds=(1,)), tmp_path / "record.json")
     (tmp_path / "policy.toml").write_text('name = "x"\n[membership]\nauc = 1.0\n')
     pack = tmp_path / "pack"
-    monkeypatch.setattr(name, *most)
-    with pytest.raises(BadInput, match=said):
+    monkeypatch.setattr(name, *maximum)
+    with pytest.raises(BadInput, match=message):
         write_pack(tmp_path / "record.json", tmp_path / "policy.toml", pack)
     assert not pack.exists()
     monkeypatch.undo()
@@ -182,11 +188,11 @@ def test_a_pack_that_could_not_be_read_back_is_not_written(
     assert verify(pack).problems == []
 
 
-def test_tensors_that_could_not_be_read_back_are_not_written(
+def test_tensors_that_could_not_be_read_are_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.safetensors"
-    some = {str(at): torch.zeros(1) for at in range(5)}
+    some = {str(number): torch.zeros(1) for number in range(5)}
     write_tensors(some, path)
     monkeypatch.setattr("fedaudit.core.pretrained.MAX_TENSORS", 5)
     write_tensors(some, path, {"again": "1"})
@@ -198,4 +204,4 @@ def test_tensors_that_could_not_be_read_back_are_not_written(
         write_tensors(some, path)
     monkeypatch.undo()
     assert read_tensors(path)[1] == {"again": "1"}
-    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]

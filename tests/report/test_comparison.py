@@ -26,7 +26,7 @@ from tests.gate.parts import control
 from tests.report.records import used
 from tests.report.seen import cells, must, printed
 from tests.report.test_browser import BROWSER, dom, is_sound, notes_of, on_phones
-from tests.study.compare_records import PLAIN, STRONG, WEAK, given, noise
+from tests.study.compare_records import PLAIN, STRONG, WEAK, make_record, noise
 
 RECORDS = [PLAIN, WEAK, STRONG]
 THREE = compare_records(RECORDS)
@@ -74,8 +74,8 @@ def test_a_mean_over_some_clients_names_them_and_stays_in_its_block() -> None:
     less = {seed: {0: 0.7, 4: 0.5} for seed in (1, 2)}
     accuracy = {1: 0.9, 2: 0.9}
     records = [
-        given("plain", {"a": runs, "b": runs}, accuracy),
-        given("x", {"a": less, "b": {1: less[1]}}, accuracy, defense=noise(0.1)),
+        make_record("plain", {"a": runs, "b": runs}, accuracy),
+        make_record("x", {"a": less, "b": {1: less[1]}}, accuracy, defense=noise(0.1)),
     ]
     (table,) = attack_tables(compare_records(records))["unseen"]
     assert [text for text, _ in headings(table)] == ["no defense", "gradient-noise (sigma 0.1)"]
@@ -168,7 +168,7 @@ def test_an_undefended_row_is_labelled_if_another_row_has_a_defense() -> None:
 
 
 def test_settings_that_vary_have_columns() -> None:
-    long = given("long", {"a": {1: {0: 0.7}}}, {1: 0.9}, rounds=30)
+    long = make_record("long", {"a": {1: {0: 0.7}}}, {1: 0.9}, rounds=30)
     grid = rows_table(compare_records([PLAIN, long]), ["leak", "no leak shown"])
     assert [column.text for column in grid.columns][1] == "training.rounds"
     assert [row[1].text for row in grid.rows] == ["10", "30"]
@@ -183,7 +183,7 @@ def test_a_comparison_of_defenses_asks_for_tuned_dp_sgd() -> None:
 
 
 def test_the_front_draws_every_row_with_intervals_on_both_axes() -> None:
-    worse = given(
+    worse = make_record(
         "worse",
         {"a": {1: {0: 0.9}, 2: {0: 0.9}}},
         {1: 0.5, 2: 0.5},
@@ -206,9 +206,9 @@ def test_the_front_draws_every_row_with_intervals_on_both_axes() -> None:
 
 def test_no_row_is_best_if_no_undefended_attack_is_above_guessing() -> None:
     quiet = [
-        given("plain", {"a": {1: {0: 0.55}}}, {1: 0.9}, reach=0.06),
-        given("x", {"a": {1: {0: 0.5}}}, {1: 0.8}, reach=0.06, defense=noise(0.1)),
-        given("y", {"a": {1: {0: 0.52}}}, {1: 0.7}, reach=0.06, defense=noise(0.2)),
+        make_record("plain", {"a": {1: {0: 0.55}}}, {1: 0.9}, reach=0.06),
+        make_record("x", {"a": {1: {0: 0.5}}}, {1: 0.8}, reach=0.06, defense=noise(0.1)),
+        make_record("y", {"a": {1: {0: 0.52}}}, {1: 0.7}, reach=0.06, defense=noise(0.2)),
     ]
     figure = must(front_figure(compare_records(quiet)))
     assert "is good" not in figure.caption
@@ -220,8 +220,8 @@ def test_no_row_is_best_if_no_undefended_attack_is_above_guessing() -> None:
 
 
 def test_no_row_is_best_if_the_headline_shows_no_trade_off() -> None:
-    plain = given("plain", {"a": {1: {0: 0.80}}}, {1: 0.9}, reach=0.1)
-    less = given("less", {"a": {1: {0: 0.78}}}, {1: 0.9}, reach=0.1, defense=noise(0.1))
+    plain = make_record("plain", {"a": {1: {0: 0.80}}}, {1: 0.9}, reach=0.1)
+    less = make_record("less", {"a": {1: {0: 0.78}}}, {1: 0.9}, reach=0.1, defense=noise(0.1))
     figure = must(front_figure(compare_records([plain, less])))
     assert "is good" not in figure.caption
     assert [key.name for key in figure.keys] == [
@@ -244,7 +244,7 @@ def test_a_failed_control_leaves_no_best_trade_off() -> None:
 
 def test_rows_of_a_record_with_a_failed_control_are_marked_everywhere() -> None:
     failing = cleaned(changed(PLAIN, controls=[control("untrained model", passed=False)]))
-    long = given("long", {"a": {1: {0: 0.7}}}, {1: 0.9}, rounds=30)
+    long = make_record("long", {"a": {1: {0: 0.7}}}, {1: 0.9}, rounds=30)
     result = compare_records([failing, long])
     (table,) = attack_tables(result, [failing, long])["unseen"]
     first, other = cells(table, "a")
@@ -277,7 +277,7 @@ def test_all_outputs_show_the_same_strongest_attack() -> None:
     # Attack a has the larger mean, b the larger figure in the second run.
     values = {"a": {1: {0: 0.9}, 2: {0: 0.6}}, "b": {1: {0: 0.5}, 2: {0: 0.8}}}
     accuracy = {1: 0.9, 2: 0.9}
-    result = compare_records([PLAIN, given("x", values, accuracy, defense=noise(0.1))])
+    result = compare_records([PLAIN, make_record("x", values, accuracy, defense=noise(0.1))])
     (table,) = attack_tables(result)["unseen"]
     strongest = [row[2].text for row in table.rows if row[0].text.startswith("gradient")]
     (forest,) = membership_rows(result, [])
@@ -300,7 +300,7 @@ def test_terminal_and_chart_compare_on_defended_clients() -> None:
 
 
 def test_attacks_that_no_defended_row_has_draw_nothing() -> None:
-    extended = given("more", {"c": {1: {0: 0.7}, 2: {0: 0.7}}}, {1: 0.9, 2: 0.9}, rounds=20)
+    extended = make_record("more", {"c": {1: {0: 0.7}, 2: {0: 0.7}}}, {1: 0.9, 2: 0.9}, rounds=20)
     comparison = compare_records([*RECORDS, extended])
     figure = must(front_figure(comparison))
     assert {front.attack for front in comparison.fronts} >= {"a", "c"}
@@ -338,7 +338,7 @@ def test_hypervolumes_have_the_gain_of_the_defense() -> None:
 
 
 def test_undefended_rows_have_leakage_and_accuracy_with_intervals() -> None:
-    long = given("long", {"a": {1: {0: 0.7}}}, {1: 0.9}, rounds=30)
+    long = make_record("long", {"a": {1: {0: 0.7}}}, {1: 0.9}, rounds=30)
     result = compare_records([PLAIN, long])
     assert front_figure(result) is None
     answer = first_of_comparison(result, [PLAIN, long], [verdict(PLAIN), verdict(long)])

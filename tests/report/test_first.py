@@ -22,7 +22,7 @@ from tests.report.games import played
 from tests.report.records import record, source, with_sources
 from tests.report.seen import must, printed
 from tests.report.test_plain import hardly_learned
-from tests.study.compare_records import PLAIN, STRONG, WEAK, given, noise
+from tests.study.compare_records import PLAIN, STRONG, WEAK, make_record, noise
 
 RECORDS = {
     "membership": record(),
@@ -182,8 +182,8 @@ def test_a_source_leak_alone_gives_no_membership_trade_off() -> None:
 
 
 def test_an_insignificant_reduction_of_leakage_is_no_trade_off() -> None:
-    plain = given("plain", {"a": {1: {0: 0.80}}}, {1: 0.9}, reach=0.1)
-    less = given("less", {"a": {1: {0: 0.78}}}, {1: 0.9}, reach=0.1, defense=noise(0.1))
+    plain = make_record("plain", {"a": {1: {0: 0.80}}}, {1: 0.9}, reach=0.1)
+    less = make_record("less", {"a": {1: {0: 0.78}}}, {1: 0.9}, reach=0.1, defense=noise(0.1))
     first = _of([plain, less])
     assert (first.look, first.status) == ("inconclusive", "no trade-off")
     start = (
@@ -195,8 +195,8 @@ def test_an_insignificant_reduction_of_leakage_is_no_trade_off() -> None:
 
 
 def test_a_defense_that_costs_more_than_it_helps_is_no_trade_off() -> None:
-    plain = given("plain", {"a": {1: {0: 0.80}}}, {1: 0.9}, reach=0.005)
-    less = given("less", {"a": {1: {0: 0.78}}}, {1: 0.8}, reach=0.005, defense=noise(0.1))
+    plain = make_record("plain", {"a": {1: {0: 0.80}}}, {1: 0.9}, reach=0.005)
+    less = make_record("less", {"a": {1: {0: 0.78}}}, {1: 0.8}, reach=0.005, defense=noise(0.1))
     first = _of([plain, less])
     assert first.status == "no trade-off"
     assert first.headline.startswith("No defense is shown to lower leakage by more than it costs")
@@ -206,7 +206,7 @@ def test_a_defense_that_costs_more_than_it_helps_is_no_trade_off() -> None:
 def of_classes(name: str, accuracy: float, defense: Mapping[str, object] | None = None) -> Record:
     """A record over a hundred equally frequent classes, of a strong leak that a defense halves."""
     aucs = {"a": {1: {0: 0.75 if defense else 0.95}}}
-    audit = given(name, aucs, {1: accuracy}, reach=0.005, defense=defense)
+    audit = make_record(name, aucs, {1: accuracy}, reach=0.005, defense=defense)
     row = ClientRow(client=0, samples=100, audited=10, class_counts=[1] * 100)
     return changed(audit, clients=[row])
 
@@ -242,8 +242,10 @@ def test_unchanged_accuracy_is_reported_as_no_cost_shown() -> None:
 
 
 def test_a_stronger_second_attack_makes_the_reduction_insignificant() -> None:
-    plain = given("plain", {"a": {1: {0: 0.80}}, "b": {1: {0: 0.6}}}, {1: 0.9})
-    other = given("other", {"a": {1: {0: 0.6}}, "b": {1: {0: 0.79}}}, {1: 0.9}, defense=noise(0.1))
+    plain = make_record("plain", {"a": {1: {0: 0.80}}, "b": {1: {0: 0.6}}}, {1: 0.9})
+    other = make_record(
+        "other", {"a": {1: {0: 0.6}}, "b": {1: {0: 0.79}}}, {1: 0.9}, defense=noise(0.1)
+    )
     (tradeoff,) = tradeoffs(compare_records([plain, other]))
     assert tradeoff.leakage < 0
     assert must(tradeoff.high) > 0
@@ -259,8 +261,8 @@ def test_the_best_trade_off_has_an_interval_of_the_change() -> None:
 
 
 def test_undefended_rows_start_with_their_largest_difference() -> None:
-    quiet = given("quiet", {"a": {1: {0: 0.6}}}, {1: 0.9}, rounds=30)
-    first = _of([given("plain", {"a": {1: {0: 0.8}}}, {1: 0.9}), quiet])
+    quiet = make_record("quiet", {"a": {1: {0: 0.6}}}, {1: 0.9}, rounds=30)
+    first = _of([make_record("plain", {"a": {1: {0: 0.8}}}, {1: 0.9}), quiet])
     assert first.headline.endswith(
         "Largest difference in the strongest AUC v. unseen: −0.200 (95% interval −0.229 to −0.171)"
         ", rounds 30 against rounds 10"

@@ -11,7 +11,7 @@ Values = Mapping[int, Mapping[int, float]]
 """A figure by seed and target."""
 
 
-def given(
+def make_record(
     name: str,
     aucs: Mapping[str, Values],
     accuracy: Mapping[int, float],
@@ -90,18 +90,18 @@ def noise(sigma: float, *clients: int) -> dict[str, object]:
     return options | ({"clients": list(clients)} if clients else {})
 
 
-PLAIN = given(
+PLAIN = make_record(
     "plain",
     {"a": {1: {0: 0.80, 4: 0.70}, 2: {0: 0.84, 4: 0.72}}, "b": {1: {0: 0.6}, 2: {0: 0.6}}},
     {1: 0.90, 2: 0.92},
 )
-WEAK = given(
+WEAK = make_record(
     "weak",
     {"a": {1: {0: 0.70, 4: 0.71}, 2: {0: 0.76, 4: 0.75}}, "b": {1: {0: 0.6}, 2: {0: 0.5}}},
     {1: 0.90, 2: 0.90},
     defense=noise(0.01, 0, 1),
 )
-STRONG = given(
+STRONG = make_record(
     "strong",
     {"a": {1: {0: 0.55, 4: 0.80}, 2: {0: 0.55, 4: 0.80}}, "b": {1: {0: 0.5}, 2: {0: 0.5}}},
     {1: 0.70, 2: 0.72},

@@ -22,10 +22,10 @@ from fedaudit.study.comparing import (
     compare_records,
 )
 from tests.estimates import changed, estimate
-from tests.study.compare_records import given, noise
+from tests.study.compare_records import make_record, noise
 
 FOUND, MISSED, INVERTED = 0.8, 0.52, 0.3
-PLAIN = given(
+PLAIN = make_record(
     "plain",
     {"finds": {1: {0: FOUND}}, "misses": {1: {0: MISSED}}, "inverted": {1: {0: INVERTED}}},
     {1: 0.9},
@@ -62,7 +62,7 @@ def entry(comparison: Comparison, row: int, attack: str = EVERY_ATTACK) -> Attac
 def defended(aucs: Mapping[str, float]) -> Comparison:
     values = {attack: {1: {0: value}} for attack, value in aucs.items()}
     return compare_records(
-        [PLAIN, given("noise", values, {1: 0.9}, defense=noise(0.1), reach=0.04)]
+        [PLAIN, make_record("noise", values, {1: 0.9}, defense=noise(0.1), reach=0.04)]
     )
 
 
@@ -135,7 +135,10 @@ def test_attacks_without_an_undefended_leak_are_excluded_from_the_mean() -> None
 def test_without_counted_attacks_there_is_no_mean() -> None:
     values = {"a": {1: {0: 0.52}}, "b": {1: {0: 0.5}}}
     quiet = compare_records(
-        [given("plain", values, {1: 0.9}), given("x", values, {1: 0.9}, defense=noise(0.1))]
+        [
+            make_record("plain", values, {1: 0.9}),
+            make_record("x", values, {1: 0.9}, defense=noise(0.1)),
+        ]
     )
     for row in (0, 1):
         assert (entry(quiet, row).value, entry(quiet, row).note) == (None, NOTHING_COUNTS)
@@ -144,7 +147,7 @@ def test_without_counted_attacks_there_is_no_mean() -> None:
 
 def test_without_an_undefended_row_there_is_no_mean() -> None:
     values = {"a": {1: {0: 0.8}}, "b": {1: {0: 0.8}}}
-    rows = [given(f"{s}", values, {1: 0.9}, defense=noise(s)) for s in (0.1, 0.2)]
+    rows = [make_record(f"{s}", values, {1: 0.9}, defense=noise(s)) for s in (0.1, 0.2)]
     assert entry(compare_records(rows), 1).note == NO_UNDEFENDED_ROW
 
 
@@ -152,8 +155,8 @@ def test_an_undefended_row_with_other_settings_selects_no_attacks() -> None:
     """The first row is the base of a row without an undefended one, and of its single attacks."""
     values = {"a": {1: {0: 0.8}}, "b": {1: {0: 0.8}}}
     rows = [
-        given("short", values, {1: 0.9}),
-        given("long-noise", values, {1: 0.9}, rounds=30, defense=noise(0.1)),
+        make_record("short", values, {1: 0.9}),
+        make_record("long-noise", values, {1: 0.9}, rounds=30, defense=noise(0.1)),
     ]
     comparison = compare_records(rows)
     assert comparison.rows[1].base == 0
@@ -162,14 +165,14 @@ def test_an_undefended_row_with_other_settings_selects_no_attacks() -> None:
     assert (lone.value, lone.change, lone.note) == (None, None, NO_UNDEFENDED_ROW)
     assert entry(comparison, 1, "a").change is not None
     # Its own undefended row decides, also one that finds nothing.
-    quiet = given("long", {"a": {1: {0: 0.5}}, "b": {1: {0: 0.5}}}, {1: 0.9}, rounds=30)
+    quiet = make_record("long", {"a": {1: {0: 0.5}}, "b": {1: {0: 0.5}}}, {1: 0.9}, rounds=30)
     assert entry(compare_records([*rows, quiet]), 1).note == NOTHING_COUNTS
 
 
 def test_mirroring_is_decided_only_by_the_same_settings() -> None:
     rows = [
-        given("short", {"a": {1: {0: 0.1}}}, {1: 0.9}),
-        given("long-noise", {"a": {1: {0: 0.4}}}, {1: 0.9}, rounds=30, defense=noise(0.1)),
+        make_record("short", {"a": {1: {0: 0.1}}}, {1: 0.9}),
+        make_record("long-noise", {"a": {1: {0: 0.4}}}, {1: 0.9}, rounds=30, defense=noise(0.1)),
     ]
     comparison = compare_records(rows)
     assert entry(comparison, 0, STRONGEST_ATTACK).attacks == ["a, mirrored"]
@@ -182,8 +185,8 @@ def test_a_mean_lists_the_clients_on_which_attacks_count() -> None:
     plain, less = ({"a": {1: a}, "b": {1: b}} for a, b in aucs)
     comparison = compare_records(
         [
-            given("plain", plain, {1: 0.9}),
-            given("x", less, {1: 0.9}, defense=noise(0.1)),
+            make_record("plain", plain, {1: 0.9}),
+            make_record("x", less, {1: 0.9}, defense=noise(0.1)),
         ]
     )
     for row, mean in ((0, 0.85), (1, 0.65)):
@@ -200,7 +203,10 @@ def test_a_change_over_fewer_clients_is_noted() -> None:
     plain = {"a": {1: {0: 0.8}}, "b": {1: {0: 0.8, 4: 0.8}}}
     less = {"a": {1: {0: 0.7, 4: 0.9}}, "b": {1: {0: 0.6, 4: 0.6}}}
     comparison = compare_records(
-        [given("plain", plain, {1: 0.9}), given("x", less, {1: 0.9}, defense=noise(0.1))]
+        [
+            make_record("plain", plain, {1: 0.9}),
+            make_record("x", less, {1: 0.9}, defense=noise(0.1)),
+        ]
     )
     entry_of_row = entry(comparison, 1, "a")
     assert entry_of_row.targets == [0, 4]
@@ -215,8 +221,8 @@ def test_a_mean_over_fewer_runs_is_noted() -> None:
     accuracy = dict.fromkeys(runs, 0.9)
     comparison = compare_records(
         [
-            given("plain", {"a": runs, "b": runs}, accuracy),
-            given("x", less, accuracy, defense=noise(0.1)),
+            make_record("plain", {"a": runs, "b": runs}, accuracy),
+            make_record("x", less, accuracy, defense=noise(0.1)),
         ]
     )
     assert entry(comparison, 1).value == pytest.approx(0.7)
@@ -236,8 +242,8 @@ def test_a_mean_of_attacks_without_common_runs_is_missing() -> None:
     less = {"a": {1: {0: 0.6}}, "b": {2: {0: 0.6}}}
     comparison = compare_records(
         [
-            given("plain", {"a": runs, "b": runs}, {1: 0.9, 2: 0.9}),
-            given("x", less, {1: 0.9, 2: 0.9}, defense=noise(0.1)),
+            make_record("plain", {"a": runs, "b": runs}, {1: 0.9, 2: 0.9}),
+            make_record("x", less, {1: 0.9, 2: 0.9}, defense=noise(0.1)),
         ]
     )
     entry_of_row = entry(comparison, 1)
@@ -330,16 +336,16 @@ def test_estimates_with_a_failed_control_are_excluded_from_means() -> None:
     failed = ControlResult(
         control="untrained model", attack="finds", expected="it", value=0.7, passed=False
     )
-    less = given("x", {a: {1: {0: 0.5}} for a in ("finds", "misses", "inverted")}, {1: 0.9})
+    less = make_record("x", {a: {1: {0: 0.5}} for a in ("finds", "misses", "inverted")}, {1: 0.9})
     comparison = compare_records([changed(PLAIN, controls=[failed]), less])
     assert entry(comparison, 0).attacks == ["inverted, mirrored"]
 
 
 def test_each_client_has_a_mean_over_its_own_attacks() -> None:
-    plain = given(
+    plain = make_record(
         "plain", {"a": {1: {0: 0.8, 4: 0.5}}, "b": {1: {0: 0.5, 4: 0.9}}}, {1: 0.9}, reach=0.04
     )
-    less = given(
+    less = make_record(
         "x", {"a": {1: {0: 0.7, 4: 0.1}}, "b": {1: {0: 0.1, 4: 0.6}}}, {1: 0.9}, defense=noise(0.1)
     )
     mean_entry = entry(compare_records([plain, less]), 1)
@@ -352,7 +358,7 @@ def test_means_over_different_attacks_have_no_difference() -> None:
     values = {"a": {1: {0: 0.8}}, "b": {1: {0: 0.5}}}
     other = {"a": {1: {0: 0.5}}, "b": {1: {0: 0.8}}}
     rows = compare_records(
-        [given("short", values, {1: 0.9}), given("long", other, {1: 0.9}, rounds=30)]
+        [make_record("short", values, {1: 0.9}), make_record("long", other, {1: 0.9}, rounds=30)]
     )
     assert (entry(rows, 0).attacks, entry(rows, 1).attacks) == (["a"], ["b"])
     assert entry(rows, 1).change is None

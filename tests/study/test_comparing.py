@@ -21,7 +21,7 @@ from fedaudit.results.record import ControlResult, Record, write_record
 from fedaudit.results.tradeoffs import lost_share
 from fedaudit.study.comparing import compare_records, record_paths
 from tests.estimates import changed, estimate
-from tests.study.compare_records import PLAIN, STRONG, WEAK, given, noise
+from tests.study.compare_records import PLAIN, STRONG, WEAK, make_record, noise
 
 THREE = compare_records([PLAIN, WEAK, STRONG])
 
@@ -54,10 +54,10 @@ def test_rows_list_the_coalition_and_their_undefended_base() -> None:
 def test_each_setting_has_its_own_undefended_row() -> None:
     values = {"a": {1: {0: 0.7}}}
     records = [
-        given("short", values, {1: 0.9}),
-        given("long", values, {1: 0.9}, rounds=30),
-        given("long-noise", values, {1: 0.9}, rounds=30, defense=noise(0.1)),
-        given("longer-noise", values, {1: 0.9}, rounds=90, defense=noise(0.1)),
+        make_record("short", values, {1: 0.9}),
+        make_record("long", values, {1: 0.9}, rounds=30),
+        make_record("long-noise", values, {1: 0.9}, rounds=30, defense=noise(0.1)),
+        make_record("longer-noise", values, {1: 0.9}, rounds=90, defense=noise(0.1)),
     ]
     rows = compare_records(records).rows
     assert [row.base for row in rows] == [None, 0, 1, 0]
@@ -74,7 +74,7 @@ def test_row_labels_include_chains_and_groups() -> None:
         "also": [{"name": "client-dp", "clients": [3], "options": {"clip": 1}}],
     }
     row = compare_records(
-        [PLAIN, given("x", {"a": {1: {0: 0.5}}}, {1: 0.9}, defense=defense)]
+        [PLAIN, make_record("x", {"a": {1: {0: 0.5}}}, {1: 0.9}, defense=defense)]
     ).rows[1]
     assert row.defense == "gradient-noise (sigma 0.1) + mixup (alpha 0.5), client-dp (clip 1)"
     assert row.coalition == [0, 3]
@@ -85,7 +85,7 @@ def test_row_labels_mention_undefended_reference_models() -> None:
     names = []
     for kind in ("same", "none"):
         tables = {"references": {"count": 2, "defense": kind}, "shadow": {"defense": kind}}
-        records = [given("x", values, {1: 0.9}, defense=noise(0.1), tables=tables), PLAIN]
+        records = [make_record("x", values, {1: 0.9}, defense=noise(0.1), tables=tables), PLAIN]
         names.append(compare_records(records).rows[0].defense)
     defense = "gradient-noise (sigma 0.1)"
     assert names == [defense, f"{defense}; undefended shadow; undefended references"]
@@ -191,7 +191,7 @@ def test_the_mean_covers_attacks_that_leak_undefended_in_every_row() -> None:
     assert entry(2, EVERY_ATTACK).value == pytest.approx(0.55)
     assert entry(0, EVERY_ATTACK).value == pytest.approx((0.82 + 0.71) / 2)
     assert entry(0, EVERY_ATTACK).attacks == ["a"]
-    alone = given("alone", {"a": {1: {0: 0.5}}}, {1: 0.9})
+    alone = make_record("alone", {"a": {1: {0: 0.5}}}, {1: 0.9})
     assert all(e.attack != EVERY_ATTACK for e in compare_records([PLAIN, alone]).entries)
 
 
@@ -203,7 +203,7 @@ def test_a_refused_figure_keeps_its_reason() -> None:
 
 
 def test_above_chance_requires_test_and_interval() -> None:
-    wide = given("wide", {"a": {1: {0: 0.7}}}, {1: 0.9}, defense=noise(0.1), reach=0.25)
+    wide = make_record("wide", {"a": {1: {0: 0.7}}}, {1: 0.9}, defense=noise(0.1), reach=0.25)
     compare = compare_records([PLAIN, wide])
     for row, attack, counts_as_above, by_test in ((0, "a", True, True), (0, "b", False, False)):
         entry_of_row = entry(row, attack, comparison=compare)
@@ -258,15 +258,15 @@ def test_a_front_contains_all_strengths_and_no_defense() -> None:
 def test_a_front_without_undefended_row_has_no_relative_values() -> None:
     values = {"a": {1: {0: 0.7}}}
     records = [
-        given("short", values, {1: 0.5}),
-        given("long-weak", values, {1: 0.9}, rounds=30, defense=noise(0.01)),
-        given("long-strong", values, {1: 0.8}, rounds=30, defense=noise(0.1)),
+        make_record("short", values, {1: 0.5}),
+        make_record("long-weak", values, {1: 0.9}, rounds=30, defense=noise(0.01)),
+        make_record("long-strong", values, {1: 0.8}, rounds=30, defense=noise(0.1)),
     ]
     front_of_noise = front("gradient-noise", "a", compare_records(records))
     assert [point.row for point in front_of_noise.points] == [1, 2]
     assert (front_of_noise.gain, front_of_noise.gain_low) == (None, None)
     assert [point.lost for point in front_of_noise.points] == [None, None]
-    longer = given("long", values, {1: 0.95}, rounds=30)
+    longer = make_record("long", values, {1: 0.95}, rounds=30)
     front_with_longer = front("gradient-noise", "a", compare_records([*records, longer]))
     assert [point.row for point in front_with_longer.points] == [3, 1, 2]
     assert front_with_longer.gain is not None
@@ -275,7 +275,7 @@ def test_a_front_without_undefended_row_has_no_relative_values() -> None:
 
 def test_the_strongest_attack_is_the_same_in_all_runs() -> None:
     values = {"a": {1: {0: 0.9}, 2: {0: 0.6}}, "b": {1: {0: 0.5}, 2: {0: 0.8}}}
-    record = given("x", values, {1: 0.9, 2: 0.9}, defense=noise(0.1))
+    record = make_record("x", values, {1: 0.9, 2: 0.9}, defense=noise(0.1))
     strongest = front("gradient-noise", STRONGEST_ATTACK, compare_records([PLAIN, record]))
     # Attack a by its mean of 0.75, whichever is the larger one in a run.
     assert strongest.points[1].leakage == pytest.approx((0.8 + 0.2) / 2)
@@ -366,8 +366,8 @@ def test_fair_contrasts_take_precedence_in_comparisons() -> None:
 
     values = {"a": {1: {0: 0.7}}}
     records = [
-        with_unfair(given("plain", values, {1: 0.9})),
-        with_unfair(given("noise", values, {1: 0.9}, defense=noise(0.1))),
+        with_unfair(make_record("plain", values, {1: 0.9})),
+        with_unfair(make_record("noise", values, {1: 0.9}, defense=noise(0.1))),
     ]
     assert {entry.contrast for entry in compare_records(records).entries} == {"unseen"}
 

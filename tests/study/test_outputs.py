@@ -19,7 +19,7 @@ from fedaudit.study.running.outputs import refuse_foreign_page
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from tests.programs import exit_code
-from tests.study.compare_records import given
+from tests.study.compare_records import make_record
 from tests.study.studies import Carried, quick_study
 
 PAGE = "<!DOCTYPE html>\n<title>an older page</title>"
@@ -44,7 +44,7 @@ def records(folder: Path, *names: str) -> list[Path]:
     for name in names:
         path = folder / name / "record.json"
         path.parent.mkdir(exist_ok=True)
-        write_record(given(name, {"fedmia-1": {1: {0: 0.7}}}, {1: 0.8}), path)
+        write_record(make_record(name, {"fedmia-1": {1: {0: 0.7}}}, {1: 0.8}), path)
         paths.append(path)
     return paths
 

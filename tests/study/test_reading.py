@@ -2,7 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given as for_any
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedaudit.core.errors import BadInput, Damaged
@@ -11,7 +11,7 @@ from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
 from fedaudit.results.text import MAX_TEXT_LENGTH, is_plain, is_plain_json, plain, plain_json, texts
 from tests.report.records import record
-from tests.study.compare_records import given
+from tests.study.compare_records import make_record
 
 SMALL = record(strengths=(1.0,), defenses=(("none", 1.0),), details=False)
 
@@ -81,7 +81,7 @@ DOCUMENTS = st.recursive(
 )
 
 
-@for_any(DOCUMENTS, st.booleans())
+@given(DOCUMENTS, st.booleans())
 def test_a_plain_document_has_only_plain_texts(document: object, ascii_only: bool) -> None:
     if is_plain_json(json.dumps(document, ensure_ascii=ascii_only)):
         assert all(is_plain(text) for text in texts(document))
@@ -263,7 +263,7 @@ def test_every_record_of_the_tests_is_one_that_can_be_read(tmp_path: Path) -> No
 
 
 def test_a_record_of_thousands_of_metrics_is_refused(tmp_path: Path) -> None:
-    example = given("a", {"fedmia-1": {1: {0: 0.7}}}, {1: 0.8})
+    example = make_record("a", {"fedmia-1": {1: {0: 0.7}}}, {1: 0.8})
     figure = next(figure for figure in example.findings if figure.attack)
     for count in (1000, 1001):
         many = [figure.model_copy(update={"metric": f"tpr@0.{i:05}1"}) for i in range(count)]
