@@ -266,6 +266,33 @@ def test_student_limits_outside_the_range_of_a_rate_are_dropped() -> None:
     assert comparing._fits("loss_gap@1", values(-0.01, 0.02, 0.01, 0.0, 0.02))
 
 
+def test_figures_cover_the_seeds_of_their_difference() -> None:
+    # One of the variants has one seed, the other has three.
+    one = {"variant": "alpha-0p1-epochs-5", "attack": "sia"}
+    other = {"variant": "alpha-0p1-epochs-1", "attack": "sia"}
+    test = data.Test.model_validate({"figure": "success", "one": one, "others": [other]})
+    part = judging.compare("sources-mnist", test, test.others[0])
+    assert part.one is not None
+    assert part.reference is not None
+    assert part.gap is not None
+    alone = comparing.figure_of(data.regimes()["sources-mnist"], test, test.others[0])
+    assert alone is not None
+    assert (part.one.seeds, part.reference.seeds, alone.seeds) == (1, 1, 3)
+    assert part.one.value - part.reference.value == pytest.approx(part.gap.value, abs=1e-12)
+    assert not part.is_over_common_samples
+
+
+def test_a_difference_over_common_samples_is_marked() -> None:
+    test = made()
+    one, reference, gap = (Figure(value, value, value, "", 3) for value in (0.55, 0.57, -0.01))
+    marked = PartResult("location30", test, Term(), "open", one, reference, gap)
+    assert marked.is_over_common_samples
+    assert "over common samples -0.010" in page._line([marked], leaking=True)
+    plain = marked._replace(gap=gap._replace(value=-0.02))
+    assert not plain.is_over_common_samples
+    assert "common" not in page._line([plain], leaking=True)
+
+
 def test_games_generalise_to_targets_only_with_separate_targets() -> None:
     test = make_test(figure="adv")
     regime = data.regimes()["ami-cifar10-plain"]

@@ -12,7 +12,7 @@ import pytest
 
 from docs.claims import again, comparing, data, figures, judging, page, routes
 from docs.claims.judging import ClaimResult
-from docs.claims.titles import scale_of
+from docs.claims.titles import config_of, scale_of
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.intervals import clopper_pearson
 from fedaudit.results import read
@@ -92,6 +92,26 @@ def test_regimes_below_the_scale_of_a_paper_do_not_contradict_it(
         if claim_result.verdict == "not found at this scale":
             assert all(smaller), claim_result.claim.id
             assert "; the paper: " in judging.scale_words(claim_result, theirs)
+
+
+@pytest.mark.slow
+def test_differences_follow_from_their_figures_unless_samples_are_held_out(
+    all_decided: list[ClaimResult],
+) -> None:
+    common = [
+        part
+        for result in all_decided
+        for regime_result in result.held
+        for part in regime_result.parts
+        if part.is_over_common_samples
+    ]
+    assert common
+    for part in common:
+        regime = data.regimes()[part.regime]
+        variants = [data.variant_of(regime, term) for term in (part.test.one, part.other)]
+        defenses = {config_of(regime.study, name)["defense"]["name"] for name in variants}
+        assert part.test.figure == "auc"
+        assert defenses & {"cofedmid", "compensation"}, (part.regime, variants)
 
 
 @pytest.mark.slow

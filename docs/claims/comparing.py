@@ -25,7 +25,8 @@ LEAST = {
 GROUPS = ("majority", "minority", "everybody")
 """Groups of clients; the last one if a federation has no groups."""
 BY_STUDENT = "Student's t over runs"
-
+SEPARATE_LIMITS = "separate limits combined"
+"""Methods of intervals."""
 
 SIGNED = ("excess", "over_label_baseline", "loss_gap", "last change", "error of")
 """Prefixes of figures that can be below 0."""
@@ -62,6 +63,26 @@ def figure_of(regime: Regime, test: Test, term: Term) -> Figure | None:
     if regime.kind == "games" and _is_over_targets(regime, test, term):
         return figure._replace(further=_both(figure.low, figure.high))
     return figure
+
+
+def figures_of_gap(
+    regime: Regime, test: Test, other: Term, gap: Figure | None
+) -> tuple[Figure | None, Figure | None]:
+    """Return the figures of two terms, over the runs that their difference covers.
+
+    A difference that is paired by seed covers only the seeds that both terms have.
+    """
+    terms = (test.one, other)
+    sides_ = [_values(regime, test, term) if term.value is None else None for term in terms]
+    seeds = [{seed for seed in side or {} if seed is not None} for side in sides_]
+    shared = seeds[0] & seeds[1]
+    is_paired = gap is not None and gap.method != SEPARATE_LIMITS
+    if not is_paired or not shared or seeds[0] == seeds[1]:
+        return figure_of(regime, test, test.one), figure_of(regime, test, other)
+    one, reference = (
+        over_runs({seed: side[seed] for seed in sorted(shared)}) for side in sides_ if side
+    )
+    return one, reference
 
 
 def _is_over_targets(regime: Regime, test: Test, term: Term) -> bool:
@@ -225,14 +246,14 @@ def _shifted(figure: Figure, number: float) -> Figure:
 def _from_separate_limits(first: Figure, other: Figure) -> Figure:
     gap, seeds = first.value - other.value, min(first.seeds, other.seeds)
     if first.low is None or first.high is None or other.low is None or other.high is None:
-        return Figure(gap, None, None, "", seeds)
+        return Figure(gap, None, None, SEPARATE_LIMITS, seeds)
     low, high = _combined(
         gap, first.value, (first.low, first.high), other.value, (other.low, other.high)
     )
     wide = None
     if first.further and other.further:
         wide = _combined(gap, first.value, first.further, other.value, other.further)
-    return Figure(gap, low, high, "separate limits combined", seeds, wide)
+    return Figure(gap, low, high, SEPARATE_LIMITS, seeds, wide)
 
 
 def _combined(

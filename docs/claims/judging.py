@@ -9,7 +9,16 @@ from typing import Literal, NamedTuple
 
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
-from docs.claims.comparing import BY_STUDENT, Figure, counts, figure_of, gap_of, leaks, over_runs
+from docs.claims.comparing import (
+    BY_STUDENT,
+    Figure,
+    counts,
+    figure_of,
+    figures_of_gap,
+    gap_of,
+    leaks,
+    over_runs,
+)
 from docs.claims.data import Claim, Paper, Regime, Scale, Term, Test, named, regimes, variant_of
 from docs.claims.figures import FigureName, rows
 from docs.claims.titles import scale_of
@@ -39,6 +48,8 @@ VERDICTS: tuple[Verdict, ...] = (
     "not run",
 )
 UNDECIDED = ("open", "not run")
+ROUNDING = 1e-9
+"""Largest difference between equal figures."""
 Reading = Literal["these runs", "further runs"]
 
 
@@ -60,6 +71,19 @@ class PartResult(NamedTuple):
         if self.gap is None or self.verdict in UNDECIDED:
             return 1.0
         return _tail(self.gap, beyond(self, self.verdict))
+
+    @property
+    def is_over_common_samples(self) -> bool:
+        """Return whether the difference leaves out samples, and differs from that of the figures.
+
+        CoFedMID holds out members for validation, which are non-members in its runs. A coalition's
+        average has the members of several clients. A difference paired by sample leaves out samples
+        whose origin differs between the two runs
+        (:func:`fedaudit.evaluation.sample_scores.paired_auc`), but the figures do not.
+        """
+        if self.one is None or self.reference is None or self.gap is None:
+            return False
+        return abs(self.one.value - self.reference.value - self.gap.value) > ROUNDING
 
 
 class RegimeResult(NamedTuple):
@@ -113,8 +137,9 @@ def compare(name: str, test: Test, other: Term) -> PartResult:
             wants = f"has no {what}" if exists else "was not run"
             lacking = f"`{named(*record)}` {wants}"
             return PartResult(name, test, other, "not run", first, against, None, lacking)
+    gap = gap_of(regime, test, other)
     return with_verdict(
-        PartResult(name, test, other, "open", first, against, gap_of(regime, test, other))
+        PartResult(name, test, other, "open", *figures_of_gap(regime, test, other, gap), gap)
     )
 
 

@@ -96,6 +96,11 @@ Each difference has two intervals:
 - *Further runs* is about the mean over all possible seeds. It is Student's t interval and needs
   five seeds. Rates and counts close to 0 have no such interval.
 
+Figures and differences cover the same runs. A difference *over common samples* is not the
+difference of the two figures. It leaves out samples whose role (member, other client's or held-out
+sample) differs between the two runs: CoFedMID holds out members for validation, and a coalition's
+average has the members of several clients.
+
 A decided claim is marked **these runs only** if the second interval gives another verdict. Limits
 of games are about the played targets. If each game has a separate target, they are also about
 further targets.
@@ -353,7 +358,8 @@ def _line(group: Sequence[PartResult], leaking: bool) -> str:
     ]
     further = f"; {'; '.join(others)}" if others else ""
     against = f"{_side(hardest, hardest.other)} {_plain(hardest.reference)}".lstrip()
-    gap = f"{_both(hardest.gap)}{_mark(hardest, leaking)}"
+    common = "over common samples " if hardest.is_over_common_samples else ""
+    gap = f"{common}{_both(hardest.gap)}{_mark(hardest, leaking)}"
     return f"{head}{_plain(first.one)}; {against}: {gap}{further}"
 
 
