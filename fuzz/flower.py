@@ -9,7 +9,7 @@ from flwr.proto.recorddict_pb2 import RecordDict as Proto
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedaudit.core.errors import BadInput, FedauditError
-from fedaudit.integrations.flower.ledger import FlowerLedger
+from fedaudit.integrations.flower.collector import FlowerRoundCollector
 from fedaudit.live.recorder import Recorder
 from fedaudit.live.recording import Recording, new_recording
 from fuzz import nodes
@@ -68,10 +68,10 @@ def reply(content: bytes) -> None:
     came = _message(content)
     vars(came.metadata)["_reply_to_message_id"] = "1"
     listening = Listening()
-    ledger = FlowerLedger(listening, weighted_by="num-examples", reads_metrics=True)
-    ledger.add_messages(1, [sent])
-    ledger.add_replies([came])
-    ledger.close()
+    collector = FlowerRoundCollector(listening, weighted_by="num-examples", reads_metrics=True)
+    collector.add_messages(1, [sent])
+    collector.add_replies([came])
+    collector.close()
     if listening.refusal is not None:
         raise listening.refusal
 

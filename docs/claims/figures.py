@@ -19,7 +19,7 @@ from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (
     EPOCHS,
     HELD_OUT,
-    SIGN_AUC,
+    INDICATOR_AUC,
     SUCCESS,
     TRUE_NEGATIVES,
     TRUE_POSITIVES,
@@ -169,9 +169,9 @@ def _of_games(record: Record) -> Iterator[tuple[FigureName, int | None, Value]]:
     for point in record.games:
         for figure, value in _of_point(point):
             yield FigureName(figure, point.label), None, value
-    for (server, sign), figures in record.detection.signs.items() if record.detection else ():
-        auc = figures[SIGN_AUC]
-        key = FigureName("detector_auc", sign, group=server)
+    for (server, name), figures in record.detection.indicators.items() if record.detection else ():
+        auc = figures[INDICATOR_AUC]
+        key = FigureName("detector_auc", name, group=server)
         yield key, None, Value(auc.value or 0.0, auc.low, auc.high, auc.method)
 
 

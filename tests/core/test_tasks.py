@@ -40,7 +40,7 @@ def test_several_labels_have_the_mean_of_their_losses_and_errors() -> None:
     by_hand = (torch.log(torch.tensor(2.0)) + torch.log1p(torch.exp(torch.tensor(3.0)))) / 2
     torch.testing.assert_close(task.losses(outputs, targets), by_hand[None])
     assert task.utility.per_sample(outputs, targets).tolist() == [1.0]
-    assert task.width(FOUR, targets) == 2
+    assert task.output_width(FOUR, targets) == 2
 
 
 def test_regression_losses_do_not_depend_on_the_shape_of_targets() -> None:
@@ -75,7 +75,7 @@ def test_padding_counts_in_no_tokens_loss() -> None:
         ("regression", FOUR, torch.tensor([0, 1, float("nan"), 0]), "1 of 4 .*not finite numbers"),
         ("next-token", torch.tensor([[3, 0, 0], [1, 2, 0]]), FOUR[:2, 0], "1 of 2 sequences"),
         ("next-token", torch.tensor([[3], [4]]), FOUR[:2, 0], "no token to predict"),
-        ("next-token", torch.tensor([[3, -4], [4, 5]]), FOUR[:2, 0], "tokens must lie from 0"),
+        ("next-token", torch.tensor([[3, -4], [4, 5]]), FOUR[:2, 0], "at least 0, got -4"),
     ],
 )
 def test_targets_of_another_kind_are_refused_in_a_sentence(
@@ -87,7 +87,7 @@ def test_targets_of_another_kind_are_refused_in_a_sentence(
 
 def test_invalid_tokens_raise() -> None:
     task = task_named("next-token", {"vocabulary": 4})
-    with pytest.raises(BadInput, match="tokens must lie from 0 to 3, got 1 to 7"):
+    with pytest.raises(BadInput, match="a vocabulary of 4, token ids must be at most 3, got 7"):
         task.targets(torch.tensor([[1, 7]]), torch.zeros(1, dtype=torch.int64))
     with pytest.raises(BadInput, match=r"whole numbers.*standardise to false"):
         task.features(torch.tensor([[0.5, 1.0]]), torch.zeros(1))

@@ -10,23 +10,23 @@ from fedaudit.attacks.ami.plant import Planted, PlantedRow
 from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.core.files import RECORD_FILE
 from fedaudit.core.values import Model
-from fedaudit.defenses.planted import SIGNS
+from fedaudit.defenses.planted import INDICATORS
 from fedaudit.games.detection import HONEST, SERVERS, InspectedModels, TargetKnowledge, detector_roc
 from fedaudit.games.run import read_points, run_games
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (
     DETECTED,
     FALSE_ALARMS,
+    INDICATOR_AUC,
     OTHERS_AUC,
     OWN_AUC,
-    SIGN_AUC,
     Detection,
     Outline,
     WeightSpread,
 )
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
-from tests.report.games import detector, sign
+from tests.report.games import detector, indicator
 
 STUDY = """
 name = "tiny"
@@ -63,7 +63,7 @@ def run(file: Path, out: Path, messages: list[str] | None = None, **changes: obj
 
 
 @pytest.mark.slow
-def test_planted_models_are_detected_with_the_signs_in_the_record(
+def test_planted_models_are_detected_with_the_indicators_in_the_record(
     file: Path, tmp_path: Path
 ) -> None:
     messages: list[str] = []
@@ -80,14 +80,14 @@ def test_planted_models_are_detected_with_the_signs_in_the_record(
     assert "layers of 40 and 5 units" in detection.federation
     values = {
         key: {name: estimate.value for name, estimate in estimates.items()}
-        for key, estimates in detection.signs.items()
+        for key, estimates in detection.indicators.items()
     }
-    assert list(values) == [(server, sign) for server in SERVERS for sign in SIGNS]
+    assert list(values) == [(server, name) for server in SERVERS for name in INDICATORS]
     zeros = values["planted", "zero-weights"]
-    assert (zeros[SIGN_AUC], zeros[DETECTED], zeros[FALSE_ALARMS]) == (1.0, 1.0, 0.0)
-    assert values["disguised", "zero-weights"][SIGN_AUC] == 0.5
-    assert (values["one-row", "rewritten-row"][SIGN_AUC] or 0.0) > 0.9
-    for estimates in detection.signs.values():
+    assert (zeros[INDICATOR_AUC], zeros[DETECTED], zeros[FALSE_ALARMS]) == (1.0, 1.0, 0.0)
+    assert values["disguised", "zero-weights"][INDICATOR_AUC] == 0.5
+    assert (values["one-row", "rewritten-row"][INDICATOR_AUC] or 0.0) > 0.9
+    for estimates in detection.indicators.values():
         assert estimates[DETECTED].n_members == estimates[FALSE_ALARMS].n_nonmembers == 5
     assert all((detection.success(server) or 0.0) > 0.8 for server in SERVERS)
     assert detection.weights is not None
@@ -117,8 +117,8 @@ def test_a_server_that_changes_nothing_is_not_detected(
         monkeypatch.setitem(SERVERS, name, nothing)
     detection = run(file, tmp_path, detector__algorithm="fedavg").detection
     assert detection is not None
-    for estimates in detection.signs.values():
-        assert [estimates[name].value for name in (SIGN_AUC, OWN_AUC, OTHERS_AUC)] == [
+    for estimates in detection.indicators.values():
+        assert [estimates[name].value for name in (INDICATOR_AUC, OWN_AUC, OTHERS_AUC)] == [
             0.5,
             0.5,
             0.5,
@@ -132,32 +132,32 @@ def test_a_record_without_a_detector_has_no_field_for_it(file: Path, tmp_path: P
     assert "detector" not in json.loads((tmp_path / "out" / RECORD_FILE).read_text())
 
 
-def test_signs_are_judged_by_one_model_of_each_late_run() -> None:
-    """Ten runs have two honest and two planted models each, with three kinds of signs."""
+def test_indicators_are_judged_by_one_model_of_each_late_run() -> None:
+    """Ten runs have two honest and two planted models each, with three kinds of indicators."""
     rng = np.random.default_rng(1)
     server = [HONEST, HONEST, "planted", "planted"] * 10
     run = np.repeat(np.arange(10), 4)
     is_own_target = np.array([False, False, True, False] * 10)
-    values = rng.normal(size=(40, len(SIGNS))) + 100.0 * np.array([0, 0, 1, 1] * 10)[:, None]
+    values = rng.normal(size=(40, len(INDICATORS))) + 100.0 * np.array([0, 0, 1, 1] * 10)[:, None]
     values[:, 0] = 0.0
-    # This sign detects only models whose target is a record of the client.
+    # This indicator detects only models whose target is a record of the client.
     values[:, 1] = is_own_target
-    by_sign: dict[str, dict[str, Estimate]] = {}
+    by_indicator: dict[str, dict[str, Estimate]] = {}
     for estimate in detector_roc(InspectedModels(server, run, is_own_target, values), seed=3):
         assert estimate.attack == "planted"
-        by_sign.setdefault(estimate.group, {})[estimate.metric] = estimate
-    assert list(by_sign) == list(SIGNS)
-    nothing, mine, *others = by_sign.values()
-    assert (nothing[SIGN_AUC].value, nothing[SIGN_AUC].low) == (0.5, None)
+        by_indicator.setdefault(estimate.group, {})[estimate.metric] = estimate
+    assert list(by_indicator) == list(INDICATORS)
+    nothing, mine, *others = by_indicator.values()
+    assert (nothing[INDICATOR_AUC].value, nothing[INDICATOR_AUC].low) == (0.5, None)
     assert nothing[DETECTED].value == 0
-    assert [mine[name].value for name in (OWN_AUC, OTHERS_AUC, SIGN_AUC)] == [1.0, 0.5, 0.75]
+    assert [mine[name].value for name in (OWN_AUC, OTHERS_AUC, INDICATOR_AUC)] == [1.0, 0.5, 0.75]
     for estimates in others:
         assert (
-            estimates[SIGN_AUC].value,
+            estimates[INDICATOR_AUC].value,
             estimates[DETECTED].value,
             estimates[DETECTED].n_members,
         ) == (1.0, 1.0, 5)
-        assert estimates[SIGN_AUC].method == "no spread over 10 runs"
+        assert estimates[INDICATOR_AUC].method == "no spread over 10 runs"
 
 
 @pytest.mark.parametrize(
@@ -178,9 +178,9 @@ def test_invalid_detector_settings_raise(
         run_games(read_points(file, changes), tmp_path)
 
 
-def test_a_detector_has_every_figure_of_every_sign() -> None:
-    full_detection = detector(sign("twins", "planted", 0.5))
-    assert list(full_detection.signs) == [("planted", "twins")]
+def test_a_detector_has_every_figure_of_every_indicator() -> None:
+    full_detection = detector(indicator("twins", "planted", 0.5))
+    assert list(full_detection.indicators) == [("planted", "twins")]
     *leading, last = full_detection.estimates
     for wrong in (
         leading,

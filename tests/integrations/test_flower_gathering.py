@@ -69,7 +69,7 @@ def handing_over() -> ClientApp:
 
 def test_clients_send_their_audit_parts_before_training() -> None:
     grid = StubGrid(handing_over(), late=2)
-    audit = gathered_audit(grid, nodes=CLIENTS, patience=10.0)
+    audit = gathered_audit(grid, nodes=CLIENTS, node_timeout=10.0)
     assert [message.metadata.message_type for message in grid.sent] == ["query.audit"] * CLIENTS
     assert sorted(set(audit.fair_target.tolist())) == list(range(CLIENTS))
     assert audit.samples.features[:, 0].floor().tolist() == audit.fair_target.tolist()
@@ -139,7 +139,7 @@ def test_absent_nodes_are_reported_and_others_are_audited() -> None:
     with pytest.warns(
         RuntimeWarning, match="2 of 5 clients .* 2 nodes: not connected after 0 seconds"
     ):
-        audit = gathered_audit(StubGrid(handing_over()), nodes=5, patience=0.0)
+        audit = gathered_audit(StubGrid(handing_over()), nodes=5, node_timeout=0.0)
     assert len(audit) == 60
 
 
@@ -155,7 +155,7 @@ def test_nodes_that_do_not_reply_in_time_are_reported() -> None:
 
 def test_an_audit_below_its_quorum_raises_before_training() -> None:
     with pytest.raises(BadInput, match=r"3 of 5 .* the quorum is 4 .*2 nodes: not connected"):
-        gathered_audit(StubGrid(handing_over()), nodes=5, quorum=4, patience=0.0)
+        gathered_audit(StubGrid(handing_over()), nodes=5, quorum=4, node_timeout=0.0)
     app = ClientApp(lambda context: trainer(), mods=[audit_mod(lambda context: None)])
     with pytest.raises(BadInput, match=r"0 of 3 .* a ClientApp needs @app.query"):
         gathered_audit(StubGrid(app), nodes=CLIENTS)

@@ -26,7 +26,7 @@ from flwr.serverapp.strategy import (
 
 from fedaudit.core.errors import BadInput
 from fedaudit.integrations.flower import RecordingGrid, RecordingStrategy, identity_mod
-from fedaudit.integrations.flower.ledger import Claims
+from fedaudit.integrations.flower.collector import Claims
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.recording import read_round_log
 from tests.integrations.federation import CLIENTS, StubGrid, client_app, initial
@@ -374,9 +374,11 @@ def test_too_few_nodes_warn_once_and_raise_if_strict(tmp_path: Path) -> None:
     grid = StubGrid(client_app([identity_mod]))
     lax = recorder(tmp_path / "a", strict=False)
     with pytest.warns(RuntimeWarning, match="3 of 5 nodes are connected") as warned:
-        RecordingStrategy(FedAvg(), lax, nodes=5, patience=0.0).start(grid, initial(), num_rounds=2)
+        RecordingStrategy(FedAvg(), lax, nodes=5, node_timeout=0.0).start(
+            grid, initial(), num_rounds=2
+        )
     assert len(warned) == 1
-    strict = RecordingStrategy(FedAvg(), recorder(tmp_path / "b"), nodes=5, patience=0.0)
+    strict = RecordingStrategy(FedAvg(), recorder(tmp_path / "b"), nodes=5, node_timeout=0.0)
     with pytest.raises(BadInput, match="nodes=3"):
         strict.start(grid, initial(), num_rounds=2)
     with pytest.raises(BadInput, match="nodes is 2 and there are 3 audited clients"):

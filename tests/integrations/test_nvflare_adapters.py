@@ -13,7 +13,7 @@ import pytest
 from torch import nn
 
 import fedaudit as fa
-from fedaudit.integrations.nvflare.ledger import NvflareLedger, Upload
+from fedaudit.integrations.nvflare.collector import NvflareRoundCollector, Upload
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.recording import read_round_log
 from tests.live.federation import data
@@ -68,13 +68,13 @@ def with_(changed: Mapping[str, np.ndarray]) -> Callable[[int], Arrays]:
 
 def test_a_site_with_a_missing_parameter_is_excluded(tmp_path: Path) -> None:
     recorder = fa.record(tmp_path, tuned(), data().split.audit, attacks=["avg-cosine"])
-    ledger = NvflareLedger(recorder)
+    collector = NvflareRoundCollector(recorder)
     for site in range(3):
-        ledger.add_task(1, f"{site}", f"site-{site}", SENT_NOTE)
+        collector.add_task(1, f"{site}", f"site-{site}", SENT_NOTE)
     for site in range(3):
-        ledger.add_result(f"{site}", Upload(without("2.bias")(site)))
+        collector.add_result(f"{site}", Upload(without("2.bias")(site)))
     with pytest.warns(RuntimeWarning, match=r"without client 0: its upload lacks 2\.bias"):
-        ledger.end()
+        collector.end()
     assert [list(entry.excluded) for entry in read_round_log(tmp_path)] == [[0]]
 
 
@@ -94,13 +94,13 @@ def test_mismatched_uploads_warn_once(
         warnings.catch_warnings(record=True) as warned,
     ):
         warnings.simplefilter("always")
-        ledger = NvflareLedger(recorder)
+        collector = NvflareRoundCollector(recorder)
         for index in (1, 2, 3):
             for site in range(3):
-                ledger.add_task(index, f"{index} {site}", f"site-{site}", SENT_NOTE)
+                collector.add_task(index, f"{index} {site}", f"site-{site}", SENT_NOTE)
             for site in range(3):
-                ledger.add_result(f"{index} {site}", Upload(upload(site)))
-        ledger.end()
+                collector.add_result(f"{index} {site}", Upload(upload(site)))
+        collector.end()
         recorder.close()
     first, last = (str(warning.message) for warning in warned)
     assert re.search(f"round 1 is not recorded: .*{message}", first)

@@ -25,8 +25,8 @@ from nvflare.job_config.defs import FilterType
 
 from fedaudit.core.errors import BadInput
 from fedaudit.integrations.nvflare import RecordingFilter
+from fedaudit.integrations.nvflare.collector import RecorderFactory
 from fedaudit.integrations.nvflare.filter import upload_in
-from fedaudit.integrations.nvflare.ledger import RecorderFactory
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.record import record
 from fedaudit.live.recorder import Recorder

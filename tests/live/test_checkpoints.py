@@ -290,7 +290,7 @@ def test_an_interrupted_import_is_continued(tmp_path: Path) -> None:
     [
         ({"global_files": "x-{round}.pt"}, "no file in .* matches 'x-{round}.pt'"),
         ({"global_files": "round-{number}/global.pt"}, "has the field {number}; known are {round}"),
-        ({"global_files": "../{round}.pt"}, "leaves the folder"),
+        ({"global_files": "../{round}.pt"}, r"a relative path without '\.\.'"),
         ({"client_files": "round-{round}/client-0.pt"}, "mark the name of the client by {client}"),
         ({"saved": "before"}, "no choice of saved named 'before'"),
         ({"rounds": 2}, "rounds is 2, but there are models of round 4"),
@@ -477,7 +477,7 @@ def test_rounds_counted_from_zero_and_custom_patterns(tmp_path: Path) -> None:
 def test_two_files_of_one_model_are_refused(tmp_path: Path) -> None:
     save_all(tmp_path / "saved", as_torch)
     as_npz(next(rounds()).after, tmp_path / "saved" / "round-1" / "global")
-    with pytest.raises(BadInput, match=r"global\.npz and global\.pt are both of round 1"):
+    with pytest.raises(BadInput, match=r"global\.npz and global\.pt are both the model of round 1"):
         recorded(tmp_path / "saved", tmp_path / "after")
 
 

@@ -18,11 +18,11 @@ from fedaudit.results.games import (
     FIRES_FOR_OTHERS,
     FIRES_FOR_TARGET,
     GAMES,
+    INDICATOR_AUC,
     OTHERS_AUC,
     OWN_AUC,
     PREDICTED_NEGATIVES,
     SERVER_SUCCESS,
-    SIGN_AUC,
     Detection,
     Outline,
     PointPlayed,
@@ -137,11 +137,11 @@ def played(*points: PointPlayed, **changes: object) -> Record:
     return changed(record, **changes)
 
 
-def sign(name: str, server: str, auc: float, **changes: object) -> list[Estimate]:
-    """Of one sign against one server."""
+def indicator(name: str, server: str, auc: float, **changes: object) -> list[Estimate]:
+    """Return the estimates of one indicator against one server."""
     estimate_of = partial(Estimate, topic=DETECTOR, attack=server, group=name)
     low, high, method = max(auc - 0.02, 0.0), min(auc + 0.02, 1.0), "bootstrap over 20 runs 95%"
-    area = estimate_of(metric=SIGN_AUC, value=auc, low=low, high=high, method=method)
+    area = estimate_of(metric=INDICATOR_AUC, value=auc, low=low, high=high, method=method)
     return [
         changed(area, **changes),
         estimate_of(metric=OWN_AUC, value=auc),
@@ -151,16 +151,16 @@ def sign(name: str, server: str, auc: float, **changes: object) -> list[Estimate
     ]
 
 
-def detector(*signs: list[Estimate], **changes: object) -> Detection:
-    """Of two signs and two servers by default."""
+def detector(*indicators: list[Estimate], **changes: object) -> Detection:
+    """Return a detector, by default with two indicators and two servers."""
     success = changes.pop("success", {"planted": 0.986, "one-row": 0.998})
     assert isinstance(success, dict)
     estimate_of = partial(Estimate, topic=DETECTOR, metric=SERVER_SUCCESS)
-    figures = signs or (
-        sign("twins", "planted", 0.99),
-        sign("rewritten-row", "planted", 1.0, low=None, high=None),
-        sign("twins", "one-row", 0.5),
-        sign("rewritten-row", "one-row", 0.8),
+    figures = indicators or (
+        indicator("twins", "planted", 0.99),
+        indicator("rewritten-row", "planted", 1.0, low=None, high=None),
+        indicator("twins", "one-row", 0.5),
+        indicator("rewritten-row", "one-row", 0.8),
     )
     settings: dict[str, object] = {
         "federation": "fedsgd with 5 clients over 20 rounds, dense layers of 400 and 10 units",
@@ -207,11 +207,13 @@ def hostile_games() -> Record:
 
 
 def hostile_detector() -> Detection:
-    """Two hundred signs whose names try to break out of the page, as far as names may be long."""
+    """Return a detector with two hundred indicators whose names try to break out of the page."""
     bad = (HOSTILE_TAG + HOSTILE)[:60]
-    signs = [sign(f"{place}{bad}"[:60], f"{place % 9}{bad}"[:60], 0.5) for place in range(200)]
+    indicators = [
+        indicator(f"{place}{bad}"[:60], f"{place % 9}{bad}"[:60], 0.5) for place in range(200)
+    ]
     return detector(
-        *signs,
+        *indicators,
         federation=bad,
         success={f"0{bad}"[:60]: 1.0},
         weights=WeightSpread(edges=[0.0, 1.0], outlines=[Outline(server=bad, counts=[1])] * 10),

@@ -53,7 +53,7 @@ def test_advice_mentions_deviation_from_the_expected_auc() -> None:
     above, below = (
         must(advice(federation(auc=expected_auc + far))) for far in (1.5 * spread, -1.5 * spread)
     )
-    assert "more than in nine of ten" in above.place
+    assert "more than expected: in nine of ten" in above.place
     assert below.place.endswith("less than expected.")
     with_one = must(advice(federation(auc=expected_auc - 1.5 * spread, defense="cofedmid")))
     assert "less than expected, with cofedmid" in with_one.place

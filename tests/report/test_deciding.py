@@ -449,14 +449,18 @@ def test_the_rule_for_a_final_model_gives_no_advice_outside_of_its_gaps(
     audit = record(defenses=(("none", 1.0),))
     audit = changed(audit, view=changed(audit.view, name="final"))
     line = ladder().final
-    gaps = ((line.most, True), (line.most + 0.1, False), (line.least - 0.1, False))
+    gaps = (
+        (line.largest_gap, True),
+        (line.largest_gap + 0.1, False),
+        (line.smallest_gap - 0.1, False),
+    )
     for gap, covered in gaps:
         monkeypatch.setattr(
             "fedaudit.results.ladder.generalisation_gap", lambda record, gap=gap: gap
         )
         assert (advice(audit) is not None) is covered
-    assert ladder().uploads.least == min(rung.gap for rung in ladder().rungs)
-    assert ladder().uploads.most == max(rung.gap for rung in ladder().rungs)
+    assert ladder().uploads.smallest_gap == min(rung.gap for rung in ladder().rungs)
+    assert ladder().uploads.largest_gap == max(rung.gap for rung in ladder().rungs)
 
 
 def test_the_gate_does_not_dismiss_estimates_if_an_attack_succeeds() -> None:

@@ -2,10 +2,10 @@
 
 from fedaudit.report.page import report_html
 from fedaudit.report.tables.games import detector_table, detector_words
-from tests.report.games import NONE, detector, played, sign
+from tests.report.games import NONE, detector, indicator, played
 
 
-def test_detector_rows_are_signs_and_columns_servers() -> None:
+def test_detector_rows_are_indicators_and_columns_servers() -> None:
     grid = detector_table(detector())
     assert [row[0].text for row in grid.rows] == ["Twins", "Rewritten unit"]
     assert [(heading.text, heading.detail) for heading in grid.headings] == [
@@ -23,26 +23,31 @@ def test_detector_rows_are_signs_and_columns_servers() -> None:
     assert "40 honest models and 80 models of each server" in grid.remark
 
 
-def test_a_sign_that_one_server_lacks_leaves_a_dash() -> None:
-    grid = detector_table(detector(sign("twins", "planted", 0.5), sign("new", "other", 0.5)))
+def test_an_indicator_that_one_server_lacks_leaves_a_dash() -> None:
+    grid = detector_table(
+        detector(indicator("twins", "planted", 0.5), indicator("new", "other", 0.5))
+    )
     assert [[cell.text for cell in row] for row in grid.rows] == [
         ["Twins", "1 of 10", "0.500", "4 of 10", "–", "–"],
         ["new", "1 of 10", "–", "–", "0.500", "4 of 10"],
     ]
 
 
-def test_the_lower_limit_decides_which_signs_find_nearly_every_model() -> None:
+def test_the_lower_limit_decides_which_indicators_find_nearly_every_model() -> None:
     assert detector_words(detector()) == [
-        "As published: 2 of 2 signs identify nearly every planted model (AUC of 0.950 or more): "
-        "twins and rewritten unit.",
-        "One row changed: 0 of 2 signs identify nearly every planted model (AUC of 0.950 or more).",
+        "As published: 2 of 2 indicators identify nearly every planted model (AUC of 0.950 or "
+        "more): twins and rewritten unit.",
+        "One row changed: 0 of 2 indicators identify nearly every planted model (AUC of 0.950 or "
+        "more).",
     ]
-    close = detector(sign("twins", "planted", 0.96, low=0.94), sign("odd-row", "planted", 0.94))
-    assert "0 of 2 signs" in detector_words(close)[0]
+    close = detector(
+        indicator("twins", "planted", 0.96, low=0.94), indicator("odd-row", "planted", 0.94)
+    )
+    assert "0 of 2 indicators" in detector_words(close)[0]
 
 
-def test_many_signs_are_counted_and_not_all_named() -> None:
-    many = detector(*(sign(f"s{place}", "planted", 1.0) for place in range(7)))
+def test_many_indicators_are_counted_and_not_all_named() -> None:
+    many = detector(*(indicator(f"s{place}", "planted", 1.0) for place in range(7)))
     assert detector_words(many)[0].endswith(": s0, s1, s2, s3, s4 and 2 more.")
 
 

@@ -261,7 +261,7 @@ def test_learned_attacks_raise_for_recordings_without_shadow(tmp_path: Path) -> 
         partition={"samples_per_client": 120}, audit={"keep": "full"}, attacks={"loss-series": {}}
     )
     run_study(kept_study, tmp_path / "run")
-    with pytest.raises(BadInput, match=r"no federation of the adversary.* or with \[shadow\]"):
+    with pytest.raises(BadInput, match=r"lacks the shadow .* or add \[shadow\]"):
         reattack(tmp_path / "run", ["seqmia"], tmp_path / "again")
 
 

@@ -25,7 +25,7 @@ from fedaudit.cli.application import (
     split_at_commas,
 )
 from fedaudit.cli.saved import NO_SAVED_OPTIONS, SavedOptions, write_recording_from_files
-from fedaudit.cli.showing import compare, refuse_other_comparison
+from fedaudit.cli.showing import compare, raise_if_not_replaceable
 from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.files import (
     ATTACKED,
@@ -170,7 +170,7 @@ def _run_studies(
     folders = [folder / variant.name for variant in studies]
     page = folder / "comparison.html"
     # This is checked before training, because the comparison is written last.
-    refuse_other_comparison(page, [path / RECORD_FILE for path in folders])
+    raise_if_not_replaceable(page, [path / RECORD_FILE for path in folders])
     device = device_named(resources.device)
     refuse_unsupported_device(
         device, resources.workers, engine_named(resources.engine, resources.workers)
@@ -266,7 +266,7 @@ def attack(
         from fedaudit.core.progress import bars
         from fedaudit.live.attack import attack_recording
         from fedaudit.live.recording import is_recording
-        from fedaudit.study.running.reattack import reattack, settings_of_figures
+        from fedaudit.study.running.reattack import evaluation_settings, reattack
 
     # The names of attacks come first, and settings follow from the first option on.
     n_attacks = next((i for i, name in enumerate(names) if name.startswith("--")), len(names))
@@ -280,7 +280,7 @@ def attack(
                 attacks,
                 folder,
                 targets=() if targets is None else _client_names(targets),
-                figures=settings_of_figures(settings),
+                figures=evaluation_settings(settings),
                 trust=trust,
                 progress=progress,
                 log=log,

@@ -210,7 +210,7 @@ def compare(*records: Path, out: Path | None = None) -> None:
         paths = [record_path(record) for record in records]
     target = out or (earlier.with_suffix(".html") if earlier else Path("comparison.html"))
     full_records = [record_in(path) for path in paths]
-    refuse_other_comparison(target, paths)
+    raise_if_not_replaceable(target, paths)
     refuse_missing_folder(target)
     comparison = compare_records(
         full_records, [relative_path(path, target.parent) for path in paths]
@@ -221,22 +221,18 @@ def compare(*records: Path, out: Path | None = None) -> None:
     log("", f"comparison: {target}")
 
 
-def refuse_other_comparison(page: Path, records: Sequence[Path]) -> None:
-    """Raise if the page, or the JSON file next to it, would replace another file."""
-    from fedaudit.study.running.outputs import (
-        refuse_foreign_page,
-        refuse_other_comparison,
-        refuse_page_without_source,
-    )
+def raise_if_not_replaceable(page: Path, records: Sequence[Path]) -> None:
+    """Raise if a comparison's page, or the JSON file next to it, would replace another file."""
+    from fedaudit.study.running import outputs
 
     if not page.name or page.suffix == ".json":
         raise BadInput(
             f"{page} cannot be the name of an HTML file; give --out a name such as "
-            "comparison.html (the figures are written next to it as JSON)"
+            "comparison.html (the estimates are written next to it as JSON)"
         )
-    refuse_foreign_page(page, records)
-    refuse_other_comparison(page.with_suffix(".json"), records)
-    refuse_page_without_source(page, page.with_suffix(".json"))
+    outputs.refuse_foreign_page(page, records)
+    outputs.raise_if_not_replaceable(page.with_suffix(".json"), records)
+    outputs.refuse_page_without_source(page, page.with_suffix(".json"))
 
 
 def _comparison_in(path: Path) -> Path | None:

@@ -17,13 +17,12 @@ from fedaudit.core.tasks import NextTokens, Reading, Task, Utility, describe_ten
 def next_token(*, padding: int = 0, vocabulary: Count = 0) -> Task:
     """Prediction of the next token at each position, with the mean negative log-likelihood.
 
-    Samples are sequences of token ids, and also the targets. A model returns one row of logits per
-    position.
+    Samples are sequences of token ids, and each sequence is also its own target. A model returns
+    one row of logits per position.
 
     Args:
         padding: Token that pads sequences; losses ignore it.
-        vocabulary: Number of different tokens. With 0, it is the largest token id in the data
-            plus 1.
+        vocabulary: Size of the vocabulary. With 0, it is the largest token id in the data plus 1.
 
     Examples:
         >>> import fedaudit as fa
@@ -32,12 +31,12 @@ def next_token(*, padding: int = 0, vocabulary: Count = 0) -> Task:
     """
     return Task(
         "next-token",
-        partial(_sequence_losses, padding=padding),
-        Utility("negative log-likelihood", partial(_sequence_losses, padding=padding)),
-        Reading.TOKENS,
+        losses=partial(_sequence_losses, padding=padding),
+        utility=Utility("negative log-likelihood", partial(_sequence_losses, padding=padding)),
+        readings=Reading.TOKENS,
         features=_token_features,
         targets=partial(_token_targets, padding=padding, vocabulary=vocabulary),
-        width=partial(_vocabulary, vocabulary=vocabulary),
+        output_width=partial(_vocabulary_size, vocabulary=vocabulary),
         tokens=partial(_next_tokens, padding=padding),
         settings=(("padding", padding), ("vocabulary", vocabulary)),
     )
@@ -102,10 +101,16 @@ def _token_targets(features: Tensor, targets: Tensor, *, padding: int, vocabular
             f"(padding is {padding}); leave them out, or set task.options.padding"
         )
     counted = tokens[tokens != padding]
-    if int(counted.min()) < 0 or (vocabulary and int(counted.max()) >= vocabulary):
+    smallest, largest = int(counted.min()), int(counted.max())
+    if smallest < 0:
         raise BadInput(
-            f"tokens must lie from 0 to {vocabulary - 1 if vocabulary else '...'}, got "
-            f"{int(counted.min())} to {int(counted.max())}; set task.options.vocabulary"
+            f"token ids must be at least 0, got {smallest}; if it marks padding, set "
+            "task.options.padding"
+        )
+    if vocabulary and largest >= vocabulary:
+        raise BadInput(
+            f"with a vocabulary of {vocabulary}, token ids must be at most {vocabulary - 1}, got "
+            f"{largest}; set task.options.vocabulary"
         )
     return tokens.long()
 
@@ -119,5 +124,5 @@ def _are_shifted(targets: Tensor, features: Tensor, padding: int) -> bool:
     return bool(is_counted.any()) and bool(is_next[is_counted].all())
 
 
-def _vocabulary(features: Tensor, targets: Tensor, *, vocabulary: int) -> int:
+def _vocabulary_size(features: Tensor, targets: Tensor, *, vocabulary: int) -> int:
     return vocabulary or int(targets.max()) + 1

@@ -49,7 +49,7 @@ def binary() -> Task:
         Reading.POSTERIOR,
         extract_outputs=two_logits,
         targets=_binary_classes,
-        width=_single_output,
+        output_width=_single_output,
         classes=True,
     )
 

@@ -135,8 +135,8 @@ class Task:
         features: Function of (raw features, labels) that returns a model's input, or several
             inputs by name.
         targets: Function of (features, raw targets) that returns the targets of the loss.
-        width: Function of (features, targets) that returns the output width of the model; 0 means
-            one output per class.
+        output_width: Function of (features, targets) that returns the number of outputs of the
+            model; 0 means one output per class.
         classes: True if targets are class indices.
         tokens: Function of (outputs, targets) that returns predictions of tokens; None without
             :attr:`Reading.TOKENS`.
@@ -167,7 +167,9 @@ class Task:
     targets: Callable[[Tensor, Tensor], Tensor] = field(
         default=_unchanged_targets, repr=False, compare=False
     )
-    width: Callable[[Tensor, Tensor], int] = field(default=_target_width, repr=False, compare=False)
+    output_width: Callable[[Tensor, Tensor], int] = field(
+        default=_target_width, repr=False, compare=False
+    )
     classes: bool = field(default=False, compare=False)
     tokens: Callable[[Tensor, Tensor], NextTokens] | None = field(
         default=None, repr=False, compare=False

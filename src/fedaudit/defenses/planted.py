@@ -1,7 +1,8 @@
-"""Signs by which a client can detect a planted neuron in the model that it received.
+"""Indicators with which a client can detect a planted neuron in the model that it received.
 
-A sign is a number that depends on weights, on changes between rounds, or on activations for the
-client's own samples. It is larger if a planted neuron is more likely.
+An indicator is a number that depends on weights, on changes between rounds, or on activations for
+the client's own samples. It is larger if a planted neuron is more likely. Sources cite AMI, the
+active membership inference attack of Nguyen et al. 2023.
 """
 
 import math
@@ -17,10 +18,10 @@ from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.modules import load_module
 from fedaudit.core.values import Model, Samples
 
-_USE = "signs"
+_USE = "indicators"
 
-Sign = Callable[[Model, Model | None, Samples], float]
-"""Function that computes a sign from the received model, the one received in the previous round (or
+Indicator = Callable[[Model, Model | None, Samples], float]
+"""Function that computes an indicator from the received model, the model of the previous round (or
 None), and the client's own samples."""
 
 
@@ -43,8 +44,8 @@ class DenseLayer(NamedTuple):
         return torch.cat([self.weight, self.bias[:, None]], dim=1)
 
 
-def sign(measure: Sign) -> Sign:
-    """Decorate a sign: it is infinite if parameters or its value are not finite.
+def indicator(measure: Indicator) -> Indicator:
+    """Decorate an indicator so that it is infinite if a parameter or its value is not finite.
 
     An honest server does not send such parameters, and comparisons with NaN would be meaningless.
     """
@@ -86,8 +87,8 @@ def activations_on(model: Model, samples: Samples) -> tuple[Float[Tensor, "sampl
     """
     if len(samples) < 3:
         raise BadInput(
-            "signs of activations need at least three of the client's samples, got "
-            f"{len(samples)}; leave them out, or give the client more"
+            "indicators computed from activations need at least three samples of the client, got "
+            f"{len(samples)}; omit these indicators, or give the client more samples"
         )
     captured: list[Tensor] = []
 
@@ -130,8 +131,8 @@ def layers_before(now: Model, before: Model | None) -> tuple[DenseLayer, ...]:
     """
     if before is None:
         raise Unsupported(
-            "a sign of change needs the model of the previous round; use other signs in the first "
-            "round"
+            "an indicator that compares rounds needs the previous round's model; use other "
+            "indicators in the first round"
         )
     old, new = hidden_layers(before), hidden_layers(now)
     if [layer.weight.shape for layer in old] != [layer.weight.shape for layer in new]:
@@ -147,13 +148,13 @@ def _hidden(model: Model) -> list[tuple[str, nn.Linear]]:
     dense = [(name, part) for name, part in module.named_modules() if isinstance(part, nn.Linear)]
     if len(dense) < 2:
         raise Unsupported(
-            "signs of a planted neuron need a hidden dense layer, but "
+            "indicators of a planted neuron need a hidden dense layer, but "
             f"{model.architecture.name!r} has none; use a model with one"
         )
     return dense[:-1]
 
 
-@sign
+@indicator
 def lone_units(now: Model, before: Model | None, samples: Samples) -> float:
     """Compute the fraction of units after the first hidden layer that fire for at most one sample.
 
@@ -167,12 +168,12 @@ def lone_units(now: Model, before: Model | None, samples: Samples) -> float:
     return float((fired <= 1).double().mean())
 
 
-@sign
+@indicator
 def one_stands_out(now: Model, before: Model | None, samples: Samples) -> float:
-    """Compute the largest gap at a unit between the highest sample and the second highest.
+    """Compute the largest gap between the highest and the second-highest output of a unit.
 
-    The gap is in standard deviations of all samples except the highest one. The units are those of
-    :func:`lone_units`, before their ReLU.
+    Each sample gives one output before the ReLU. The gap is in standard deviations of all outputs
+    of the unit except the highest. The units are those of :func:`lone_units`.
     """
     values = activations_on(now, samples)
     ordered = torch.cat(values[1:] or values, dim=1).double().sort(0, descending=True).values
@@ -183,19 +184,19 @@ def one_stands_out(now: Model, before: Model | None, samples: Samples) -> float:
     return float(((first - others[0]) / deviation).max())
 
 
-@sign
+@indicator
 def dead_units(now: Model, before: Model | None, samples: Samples) -> float:
     """Compute the fraction of hidden units that fire for no sample."""
     fired = torch.cat([(layer > 0).any(0) for layer in activations_on(now, samples)])
     return float((~fired).double().mean())
 
 
-@sign
+@indicator
 def moved_row(now: Model, before: Model | None, samples: Samples) -> float:
-    """Compute the log ratio of the largest and the median change of a unit in its layer.
+    """Compute the log ratio of the largest to the median change of a layer's units.
 
-    A change is the norm over weights and bias. If more than half of a layer is replaced, the sign
-    does not detect it.
+    A change is the norm over weights and bias. If more than half of a layer is replaced, the
+    indicator does not detect it.
     """
     return max(
         float((changes[:, 0].max() / changes[:, 0].median()).log())
@@ -203,9 +204,9 @@ def moved_row(now: Model, before: Model | None, samples: Samples) -> float:
     )
 
 
-@sign
+@indicator
 def rewritten_row(now: Model, before: Model | None, samples: Samples) -> float:
-    """Compute the largest log ratio of a unit's change and its norm in the previous round.
+    """Compute the largest log ratio of a unit's change to its norm in the previous round.
 
     Norms are over weights and bias. For a unit that was replaced, the value is near 0 or above.
     """
@@ -218,9 +219,9 @@ _TINY = 1e-30
 """Smallest norm, so that its logarithm is finite."""
 
 
-@sign
+@indicator
 def norm_ratio(now: Model, before: Model | None, samples: Samples) -> float:
-    """Compute the largest |log ratio| of the norm of a unit's weights and the layer's median.
+    """Compute the largest |log ratio| of the norm of a unit's weights to the layer's median norm.
 
     Source: AMI, Figs. 8 and 14 (which claim that malicious weights resemble normal ones).
     """
@@ -228,16 +229,19 @@ def norm_ratio(now: Model, before: Model | None, samples: Samples) -> float:
     return max(float((log_norms - log_norms.median()).abs().max()) for log_norms in logs)
 
 
-@sign
+@indicator
 def bias_ratio(now: Model, before: Model | None, samples: Samples) -> float:
-    """Compute the largest log ratio of a bias's absolute value and the median in its layer."""
+    """Compute the largest log ratio of a bias's absolute value to the median of its layer."""
     biases = [layer.bias.abs().clamp_min(_TINY) for layer in hidden_layers(now)]
     return max(float((values.max() / values.median()).log()) for values in biases)
 
 
-@sign
-def odd_row(now: Model, before: Model | None, samples: Samples) -> float:
-    """Compute the largest Kolmogorov-Smirnov distance of a unit's weights from others of its layer.
+@indicator
+def outlier_row(now: Model, before: Model | None, samples: Samples) -> float:
+    """Compute how much the distribution of a unit's weights differs from that of its layer.
+
+    The value is the largest Kolmogorov-Smirnov distance of a unit's weights from all other weights
+    of the layer.
 
     Source: AMI, Figs. 8 and 14 (distributions of weights).
     """
@@ -245,9 +249,9 @@ def odd_row(now: Model, before: Model | None, samples: Samples) -> float:
     return max((float(distance_from_others(rows).max()) for rows in layers), default=0.0)
 
 
-@sign
+@indicator
 def moved_weights(now: Model, before: Model | None, samples: Samples) -> float:
-    """Compute the largest Kolmogorov-Smirnov distance of a layer's weights from the last round's.
+    """Compute the largest Kolmogorov-Smirnov distance between a layer's weights in two rounds.
 
     Source: AMI, Fig. 14, which compares the weights of honest and malicious models.
     """
@@ -255,7 +259,7 @@ def moved_weights(now: Model, before: Model | None, samples: Samples) -> float:
     return max(distance_between(new.weight.flatten(), old.weight.flatten()) for new, old in pairs)
 
 
-@sign
+@indicator
 def twins(now: Model, before: Model | None, samples: Samples) -> float:
     """Compute the largest cosine between the non-zero weights of two units of a layer.
 
@@ -271,11 +275,12 @@ def twins(now: Model, before: Model | None, samples: Samples) -> float:
     return largest
 
 
-@sign
+@indicator
 def zero_weights(now: Model, before: Model | None, samples: Samples) -> float:
     """Compute the largest fraction of a layer's weights that are exactly zero.
 
-    A server may set weights from the inputs of the planted neuron to other neurons to zero.
+    A malicious server may set to zero the weights that connect the planted neuron's input units to
+    other neurons.
     """
     return max(float((layer.weight == 0).double().mean()) for layer in hidden_layers(now))
 
@@ -315,17 +320,18 @@ def _ranks(values: Float[Tensor, " values"]) -> Float[Tensor, "2 values"]:
     return ranks
 
 
-SIGNS: dict[str, Sign] = {
+INDICATORS: dict[str, Indicator] = {
     "lone-units": lone_units,
     "one-stands-out": one_stands_out,
     "dead-units": dead_units,
     "norm-ratio": norm_ratio,
     "bias-ratio": bias_ratio,
-    "odd-row": odd_row,
+    "odd-row": outlier_row,
     "twins": twins,
     "zero-weights": zero_weights,
     "moved-weights": moved_weights,
     "moved-row": moved_row,
     "rewritten-row": rewritten_row,
 }
-"""Signs by name. The last three need the model of the previous round."""
+"""Indicators by name. Results store these names. The last three need the model of the previous
+round."""

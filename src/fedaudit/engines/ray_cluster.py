@@ -29,8 +29,8 @@ class RayCluster:
     The main process owns all data and models in Ray's object store, and workers have no state. If a
     worker or machine is lost, its tasks are repeated elsewhere, with the same results.
 
-    If the program is connected to Ray, that connection is used. Otherwise the first session opens
-    one, which lasts until :meth:`close` or the end of the program.
+    If ``ray.init`` was called before, its connection is used. Otherwise the first session opens a
+    connection, which lasts until :meth:`close` or until the Python process exits.
 
     Attributes:
         address: "local" starts Ray on this machine; "auto", "host:6379" and "ray://host:10001"

@@ -16,7 +16,7 @@ FORMAL_DELTA = 1e-5
 def gaussian_mechanism_epsilon(
     noise_multiplier: float, releases: int, *, delta: float, rate: float = 1.0
 ) -> float:
-    """Compute the epsilon of releasing sums of clipped gradients or updates with normal noise.
+    """Compute the epsilon of releasing sums of clipped gradients or updates with Gaussian noise.
 
     Adjacency: one unit (sample or client), which contributes one term to each sum, is added or
     removed.
@@ -63,7 +63,7 @@ def gaussian_mechanism_epsilon(
 
 
 def sampling_rate(batch_size: int, samples: int) -> float:
-    """Return the probability that a step of DP-SGD draws a sample."""
+    """Return the probability that a given sample is in the batch of a DP-SGD step."""
     return min(1.0, batch_size / samples)
 
 

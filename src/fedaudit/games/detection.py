@@ -25,7 +25,7 @@ from fedaudit.core.modules import outputs_of
 from fedaudit.core.progress import Progress
 from fedaudit.core.seeds import seed_for, seeded, seeded_numpy
 from fedaudit.core.values import Architecture, Model, Samples
-from fedaudit.defenses.planted import SIGNS, activations_on, hidden_layers
+from fedaudit.defenses.planted import INDICATORS, activations_on, hidden_layers
 from fedaudit.engines.local import one_thread
 from fedaudit.fl.algorithms.base import Algorithm
 from fedaudit.fl.algorithms.fedavg import FedAvg
@@ -54,23 +54,23 @@ FPR = 0.05
 class InspectedModels(NamedTuple):
     """Models that a client inspects, one per row.
 
-    A *sign* is a statistic of a model by which a client may notice a planted neuron.
+    An *indicator* is a statistic of a model by which a client may notice a planted neuron.
 
     Attributes:
         server: Name of the server that planted the neuron; ``HONEST`` if no neuron is planted.
         run: Number of the model's federation.
         is_own: Whether the target is one of the client's records; false for honest models.
-        values: Value of each sign, in the order of ``SIGNS``.
+        values: Value of each indicator, in the order of ``INDICATORS``.
     """
 
     server: Sequence[str]
     run: Int[np.ndarray, " models"]
     is_own: Bool[np.ndarray, " models"]
-    values: Float[np.ndarray, "models signs"]
+    values: Float[np.ndarray, "models indicators"]
 
 
 def detector_roc(models: InspectedModels, *, seed: int) -> list[Estimate]:
-    """Compute the estimates of each sign against each kind of server.
+    """Compute the estimates of each indicator against each kind of server.
 
     Thresholds are chosen on the first half of the runs. Detection rates are computed on the second
     half, from one honest and one planted model of each run, so that the models are independent.
@@ -84,7 +84,7 @@ def detector_roc(models: InspectedModels, *, seed: int) -> list[Estimate]:
     for server in dict.fromkeys(name for name in models.server if name != HONEST):
         is_planted = servers == server
         planted_tests = _draw_per_run(models, is_planted, test_runs, seed=seed)
-        for name, values in zip(SIGNS, models.values.T, strict=True):
+        for name, values in zip(INDICATORS, models.values.T, strict=True):
             estimate: MakeEstimate = partial(
                 Estimate, topic=figures.DETECTOR, attack=server, group=name
             )
@@ -92,7 +92,7 @@ def detector_roc(models: InspectedModels, *, seed: int) -> list[Estimate]:
             mask = is_planted | is_honest
             pooled = auc_over_runs(values[mask], is_planted[mask], models.run[mask], rng=rng)
             limits = {"low": pooled.low, "high": pooled.high, "method": pooled.method}
-            estimates.append(estimate(metric=figures.SIGN_AUC, value=pooled.value, **limits))
+            estimates.append(estimate(metric=figures.INDICATOR_AUC, value=pooled.value, **limits))
             masks = {figures.OWN_AUC: models.is_own, figures.OTHERS_AUC: ~models.is_own}
             for metric, has_such_target in masks.items():
                 mask = (is_planted & has_such_target) | is_honest
@@ -202,7 +202,7 @@ class _InspectedModel(NamedTuple):
 
 
 def detect(study: GameStudy, records: GameRecords, *, progress: Progress) -> Detection:
-    """Compute the detector ROC of each sign, on planted and honest models.
+    """Compute the detector ROC of each indicator, on planted and honest models.
 
     Each run divides the records again and trains an honest federation. The first client inspects
     the models that it receives. It also inspects copies of these models in which each kind of
@@ -315,7 +315,8 @@ def _inspect(
                 success = _success(model, planted_row, target, federation.all_records)
                 candidates.append((server, is_own, model, success))
         for server, is_own, model, success in candidates:
-            values = [sign(model, previous, federation.own_records) for sign in SIGNS.values()]
+            samples = federation.own_records
+            values = [compute(model, previous, samples) for compute in INDICATORS.values()]
             yield _InspectedModel(server, run, is_own, values, success)
 
 

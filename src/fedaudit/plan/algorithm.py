@@ -42,7 +42,7 @@ def algorithm_of(parts: Parts, data: GroupedData, seed: int, data_dir: Path | No
     train = dataset.train
     task = replace(parts.task, inputs=train.inputs)
     shape = train.inputs.first_shape if train.inputs else tuple(train.features.shape[1:])
-    width = task.width(train.features, train.targets) or dataset.classes
+    width = task.output_width(train.features, train.targets) or dataset.classes
 
     def model(name: str, /, **settings: Setting) -> Architecture:
         return architecture(name, task, shape=shape, classes=width, **settings)

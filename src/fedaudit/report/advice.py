@@ -93,7 +93,10 @@ def _compared(record: Record, auc: Auc, expected: float, rule: ProbitLine) -> st
         partition = record.config.get("partition")
         is_iid = not isinstance(partition, Mapping) or partition.get("scheme") == "iid"
         caveat = " Unlike here, all clients of a federation there have equal label distributions."
-        more = f"{measured}, more than in nine of ten federations of the ladder."
+        more = (
+            f"{measured}, more than expected: in nine of ten federations of the ladder, the "
+            "prediction was closer."
+        )
         return more if is_iid else more + caveat
     defenses = [f", with {defense_name(name)}" for name in _defenses_used(record)[:1]]
     return f"{measured}, less than expected{''.join(defenses)}."

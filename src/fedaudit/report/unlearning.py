@@ -59,7 +59,7 @@ def deletion_verdict(record: Record, figures_verdict: str) -> str:
     if failed and not (verdict == NOT_FORGOTTEN and may_hide_leaks):
         return WITHHELD
     shows_change = verdict.startswith((NOT_FORGOTTEN, OVERCORRECTED))
-    return DESTROYED if not shows_change and unlearning.is_destroyed(record) else verdict
+    return DESTROYED if not shows_change and unlearning.is_model_destroyed(record) else verdict
 
 
 def verdict_text(verdict: str) -> str:

@@ -27,13 +27,13 @@ from fedaudit.results.fields import (
 DETECTOR = "detector"
 """Topic of a detector's figures."""
 
-SIGN_AUC = "auc"
+INDICATOR_AUC = "auc"
 """Probability that a model with a planted neuron looks more suspicious than an honest model. The
 two models may be of different runs."""
 OWN_AUC = "own_auc"
-"""``SIGN_AUC`` if the target is among the client's own records."""
+"""``INDICATOR_AUC`` if the target is among the client's own samples."""
 OTHERS_AUC = "others_auc"
-"""``SIGN_AUC`` if the target is not among the client's own records."""
+"""``INDICATOR_AUC`` if the target is not among the client's own samples."""
 DETECTED = "detection_rate"
 """Fraction of models with a planted neuron that are detected at the threshold."""
 FALSE_ALARMS = "false_alarm_rate"
@@ -44,7 +44,7 @@ which the neurons fire."""
 HONEST_ACCURACY = "accuracy"
 """Accuracy of the honest models of the last rounds on the server's records."""
 
-_SIGN_METRICS = (SIGN_AUC, OWN_AUC, OTHERS_AUC, DETECTED, FALSE_ALARMS)
+_INDICATOR_METRICS = (INDICATOR_AUC, OWN_AUC, OTHERS_AUC, DETECTED, FALSE_ALARMS)
 
 
 class Outline(RecordPart):
@@ -118,28 +118,29 @@ class Detection(Detector):
         return self
 
     def refuse_impossible(self) -> None:
-        """Raise ValueError if there is no sign, or a required figure of a sign is missing.
+        """Raise ValueError if there is no indicator, or an indicator lacks a required estimate.
 
-        A sign is a quantity by which the client recognises planted models.
+        An indicator is a quantity by which the client recognises planted models.
         """
-        signs = self.signs
-        if not signs or len(self.estimates) > _MAX_FIGURES:
-            raise ValueError(f"a detector must have a sign, and at most {_MAX_FIGURES} figures")
-        for (server, sign), by_metric in signs.items():
-            for metric in _SIGN_METRICS:
+        indicators = self.indicators
+        if not indicators or len(self.estimates) > _MAX_FIGURES:
+            raise ValueError(
+                f"a detector must have an indicator, and at most {_MAX_FIGURES} estimates"
+            )
+        for (server, name), by_metric in indicators.items():
+            for metric in _INDICATOR_METRICS:
                 if metric not in by_metric or by_metric[metric].value is None:
-                    raise ValueError(f"sign {sign[:60]!r} of {server[:60]!r} has no {metric}")
+                    raise ValueError(f"indicator {name[:60]!r} of {server[:60]!r} has no {metric}")
 
     @property
-    def signs(self) -> Mapping[tuple[str, str], Mapping[str, Estimate]]:
-        """Figures of each kind of server and sign, by metric."""
-        by_sign: dict[tuple[str, str], dict[str, Estimate]] = {}
+    def indicators(self) -> Mapping[tuple[str, str], Mapping[str, Estimate]]:
+        """Estimates by kind of server and name of the indicator, and then by metric."""
+        by_indicator: dict[tuple[str, str], dict[str, Estimate]] = {}
         for estimate in self.estimates:
             if estimate.group:
-                by_sign.setdefault((estimate.attack, estimate.group), {})[estimate.metric] = (
-                    estimate
-                )
-        return by_sign
+                key = (estimate.attack, estimate.group)
+                by_indicator.setdefault(key, {})[estimate.metric] = estimate
+        return by_indicator
 
     def success(self, server: str) -> float | None:
         """Return the attack success rate of a kind of server; None if it was not measured."""

@@ -1,7 +1,8 @@
-"""Leak ladder: expected AUC of attacks from quantities that a federation can measure itself.
+"""Leak ladder: prediction of an attack's AUC from a gap that a federation can measure itself.
 
-A *rung* is a federation whose AUC was measured. Rungs and the rules that are fitted to them are in
-``ladder.json``, which ``docs/ladder.py`` computes from records.
+A *rung* is a federation whose gap and AUC were measured. A *rule* is a probit line that is fitted
+to the rungs and predicts the AUC from the gap. Rungs and rules are in ``ladder.json``, which
+``docs/ladder.py`` computes from records.
 """
 
 import json
@@ -18,7 +19,7 @@ from fedaudit.results.estimate import GENERALISATION_GAP, Estimate
 from fedaudit.results.record import Record, Trajectory
 
 UPLOAD_ATTACKS = ("loss-series", "avg-cosine", "fedmia-1", "fedmia-2")
-"""The rule predicts the largest AUC of these attacks on losses or on cosines."""
+"""Attacks on uploads. The rule for uploads predicts the largest of their AUCs."""
 FINAL_ATTACK = "blackbox-loss"
 _LOSS = ("loss-series", "fedmia-1")
 _COSINE = ("avg-cosine", "fedmia-2")
@@ -29,45 +30,51 @@ _DATA = Path(__file__).parent / "ladder.json"
 
 @dataclass(frozen=True)
 class Auc(Limited[float]):
-    """AUC of an attack with its limits, averaged over audited clients."""
+    """AUC of an attack with its confidence limits, averaged over audited clients."""
 
     attack: str
 
 
 class ProbitLine(NamedTuple):
-    """Expected AUC as a normal distribution function of a line (probit model).
+    """Predicted AUC: the standard normal CDF of a linear function of the gap (probit model).
 
     Attributes:
-        intercept: Value of the line at a gap of 0.
-        slope: Slope of the line.
-        spread: Error of the AUC that nine of ten rungs do not exceed, on data sets to which the
-            line was not fitted.
-        least: The smallest gap of the rungs to which the line was fitted.
-        most: The largest gap of these rungs.
+        intercept: Value of the linear function at a gap of 0.
+        slope: Slope of the linear function.
+        spread: 90th percentile of the absolute error of the predicted AUC. Each rung is predicted
+            by a line that was fitted without the rungs on its data set.
+        smallest_gap: Smallest gap of the rungs to which the line was fitted.
+        largest_gap: Largest gap of these rungs.
     """
 
     intercept: float
     slope: float
     spread: float
-    least: float
-    most: float
+    smallest_gap: float
+    largest_gap: float
 
     def covers(self, gap: float) -> bool:
         """Return True if a gap is within the range of gaps to which the line was fitted."""
-        return self.least <= gap <= self.most
+        return self.smallest_gap <= gap <= self.largest_gap
 
     def at(self, gap: float) -> float:
-        """Return the expected AUC at a gap."""
+        """Return the predicted AUC at a gap."""
         return NormalDist().cdf(self.intercept + self.slope * gap)
 
     def gap_for(self, auc: float) -> float:
-        """Return the gap with this expected AUC."""
+        """Return the gap at which this AUC is predicted."""
         return (NormalDist().inv_cdf(auc) - self.intercept) / self.slope
 
 
 @dataclass(frozen=True)
 class Rung(Limited[float]):
-    """AUC in one federation, with its data set, the setting that was changed, and its gap."""
+    """AUC of the strongest attack on uploads in one federation, with its confidence limits.
+
+    Attributes:
+        data: Data set.
+        changed: Setting that was changed in this federation, such as "rounds-10".
+        gap: Gap in loss of the uploads (:func:`loss_gap`).
+    """
 
     data: str
     changed: str
@@ -95,12 +102,12 @@ class Change(NamedTuple):
 
 
 class Ladder(NamedTuple):
-    """Both rules, with the data to which they were fitted.
+    """Both rules, with measured federations.
 
     Attributes:
         uploads: Rule for attacks on uploads, by the gap in loss (:func:`loss_gap`).
         final: Rule for attacks on the last global model, by its generalisation gap.
-        rungs: Rungs for attacks on uploads.
+        rungs: Federations with their AUCs of attacks on uploads.
         changes: Effects of single settings.
     """
 
@@ -172,13 +179,16 @@ def mean_client_samples(record: Record) -> float | None:
 
 def generalisation_gap(record: Record) -> float | None:
     """Return the generalisation gap of the last global model, mean over seeds."""
-    figures = record.where(topic="utility", metric=GENERALISATION_GAP)
-    gaps = [figure.value for figure in figures if figure.value is not None]
+    estimates = record.where(topic="utility", metric=GENERALISATION_GAP)
+    gaps = [estimate.value for estimate in estimates if estimate.value is not None]
     return fmean(gaps) if gaps else None
 
 
 def strongest(record: Record) -> Auc | None:
-    """Return the attack on uploads with the largest AUC, for mixed non-members.
+    """Return the attack on uploads with the largest AUC.
+
+    Members are compared with both kinds of non-members: samples of other clients, and samples that
+    no client trained on.
 
     Returns:
         None if no attack on losses, or no attack on cosines, was run.
@@ -191,28 +201,35 @@ def strongest(record: Record) -> Auc | None:
 
 
 def aucs(record: Record, attacks: Sequence[str], contrast: str) -> list[Auc]:
-    """Return the AUC of each given attack that was run, averaged over seeds and audited clients."""
+    """Return the AUC of each attack, averaged over seeds and audited clients.
+
+    Attacks that were not run, or that lack an AUC or interval for a client, are left out.
+    ``contrast`` names the non-members with which members are compared.
+    """
     means = []
     for attack in attacks:
-        figures = over_seeds(record, attack, AUC, contrast)
-        limits = [
-            (figure.value, figure.low, figure.high)
-            for figure in figures
-            if figure.value is not None and figure.low is not None and figure.high is not None
+        estimates = over_seeds(record, attack, AUC, contrast)
+        complete = [
+            (estimate.value, estimate.low, estimate.high)
+            for estimate in estimates
+            if estimate.value is not None and estimate.low is not None and estimate.high is not None
         ]
-        if limits and len(limits) == len(figures):
-            value, low, high = (fmean(part) for part in zip(*limits, strict=True))
+        if complete and len(complete) == len(estimates):
+            value, low, high = (fmean(part) for part in zip(*complete, strict=True))
             means.append(Auc(value, low, high, attack))
     return means
 
 
 def over_seeds(record: Record, attack: str, metric: str, contrast: str) -> list[Estimate]:
-    """Return a figure of every audited client, averaged over the seeds if there are several."""
-    several = len(record.seeds) > 1
+    """Return the estimate of a metric for each audited client.
+
+    Each is the mean over seeds, or the estimate of the only seed.
+    """
+    has_several_seeds = len(record.seeds) > 1
     return [
-        figure
-        for figure in record.findings
-        if (figure.attack, figure.metric, figure.contrast) == (attack, metric, contrast)
-        and figure.target is not None
-        and (figure.seed is None) == several
+        estimate
+        for estimate in record.findings
+        if (estimate.attack, estimate.metric, estimate.contrast) == (attack, metric, contrast)
+        and estimate.target is not None
+        and (estimate.seed is None) == has_several_seeds
     ]

@@ -1,4 +1,4 @@
-"""Figures on unlearning in a record, and the verdict."""
+"""Results of unlearning in an audit's result file, and the verdict."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,10 +15,11 @@ from fedaudit.results.guessing import is_near_guessing, most_frequent_class
 from fedaudit.results.record import Record
 
 UNLEARNING = "unlearning"
-"""Topic of these figures."""
+"""Topic of the estimates of unlearning."""
 
 BEFORE, AFTER, RETRAINED, BOTH = "before", "after", "retrained", "before and after"
-"""Points of these figures: the model that the adversary attacks, or the two models together."""
+"""Stages: the model that the adversary attacks (before or after unlearning, or retrained), or the
+models before and after unlearning together. Estimates store the stage in their field ``point``."""
 
 _BY_SEVERITY = (NOT_FORGOTTEN, OVERCORRECTED, INCONCLUSIVE, FORGOTTEN, NO_LEAK_BEFORE)
 WITHOUT_EVIDENCE = (FORGOTTEN, NO_LEAK_BEFORE, INCONCLUSIVE)
@@ -26,9 +27,9 @@ WITHOUT_EVIDENCE = (FORGOTTEN, NO_LEAK_BEFORE, INCONCLUSIVE)
 
 
 class UnlearningRow(NamedTuple):
-    """AUCs of one attack that distinguishes a target's forgotten samples from held-out samples.
+    """AUCs of one attack that distinguishes an audited client's forgotten from held-out samples.
 
-    Each figure is a mean over all runs.
+    Each AUC is a mean over all runs.
 
     Attributes:
         before: AUC on the model before unlearning.
@@ -47,33 +48,37 @@ class UnlearningRow(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Verdict on this attack and target (:mod:`fedaudit.metrics.unlearning`)."""
-        return self.excess.note.partition(":")[0].partition(" as far")[0]
+        """Verdict on this attack and client (:mod:`fedaudit.metrics.unlearning`).
+
+        Empty if the excess has no interval.
+        """
+        note = self.excess.note
+        return next((verdict for verdict in _BY_SEVERITY if note.startswith(verdict)), "")
 
 
-def estimate_at(figures: Sequence[Estimate], like: Estimate, point: str) -> Estimate | None:
-    """Return the AUC at a point, for the same attack, target and run as another figure."""
+def estimate_at(estimates: Sequence[Estimate], like: Estimate, stage: str) -> Estimate | None:
+    """Return the AUC at a stage, for the same attack, client and run as another estimate."""
     where = (like.attack, like.target, like.seed, like.metric)
     return next(
         (
-            figure
-            for figure in figures
-            if figure.point == point
-            and not figure.against
-            and (figure.attack, figure.target, figure.seed, figure.metric) == where
+            estimate
+            for estimate in estimates
+            if estimate.point == stage
+            and not estimate.against
+            and (estimate.attack, estimate.target, estimate.seed, estimate.metric) == where
         ),
         None,
     )
 
 
 def unlearning_rows(record: Record) -> list[UnlearningRow]:
-    """Return a row for each attack and target; empty if the record has no unlearning."""
-    figures = record.where(topic=UNLEARNING, seed=None)
+    """Return a row for each attack and audited client; empty if the study has no unlearning."""
+    estimates = record.where(topic=UNLEARNING, seed=None)
     rows = []
-    for excess in figures:
+    for excess in estimates:
         if excess.against == RETRAINED:
             parts = [
-                estimate_at(figures, excess, point) for point in (BEFORE, AFTER, RETRAINED, BOTH)
+                estimate_at(estimates, excess, stage) for stage in (BEFORE, AFTER, RETRAINED, BOTH)
             ]
             before, after, retrained, both = parts
             if before and after and retrained and both:
@@ -82,20 +87,20 @@ def unlearning_rows(record: Record) -> list[UnlearningRow]:
 
 
 def unlearning_verdict_of(rows: Sequence[UnlearningRow]) -> str:
-    """Return the most severe verdict of all attacks and targets."""
+    """Return the most severe verdict of all attacks and audited clients."""
     verdicts = {row.verdict for row in rows}
     return next((verdict for verdict in _BY_SEVERITY if verdict in verdicts), INCONCLUSIVE)
 
 
-def is_destroyed(record: Record) -> bool:
-    """Return True if unlearning reduced the accuracy of a model to chance level.
+def is_model_destroyed(record: Record) -> bool:
+    """Return True if unlearning reduced the accuracy of the model to chance level.
 
     Such a model reveals nothing about any sample, forgotten or not. False if accuracies or the
     classes of clients' samples are unknown.
     """
     guess = most_frequent_class(record)
-    figures = record.where(topic=UNLEARNING, seed=None, metric=TEST_ACCURACY)
-    accuracy = {figure.point: figure.number for figure in figures if figure.value is not None}
+    estimates = record.where(topic=UNLEARNING, seed=None, metric=TEST_ACCURACY)
+    accuracy = {e.point: e.number for e in estimates if e.value is not None}
     if guess is None or not {BEFORE, AFTER} <= accuracy.keys():
         return False
     return is_near_guessing(accuracy[AFTER], guess) and not is_near_guessing(

@@ -1,4 +1,4 @@
-"""Data sets in NumPy's ``.npz`` files: arrays, tables of codes, and texts."""
+"""Data sets in NumPy's ``.npz`` files: arrays, tables with integer-coded categories, and texts."""
 
 import math
 import os
@@ -39,8 +39,8 @@ from fedaudit.datasets.arrays import (
 )
 from fedaudit.datasets.dataset import DataFile, Dataset, person_setting, with_subjects
 
-# Limit of the rows of an array whose rows have no values.
 _MAX_EMPTY_ROWS = 2**24
+"""Largest number of rows of an array that contains no values, such as one of shape (rows, 0)."""
 _MAX_ARRAYS = 1000
 _NPY = b"\x93NUMPY"
 _COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
@@ -60,21 +60,22 @@ class npz(DataFile):
 
     The file contains ``x_train``, ``y_train``, ``x_test`` and ``y_test``, or ``x`` and ``y``, of
     which a random part is held out for testing. If it also contains ``columns`` and ``vocab_json``,
-    the features are a table of codes: ``columns`` names the columns, and ``vocab_json`` is a JSON
-    object with the list of values that the codes of a column stand for.
+    the features are a table with integer-coded categories: ``columns`` names the columns, and
+    ``vocab_json`` is a JSON object with a list for each coded column. A code is an index into this
+    list.
 
     Attributes:
         path: Path of the file, or its name in the data directory.
-        test_share: Fraction of each class in the test part, for ``x`` and ``y`` only.
+        test_share: Fraction of each class that is held out for testing, for ``x`` and ``y`` only.
         standardise: Whether features are scaled to mean 0 and standard deviation 1.
         first_label: Label of the first class in the file.
         labels: Name of the array of classes or targets of ``x``.
         distinct: Whether only the first of several equal samples is kept, for ``x`` only. The
             membership of a duplicated sample is undefined.
-        longest: Number of leading columns of ``x`` that are kept; 0 for all.
+        longest: Longest sequence: only the first ``longest`` columns of ``x`` are kept; 0 for all.
         tokenizer: "minilm" if ``x`` contains texts as bytes, padded with zeros. The features of a
-            text are its tokens, at most ``longest`` of them (64 if ``longest`` is 0).
-        group: Column that divides samples into groups, for tables of codes; empty for none.
+            text are its first ``longest`` tokens (64 if ``longest`` is 0).
+        group: Coded column that divides samples into groups; empty for none.
         person: Name of the array with the person (patient, author, device) of each sample of ``x``,
             as a number or name. A file with a test part has two such arrays, with ``_train`` and
             ``_test`` after the name. Empty if people are unknown.
@@ -82,6 +83,7 @@ class npz(DataFile):
 
     Examples:
         >>> import fedaudit as fa
+        >>> # The name and settings, as a study file states them.
         >>> fa.datasets.npz("data/tumours.npz", standardise=False).part().what
         'npz:tumours'
     """
@@ -192,8 +194,8 @@ class npz(DataFile):
         is_too_short = positions is not None and len(people[0]) <= positions.max()
         if any(part.ndim != 1 for part in people) or is_too_short:
             raise BadInput(
-                f"{' and '.join(names)} in {self.file.name} must name one person for each sample, "
-                f"got shape {people[0].shape}; store one entry for each row of x"
+                f"{' and '.join(names)} in {self.file.name} must contain one person for each "
+                f"sample, got shape {people[0].shape}; store one entry for each row of x"
             )
         return np.concatenate(people) if positions is None else people[0][positions]
 
@@ -257,8 +259,8 @@ def read_npz(path: Path) -> dict[str, AnyArray]:
             with zipfile.ZipFile(file) as archive:
                 entries = archive.infolist()
                 _refuse_unusual_entries(path, entries)
-                dictionary = max((_dictionary_bytes(file, entry) for entry in entries), default=0)
-                refuse_oversized(path.name, dictionary, on_disk=size)
+                lzma_bytes = max((_lzma_dictionary_bytes(file, e) for e in entries), default=0)
+                refuse_oversized(path.name, lzma_bytes, on_disk=size)
                 needed = sum(_declared_bytes(path, archive, entry) for entry in entries)
             refuse_oversized(path.name, needed, on_disk=size)
             file.seek(0)
@@ -321,7 +323,7 @@ def _refuse_unusual_entries(path: Path, entries: Sequence[zipfile.ZipInfo]) -> N
         )
 
 
-def _dictionary_bytes(file: BufferedReader, entry: zipfile.ZipInfo) -> int:
+def _lzma_dictionary_bytes(file: BufferedReader, entry: zipfile.ZipInfo) -> int:
     """Return the size of LZMA's dictionary, which is allocated before an entry is read."""
     if entry.compress_type != zipfile.ZIP_LZMA:
         return 0
@@ -382,11 +384,11 @@ def _coded_table(
     group: str = "",
     on_disk: int,
 ) -> Dataset:
-    """Return a data set from a table of codes and numbers.
+    """Return a data set from a table of integer-coded categories and numbers.
 
-    The vocabulary, a JSON object, maps a column of codes to a list of values. Codes are indices
+    The vocabulary, a JSON object, maps each coded column to a list of values. Codes are indices
     into this list, and become one 0/1 feature per value. All other columns are standardised. The
-    column ``group`` defines groups of samples and stays a feature.
+    column ``group`` defines groups of samples and remains a feature.
     """
     vocabulary = _parse_vocabulary(vocabulary_json)
     for part in (arrays.x_train, arrays.x_test):

@@ -16,9 +16,9 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.values import NO_CLIENT, ClientId
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.integrations.common import NO_COMMON_MODEL, delegated, warn, warn_of_errors
-from fedaudit.integrations.flower.ledger import (
+from fedaudit.integrations.flower.collector import (
     ExpectedNodes,
-    FlowerLedger,
+    FlowerRoundCollector,
     client_of,
     connected_nodes,
 )
@@ -72,7 +72,7 @@ class RecordingStrategy(_Wrapper, Strategy):
         recorder: Recorder,
         *,
         nodes: int | None = None,
-        patience: float = 60.0,
+        node_timeout: float = 60.0,
         reads_metrics: bool = True,
     ) -> None:
         """Wrap a strategy.
@@ -81,8 +81,8 @@ class RecordingStrategy(_Wrapper, Strategy):
             inner: The strategy.
             recorder: A recorder of :func:`fedaudit.record`, closed when :meth:`start` ends.
             nodes: Number of nodes to wait for; by default the number of audited clients.
-            patience: Seconds to wait for nodes. Afterwards a warning is issued and training
-                continues with the connected nodes; a strict recording raises an error.
+            node_timeout: Seconds to wait for nodes. Afterwards, training starts with the connected
+                nodes and a warning; a strict recording raises an error.
             reads_metrics: Whether training metrics in replies are compared with the recorder's
                 values. Pass False if mods change the model after clients computed the metrics.
 
@@ -93,9 +93,11 @@ class RecordingStrategy(_Wrapper, Strategy):
         _refuse_older(inner)
         self.inner, self.recorder = inner, recorder
         self._configure, self._aggregate = inner.configure_train, inner.aggregate_train
-        self._nodes = ExpectedNodes(recorder, nodes, patience)
+        self._nodes = ExpectedNodes(recorder, nodes, node_timeout)
         key = getattr(inner, "weighted_by_key", "num-examples")
-        self._ledger = FlowerLedger(recorder, weighted_by=key, reads_metrics=reads_metrics)
+        self._collector = FlowerRoundCollector(
+            recorder, weighted_by=key, reads_metrics=reads_metrics
+        )
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -105,7 +107,7 @@ class RecordingStrategy(_Wrapper, Strategy):
             self._nodes.await_all(grid)
         messages = list(self._configure(server_round, arrays, config, grid))
         with self._guarded():
-            self._ledger.add_messages(server_round, messages)
+            self._collector.add_messages(server_round, messages)
         return messages
 
     def aggregate_train(
@@ -115,10 +117,10 @@ class RecordingStrategy(_Wrapper, Strategy):
         all_replies = list(replies)
         # Read replies before the inner strategy, which may clip them in place.
         with self._guarded():
-            self._ledger.add_replies(all_replies)
+            self._collector.add_replies(all_replies)
         arrays, metrics = self._aggregate(server_round, all_replies)
         with self._guarded():
-            self._ledger.close(arrays)
+            self._collector.close(arrays)
         return arrays, metrics
 
     configure_evaluate = delegated("configure_evaluate")
@@ -155,8 +157,8 @@ class RecordingStrategy(_Wrapper, Strategy):
             for hook in ("configure_train", "aggregate_train"):
                 vars(inner).pop(hook, None)
             with self._guarded():
-                if self._ledger.has_replies:  # the inner strategy could not use the replies
-                    self._ledger.close()
+                if self._collector.has_replies:  # the inner strategy could not use the replies
+                    self._collector.close()
                 self.recorder.close()
 
 
@@ -198,7 +200,7 @@ class RecordingGrid(_Wrapper, Grid):
         recorder: Recorder,
         *,
         nodes: int | None = None,
-        patience: float = 60.0,
+        node_timeout: float = 60.0,
         weighted_by: str = "num-examples",
         reads_metrics: bool = True,
     ) -> None:
@@ -208,7 +210,7 @@ class RecordingGrid(_Wrapper, Grid):
             inner: The grid that ``main`` of a ServerApp receives.
             recorder: A recorder of :func:`fedaudit.record`.
             nodes: See :class:`fedaudit.integrations.flower.RecordingStrategy`.
-            patience: See :class:`fedaudit.integrations.flower.RecordingStrategy`.
+            node_timeout: See :class:`fedaudit.integrations.flower.RecordingStrategy`.
             weighted_by: Name of the metric that is the weight of a reply in the average.
             reads_metrics: See :class:`fedaudit.integrations.flower.RecordingStrategy`.
 
@@ -216,8 +218,10 @@ class RecordingGrid(_Wrapper, Grid):
             BadInput: There are fewer nodes than audited clients.
         """
         self.inner, self.recorder = inner, recorder
-        self._nodes = ExpectedNodes(recorder, nodes, patience)
-        self._ledger = FlowerLedger(recorder, weighted_by=weighted_by, reads_metrics=reads_metrics)
+        self._nodes = ExpectedNodes(recorder, nodes, node_timeout)
+        self._collector = FlowerRoundCollector(
+            recorder, weighted_by=weighted_by, reads_metrics=reads_metrics
+        )
         self._has_waited, self._has_trained = False, False
         self._index, self._warned = 0, set[str]()
 
@@ -237,7 +241,7 @@ class RecordingGrid(_Wrapper, Grid):
         with self._guarded():
             if not self._has_trained:
                 self._warn_once("no message of the type train was sent, so nothing is recorded")
-            self._ledger.close()
+            self._collector.close()
             self.recorder.close()
 
     set_run = delegated("set_run")
@@ -282,7 +286,7 @@ class RecordingGrid(_Wrapper, Grid):
 
     def _record_replies(self, replies: list[Message]) -> None:
         with self._guarded():
-            self._ledger.add_replies(reply for reply in replies if is_training(reply))
+            self._collector.add_replies(reply for reply in replies if is_training(reply))
             if not self._has_trained and any(map(_answers_query_with_arrays, replies)):
                 self._warn_once(NO_COMMON_MODEL)
         # Older strategies may sum all metrics, so the client's name is removed.
@@ -301,18 +305,18 @@ class RecordingGrid(_Wrapper, Grid):
         training = [message for message in messages if is_training(message)]
         if training:
             self._has_trained = True
-            number, is_open = round_of(training[0]), self._ledger.index is not None
+            number, is_open = round_of(training[0]), self._collector.index is not None
             # Without a number, a round begins with the first message after replies.
-            begins_round = not is_open or self._ledger.has_replies
+            begins_round = not is_open or self._collector.has_replies
             self._index = self._index + begins_round if number is None else number
-            self._ledger.add_messages(self._index, training)
+            self._collector.add_messages(self._index, training)
             return
         for message in messages:
             is_evaluation = message.metadata.message_type.startswith("evaluate")
-            is_same_round = round_of(message) in (None, self._ledger.index)
-            if is_evaluation and is_same_round and self._ledger.has_replies:
+            is_same_round = round_of(message) in (None, self._collector.index)
+            if is_evaluation and is_same_round and self._collector.has_replies:
                 # The evaluated model is the model after the round.
-                self._ledger.close(record_of(message))
+                self._collector.close(record_of(message))
                 return
 
 
@@ -327,7 +331,7 @@ def gathered_audit(
     *,
     nodes: int,
     quorum: int = 1,
-    patience: float = 60.0,
+    node_timeout: float = 60.0,
     timeout: float = 600.0,
     seed: int = 1,
 ) -> AuditSet:
@@ -341,7 +345,7 @@ def gathered_audit(
         grid: The grid that ``main`` of a ServerApp receives.
         nodes: Number of expected clients.
         quorum: Smallest number of clients for an audit.
-        patience: Seconds to wait for nodes.
+        node_timeout: Seconds to wait for nodes.
         timeout: Seconds to wait for answers.
         seed: The seed with which clients split their data; see :func:`fedaudit.join_audits`.
 
@@ -354,7 +358,7 @@ def gathered_audit(
     """
     if not 1 <= quorum <= nodes:
         raise BadInput(f"quorum is {quorum}; give a number of clients from 1 to nodes={nodes}")
-    connected = connected_nodes(grid, nodes, patience)
+    connected = connected_nodes(grid, nodes, node_timeout)
     queries = [Message(RecordDict(), node, f"query.{ACTION}") for node in connected]
     valid: list[_Part] = []
     unaudited: dict[str, str] = {}
@@ -374,7 +378,7 @@ def gathered_audit(
     if n_replies < len(connected):
         unaudited[_nodes(len(connected) - n_replies)] = f"no answer within {timeout:g} seconds"
     if len(connected) < nodes:
-        unaudited[_nodes(nodes - len(connected))] = f"not connected after {patience:g} seconds"
+        unaudited[_nodes(nodes - len(connected))] = f"not connected after {node_timeout:g} seconds"
     text = "; ".join(f"{name}: {why}" for name, why in unaudited.items())
     if len(parts) < quorum:
         raise BadInput(

@@ -14,7 +14,7 @@ from flwr.server.strategy import Strategy
 
 from fedaudit.core.errors import BadInput
 from fedaudit.integrations.common import delegated, warn_of_errors
-from fedaudit.integrations.flower.ledger import TWO_NODES, Claims
+from fedaudit.integrations.flower.collector import TWO_NODES, Claims
 from fedaudit.integrations.flower.messages import PARTITION, client_in
 from fedaudit.live.clients import ClientRef
 from fedaudit.live.recorder import Recorder

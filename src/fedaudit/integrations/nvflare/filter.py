@@ -22,9 +22,9 @@ from fedaudit.core.errors import BadInput
 from fedaudit.filters.claim import Arrays as Update
 from fedaudit.filters.claim import Claim
 from fedaudit.integrations.common import training_metrics, warn
-from fedaudit.integrations.nvflare.ledger import (
+from fedaudit.integrations.nvflare.collector import (
     Arrays,
-    NvflareLedger,
+    NvflareRoundCollector,
     RecorderFactory,
     Upload,
     create_recorder,
@@ -156,7 +156,7 @@ class RecordingFilter(Filter):
         self.recorder, self.folder = factory_name(recorder), str(Path(folder).absolute())
         self.sites = None if sites is None else dict(sites)
         self.task, self.reads_metrics = task, reads_metrics
-        self._ledger: NvflareLedger | None = None
+        self._collector: NvflareRoundCollector | None = None
         self._lock: threading.RLock | None = None
 
     def get_job_target_type(self) -> str:
@@ -185,7 +185,7 @@ class RecordingFilter(Filter):
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         """Record a site's result, and return it unchanged."""
         if fl_ctx.get_prop(FLContextKey.TASK_NAME) == self.task:
-            self._do(fl_ctx, lambda ledger: _add_result(ledger, shareable, fl_ctx))
+            self._do(fl_ctx, lambda collector: _add_result(collector, shareable, fl_ctx))
         return shareable
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
@@ -194,16 +194,16 @@ class RecordingFilter(Filter):
             self._start(fl_ctx)
         elif event_type == EventType.AFTER_TASK_DATA_FILTER:
             if fl_ctx.get_prop(FLContextKey.TASK_NAME) == self.task:
-                self._do(fl_ctx, lambda ledger: _add_task(ledger, fl_ctx))
+                self._do(fl_ctx, lambda collector: _add_task(collector, fl_ctx))
         elif event_type == AppEventType.AFTER_SHAREABLE_TO_LEARNABLE:
-            self._do(fl_ctx, lambda ledger: _end_round(ledger, fl_ctx))
+            self._do(fl_ctx, lambda collector: _end_round(collector, fl_ctx))
         elif event_type == EventType.ABOUT_TO_END_RUN:
             self._do(fl_ctx, self._end)
 
     def _start(self, fl_ctx: FLContext) -> None:
         self._lock = threading.RLock()
         try:
-            self._ledger = NvflareLedger(
+            self._collector = NvflareRoundCollector(
                 create_recorder(self.recorder, Path(self.folder)),
                 self.sites,
                 reads_metrics=self.reads_metrics,
@@ -213,39 +213,39 @@ class RecordingFilter(Filter):
             text = log_line(f"fedaudit: the run cannot be recorded: {error}")
             self.system_panic(text, fl_ctx)
 
-    def _end(self, ledger: NvflareLedger) -> None:
-        self._ledger = None
-        if not ledger.has_begun:
+    def _end(self, collector: NvflareRoundCollector) -> None:
+        self._collector = None
+        if not collector.has_begun:
             warn(
                 f"no site was sent a task {self.task!r}, so nothing is recorded; set task= to the "
                 "name of the training task",
                 stacklevel=2,
             )
-        ledger.end()
+        collector.end()
 
-    def _do(self, fl_ctx: FLContext, action: Callable[[NvflareLedger], None]) -> None:
+    def _do(self, fl_ctx: FLContext, action: Callable[[NvflareRoundCollector], None]) -> None:
         """Run an action under a lock, since NVFlare handles each site in its own thread."""
-        ledger, lock = self._ledger, self._lock
-        if ledger is None or lock is None:
+        collector, lock = self._collector, self._lock
+        if collector is None or lock is None:
             return
         failure: Exception | None = None
         # Write warnings to NVFlare's log, where operators of a server look for them.
         with lock, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
-                action(ledger)
+                action(collector)
             # Catch any error: an audit must not stop the training that it observes.
             except Exception as error:
                 failure = error
         for warning in caught:
             self.log_warning(fl_ctx, log_line(str(warning.message)))
-        if failure is not None and ledger.strict:
+        if failure is not None and collector.strict:
             self.system_panic(log_line(f"fedaudit: {failure}"), fl_ctx)
         elif failure is not None:
             self.log_error(fl_ctx, log_line(f"fedaudit: {failure}"))
 
 
-def _add_task(ledger: NvflareLedger, fl_ctx: FLContext) -> None:
+def _add_task(collector: NvflareRoundCollector, fl_ctx: FLContext) -> None:
     task: Shareable = fl_ctx.get_prop(FLContextKey.TASK_DATA)
     site = str(fl_ctx.get_peer_context().get_identity_name())
     task_id = str(fl_ctx.get_prop(FLContextKey.TASK_ID))
@@ -256,26 +256,26 @@ def _add_task(ledger: NvflareLedger, fl_ctx: FLContext) -> None:
     # Catch any error, to report it with the name of the site.
     except Exception as error:
         fault = f"the model sent to {site} cannot be read: {error}"
-    ledger.add_task(index, task_id, site, model, fault=fault)
+    collector.add_task(index, task_id, site, model, fault=fault)
 
 
-def _add_result(ledger: NvflareLedger, result: Shareable, fl_ctx: FLContext) -> None:
+def _add_result(collector: NvflareRoundCollector, result: Shareable, fl_ctx: FLContext) -> None:
     task_id, upload, fault = str(fl_ctx.get_prop(FLContextKey.TASK_ID)), None, ""
     if error_code := error_in(result):
-        ledger.add_error(task_id, error_code)
+        collector.add_error(task_id, error_code)
         return
     try:
-        upload = upload_in(result) if ledger.reads_uploads else None
+        upload = upload_in(result) if collector.reads_uploads else None
     # Catch any error, to report it with the name of the site, which has replied.
     except Exception as error:
         fault = str(error)
-    ledger.add_result(task_id, upload, fault=fault)
+    collector.add_result(task_id, upload, fault=fault)
 
 
-def _end_round(ledger: NvflareLedger, fl_ctx: FLContext) -> None:
+def _end_round(collector: NvflareRoundCollector, fl_ctx: FLContext) -> None:
     model = fl_ctx.get_prop(AppConstants.GLOBAL_MODEL)
     weights = model.get(ModelLearnableKey.WEIGHTS) if isinstance(model, dict) else None
-    ledger.close(weights or None)
+    collector.close(weights or None)
 
 
 class _FilterFunction:

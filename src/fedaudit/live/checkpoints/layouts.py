@@ -1,4 +1,4 @@
-"""Rounds and clients of checkpoint files, according to the names of the files."""
+"""Search of a folder for checkpoint files, with the round and client in each file name."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -19,16 +19,16 @@ _MAX_LISTED = 5
 
 
 class CheckpointLayout(NamedTuple):
-    """File names that a program gives to checkpoints.
+    """File names that a federated-learning framework gives to checkpoints.
 
     Attributes:
-        program: The program, for messages.
+        framework: Name of the framework, which messages show.
         globals: Pattern of each round's global model. Without the field ``{round}`` it names the
             final model.
         clients: Pattern of the clients' models; empty if they are not saved.
     """
 
-    program: str
+    framework: str
     globals: str
     clients: str = ""
 
@@ -56,13 +56,13 @@ class CheckpointFiles:
         globals: Global models by round.
         clients: Clients' models by round, and by the client's name in the file name.
         final: Global model that has no round in its name.
-        program: Program of the recognised layout; empty if the user passed patterns.
+        framework: Framework of the recognised layout; empty if the user passed patterns.
     """
 
     globals: Mapping[int, Path]
     clients: Mapping[int, Mapping[str, Path]]
     final: Path | None
-    program: str
+    framework: str
 
     @property
     def client_names(self) -> set[str]:
@@ -71,10 +71,17 @@ class CheckpointFiles:
 
 
 def files_in(folder: Path, global_files: str, client_files: str) -> CheckpointFiles:
-    """Return the checkpoints of a folder; without patterns, a layout is recognised.
+    """Return the checkpoints of a folder.
+
+    Args:
+        folder: Folder of the checkpoints.
+        global_files: Pattern of the global models. If both patterns are empty, the file names
+            must have one of the :data:`LAYOUTS`.
+        client_files: Pattern of the clients' models.
 
     Raises:
-        BadInput: No file matches, a pattern lacks a field, or two files match as the same model.
+        BadInput: No file matches, a pattern lacks a field, or two files are the model of the same
+            round and client.
     """
     if not folder.is_dir():
         raise BadInput(f"{folder} is not a folder; give the folder with the checkpoints")
@@ -82,7 +89,7 @@ def files_in(folder: Path, global_files: str, client_files: str) -> CheckpointFi
         return _matching_files(folder, CheckpointLayout("", global_files, client_files))
     matches = [_matching_files(folder, layout) for layout in LAYOUTS]
     matches = [files for files in matches if files.globals or files.clients or files.final]
-    # A final model is ignored if another layout has models of rounds.
+    # A layout that finds only a final model does not count if another layout finds more.
     matches = [files for files in matches if files.globals or files.clients] or matches
     if len(matches) == 1:
         return matches[0]
@@ -100,10 +107,11 @@ def _matching_files(folder: Path, layout: CheckpointLayout) -> CheckpointFiles:
     final: Path | None = None
     for path, fields in _paths_and_fields(folder, layout.globals, {"round"}):
         if "round" not in fields:
-            final = _require_first(path, final, "the final model")
+            final = _raise_if_duplicate(path, final, "the final model")
         else:
             number = _round_of(fields["round"], path)
-            rounds[number] = _require_first(path, rounds.get(number), f"round {number}")
+            model = f"the model of round {number}"
+            rounds[number] = _raise_if_duplicate(path, rounds.get(number), model)
     for path, fields in _paths_and_fields(folder, layout.clients, {"round", "client"}):
         if "client" not in fields:
             raise BadInput(
@@ -111,29 +119,32 @@ def _matching_files(folder: Path, layout: CheckpointLayout) -> CheckpointFiles:
             )
         number = _round_of(fields["round"], path) if "round" in fields else FINAL
         paths, name = clients.setdefault(number, {}), fields["client"]
-        model = f"client {name} in round {number}"
-        paths[name] = _require_first(path, paths.get(name), model)
-    if not layout.program and not (rounds or clients or final):
+        model = f"the model of client {name} in round {number}"
+        paths[name] = _raise_if_duplicate(path, paths.get(name), model)
+    if not layout.framework and not (rounds or clients or final):
         patterns = " or ".join(map(repr, filter(None, (layout.globals, layout.clients))))
         raise BadInput(f"no file in {folder} matches {patterns}; check the pattern")
     return CheckpointFiles(
-        dict(sorted(rounds.items())), dict(sorted(clients.items())), final, layout.program
+        dict(sorted(rounds.items())), dict(sorted(clients.items())), final, layout.framework
     )
 
 
-def _require_first(path: Path, first: Path | None, model: str) -> Path:
-    """Return the path; raise if there is a first file of the same model."""
-    if first is not None:
+def _raise_if_duplicate(path: Path, earlier: Path | None, model: str) -> Path:
+    """Return the path; raise if an earlier file contains the same model."""
+    if earlier is not None:
         raise BadInput(
-            f"{first.name} and {path.name} are both of {model}; remove one of them, or give "
-            "patterns that match one"
+            f"{earlier.name} and {path.name} are both {model}; remove one of them, or give "
+            "patterns that match only one"
         )
     return path
 
 
 def _round_of(text: str, path: Path) -> int:
     if len(text) > len(str(MAX_ROUND)):
-        raise BadInput(f"{path.name} is of round {text[:40]}; at most {MAX_ROUND:,} is allowed")
+        raise BadInput(
+            f"{path.name} has round number {text[:40]}, and at most {MAX_ROUND:,} is allowed; "
+            "rename it"
+        )
     return int(text)
 
 
@@ -148,7 +159,10 @@ def _paths_and_fields(
         return
     names = pattern.split("/")
     if ".." in names or not all(names):
-        raise BadInput(f"the pattern {pattern!r} leaves the folder; name files in it")
+        raise BadInput(
+            f"the pattern {pattern!r} must be a relative path without '..' and without empty "
+            "parts; give one such as 'round-{round}/global.pt'"
+        )
     matches: list[tuple[Path, dict[str, str]]] = [(folder, {})]
     for depth, name in enumerate(names):
         is_last = depth == len(names) - 1

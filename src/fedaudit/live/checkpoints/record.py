@@ -254,11 +254,11 @@ def _possible_attacks(
 
 
 def _summary(files: CheckpointFiles, models: CheckpointModels, view: str) -> str:
-    program = f"{files.program}'s layout, " if files.program else ""
+    layout = f"{files.framework}'s layout, " if files.framework else ""
     n_clients = len(files.client_names)
     clients = f"models of {n_clients} clients" if n_clients else "no clients' models"
     return (
-        f"{models.folder.name}: {program}global models after {len(models.after)} of {models.last} "
+        f"{models.folder.name}: {layout}global models after {len(models.after)} of {models.last} "
         f"rounds, {clients}, view {view!r}"
     )
 

@@ -1,4 +1,4 @@
-"""Tables of security games: points, certificates, and signs of a planted neuron."""
+"""Tables of security games: points, certificates, and indicators of a planted neuron."""
 
 from collections.abc import Sequence
 
@@ -35,9 +35,9 @@ def game_sections(record: Record) -> list[Section]:
         )
     ]
     if detection := record.detection:
-        text, signs = [fixed("games.detector")], detector_words(detection)
+        text, sentences = [fixed("games.detector")], detector_words(detection)
         tables = [detector_table(detection)]
-        sections.append(Section("detector", "What a client can see", text, signs, tables))
+        sections.append(Section("detector", "What a client can see", text, sentences, tables))
     return [part for part in sections if part is not None]
 
 
@@ -145,21 +145,25 @@ _MOST_SERVERS = 6
 
 
 def detector_table(detection: Detection) -> Grid:
-    """Return a table of the signs: how well each distinguishes planted from honest models."""
+    """Return a table of how well each indicator distinguishes planted from honest models."""
     servers = _servers(detection)
-    columns = {games.SIGN_AUC: "AUC", games.DETECTED: "Found", games.FALSE_ALARMS: "False alarms"}
+    columns = {
+        games.INDICATOR_AUC: "AUC",
+        games.DETECTED: "Found",
+        games.FALSE_ALARMS: "False alarms",
+    }
     right = {_server(name): optional(detection.success(name)) for name in servers}
     return estimate_table(
-        f"Signs of a planted neuron, over {plural(detection.runs, 'federation')}",
+        f"Indicators of a planted neuron, over {plural(detection.runs, 'federation')}",
         [e for e in detection.estimates if e.group and e.attack in servers and e.metric in columns],
-        rows=lambda item: name_cell(*_sign(item.group)),
+        rows=lambda item: name_cell(*_indicator(item.group)),
         columns=lambda item: (
             _server(item.attack) * (item.metric != games.FALSE_ALARMS),
             columns[item.metric],
         ),
-        cell=_sign_cell,
+        cell=_indicator_cell,
         order=("False alarms",),
-        first="Sign",
+        first="Indicator",
         under={name: f"right in {success}" for name, success in right.items() if success},
         remark=fixed(
             "games.remark_detector",
@@ -173,38 +177,39 @@ def detector_table(detection: Detection) -> Grid:
 
 
 def detector_words(detection: Detection) -> list[str]:
-    """Return a sentence for each server: the signs that identify nearly all of its models."""
+    """Return a sentence for each server: the indicators that identify nearly all of its models."""
     sentences = []
     for server in _servers(detection):
         aucs = {
-            sign: figures[games.SIGN_AUC]
-            for (name, sign), figures in detection.signs.items()
+            indicator: estimates[games.INDICATOR_AUC]
+            for (name, indicator), estimates in detection.indicators.items()
             if name == server
         }
-        clear = [sign for sign, auc in aucs.items() if lower_limit(auc) >= _DISTINGUISHES]
-        names = join_some([_sign(sign)[0].lower() for sign in clear])
+        clear = [name for name, auc in aucs.items() if lower_limit(auc) >= _DISTINGUISHES]
+        names = join_some([_indicator(name)[0].lower() for name in clear])
         sentences.append(
-            f"{_server(server)}: {len(clear)} of {plural(len(aucs), 'sign')} identify nearly every "
-            f"planted model (AUC of {number(_DISTINGUISHES)} or more){f': {names}' * bool(names)}."
+            f"{_server(server)}: {len(clear)} of {plural(len(aucs), 'indicator')} identify nearly "
+            f"every planted model (AUC of {number(_DISTINGUISHES)} or more)"
+            f"{f': {names}' * bool(names)}."
         )
     return sentences
 
 
-def _sign_cell(item: Estimate) -> Cell:
-    if item.metric == games.SIGN_AUC:
+def _indicator_cell(item: Estimate) -> Cell:
+    if item.metric == games.INDICATOR_AUC:
         return Cell(number(item.number), interval(item.low, item.high, "figure"))
     total = item.n_members + item.n_nonmembers
     limits = interval(item.low, item.high, "accuracy")
     return Cell(f"{round(item.number * total)} of {total}", limits)
 
 
-def _sign(name: str) -> tuple[str, str]:
-    heading, _, detail = fixed_texts("signs").get(name, shortened(name)).partition(": ")
+def _indicator(name: str) -> tuple[str, str]:
+    heading, _, detail = fixed_texts("indicators").get(name, shortened(name)).partition(": ")
     return heading, detail
 
 
 def _servers(detection: Detection) -> Sequence[str]:
-    return distinct(server for server, _ in detection.signs)[:_MOST_SERVERS]
+    return distinct(server for server, _ in detection.indicators)[:_MOST_SERVERS]
 
 
 def _server(name: str) -> str:

@@ -1,4 +1,7 @@
-"""Checks that pages and comparisons do not overwrite other files."""
+"""Checks that pages and comparisons do not overwrite other files.
+
+Here, a *record* is the result file of an audit (``record.json``).
+"""
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -17,18 +20,18 @@ _RESERVED = (RECORD_FILE, "study.json", "runs.json", "run.json")
 _PAGE_START = b"<!doctype html"
 
 
-def refuse_other_comparison(path: Path, records: Sequence[Path]) -> None:
-    """Raise if writing a comparison would replace a file other than a comparison of these records.
+def raise_if_not_replaceable(path: Path, records: Sequence[Path]) -> None:
+    """Raise if a file must not be replaced by a comparison of the records.
 
-    A comparison of only some of these records may be replaced.
+    A comparison may be replaced if the new one contains all of its records.
 
     Raises:
         BadInput: The file is not a comparison or compares other records, or its name is reserved.
     """
     if path.name in _RESERVED:
         raise BadInput(
-            f"the figures would be written to {path}, but {path.name} is the name of another file "
-            f"of fedaudit; give {option('out')} another name, such as comparison.html"
+            f"the comparison would be written to {path}, but fedaudit uses the name {path.name} "
+            f"for another file; give {option('out')} another name, such as comparison.html"
         )
     if not path.exists():
         return
@@ -53,10 +56,14 @@ def refuse_other_comparison(path: Path, records: Sequence[Path]) -> None:
 
 
 def refuse_page_without_source(target: Path, source: Path) -> None:
-    """Raise if a page exists without the record or comparison that fedaudit writes with it.
+    """Raise if a page exists without the JSON file that fedaudit writes with each page.
+
+    Args:
+        target: The page.
+        source: The record or comparison that the page shows.
 
     Raises:
-        BadInput: The page exists without this file, or is not an HTML page.
+        BadInput: The page exists without the JSON file, or is not an HTML page.
     """
     refuse_foreign_page(target)
     if target.exists() and not source.exists():

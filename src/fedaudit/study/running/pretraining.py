@@ -126,7 +126,7 @@ def _network_and_data(
         study.model.name,
         replace(task, inputs=train.inputs),
         shape=train.inputs.first_shape if train.inputs else tuple(train.features.shape[1:]),
-        classes=task.width(train.features, train.targets) or public.classes,
+        classes=task.output_width(train.features, train.targets) or public.classes,
         weights="",
         **study.model.options,
     )

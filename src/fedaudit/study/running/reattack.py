@@ -1,4 +1,4 @@
-"""Further attacks on the measurements of a study, and new measurements on its stored updates."""
+"""Runs further attacks on the stored measurements of a study, and checks these measurements."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from jaxtyping import Bool
+from torch import Tensor
 
 from fedaudit.attacks import catalogue_spellings
 from fedaudit.core.devices import CPU
@@ -48,7 +50,7 @@ AUC.
 """
 
 
-def unmeasurable(recording: Path) -> str:
+def why_not_remeasurable(recording: Path) -> str:
     """Return the reason why a study's signals cannot be measured again; empty if they can."""
     study = recorded_study(recording)
     if study.audit.keep != "full":
@@ -62,7 +64,10 @@ def unmeasurable(recording: Path) -> str:
     other_devices = sorted(devices - {CPU.type})
     if not other_devices:
         return ""
-    return f"they were measured on {other_devices[0]}, and are measured again on the CPU"
+    return (
+        f"they were measured on {other_devices[0]}, but would be measured again on the CPU, where "
+        "signals of large networks differ"
+    )
 
 
 def contradicting_signals(
@@ -71,14 +76,15 @@ def contradicting_signals(
     """Measure a study's signals again on its stored updates, and describe signals that differ.
 
     Returns:
-        A sentence for each run and round with such signals. Empty if the signals cannot be measured
-        again; see :func:`unmeasurable`.
+        A sentence for each run and round with such signals, or in which the stored groups of
+        clients with the same received model are wrong. Empty if the signals cannot be measured
+        again; see :func:`why_not_remeasurable`.
 
     Raises:
         BadInput: There is no study in the folder, or it names code that is not trusted.
         Damaged: The recording is incomplete or was changed.
     """
-    if unmeasurable(recording):
+    if why_not_remeasurable(recording):
         return []
     contradictions = []
     custom = code_named_in(recording / STUDY_FILE, trusted=trust, folder=Path.cwd())
@@ -90,10 +96,16 @@ def contradicting_signals(
             stored = stored_rounds(run)
             measured = measure_kept_updates(run, stored, run.signals, Resources())
             for old, new in zip(stored, measured, strict=True):
+                where = f"round {new.index} of seed {seed}"
                 if names := sorted(_differing_signals(old.measured, new)):
                     contradictions.append(
-                        f"round {new.index} of seed {seed} has signals that differ from those of "
-                        f"its stored updates: {', '.join(names)}"
+                        f"{where} has signals that differ from those of its stored updates: "
+                        f"{', '.join(names)}"
+                    )
+                if not torch.equal(_shares_base(old.measured), _shares_base(new)):
+                    contradictions.append(
+                        f"{where}: the stored updates contradict which clients were sent the same "
+                        "model"
                     )
     return contradictions
 
@@ -109,9 +121,11 @@ def _differing_signals(old: MeasuredRound, new: MeasuredRound) -> Iterator[str]:
         differs = (rms > _MAX_RMS * scale) | (largest > _MAX_DIFFERENCE * scale)
         if bool(differs.any()):
             yield name
-    same_base = [round.bases[:, None] == round.bases[None, :] for round in (old, new)]
-    if not torch.equal(*same_base):
-        yield "which clients were sent the same model"
+
+
+def _shares_base(measured: MeasuredRound) -> Bool[Tensor, "clients clients"]:
+    """Return whether each pair of clients was sent the same model."""
+    return measured.bases[:, None] == measured.bases[None, :]
 
 
 @exits_as_errors()
@@ -134,22 +148,22 @@ def reattack(
     Args:
         recording: Folder of the study.
         names: Attacks to run; empty for all attacks that the recording allows.
-        out: Folder of the record; the recording is not changed. A record of the same study with
-            other attacks is replaced, and tests are corrected over the attacks of this call. A
-            record with other settings is not replaced.
+        out: Folder for the new result file (``record.json``); the recording is not changed. A
+            result file of the same study with other attacks is replaced, and tests are corrected
+            over the attacks of this call. A result file with other settings is not replaced.
         data_dir: Folder of data sets.
-        figures: Settings of the study's ``figures`` to change, by dotted name. To change other
-            settings, run the study again.
-        device: Device that measures new signals and controls.
+        figures: Changed evaluation settings (the study's ``figures`` table), by dotted name. To
+            change other settings, run the study again.
+        device: Device on which new signals and the control experiments are computed.
         trust: Whether to import custom code that the study names, such as a filter. By default, an
             error is raised instead, because the folder may come from another person.
         progress: Called with (phase, done, total).
         log: Called with lines of text for the user.
 
     Raises:
-        BadInput: There is no study in the folder, a setting is not a setting of figures, an attack
-            needs signals that can no longer be measured, the folder for the record has a study or
-            another record, or custom code is not trusted.
+        BadInput: There is no study in the folder, a setting is not in the ``figures`` table, an
+            attack needs signals that can no longer be measured, the folder ``out`` contains a study
+            or the results of another one, or custom code is not trusted.
         Damaged: The recording is incomplete or was changed.
 
     Examples:
@@ -186,7 +200,7 @@ def reattack(
 
 
 def _drop_refused_in_all(measured: Sequence[MeasuredRun]) -> list[MeasuredRun]:
-    """Drop attacks in all runs that are refused in one run.
+    """Drop each attack that is refused in any run from all runs.
 
     Otherwise, a mean over some runs could be misread as a mean over all runs.
     """
@@ -199,9 +213,9 @@ def _drop_refused_in_all(measured: Sequence[MeasuredRun]) -> list[MeasuredRun]:
 
 
 def _refuse_untrusted(recording: Path, names: Sequence[str], *, trusted: bool) -> None:
-    """Raise if the caller names custom attacks without trust.
+    """Raise if the caller, not the study file, names a custom attack and does not trust it.
 
-    The error states that the caller names them, and not the study file.
+    The error for a custom attack in the study file is raised elsewhere, and names that file.
     """
     custom = [name for name in names if is_custom(name)]
     if not custom or trusted:
@@ -214,32 +228,32 @@ def _refuse_untrusted(recording: Path, names: Sequence[str], *, trusted: bool) -
 
 
 def _refuse_overwriting(out: Path, study: Study) -> str:
-    """Raise if a folder has a study or another record, and describe attacks that are replaced."""
+    """Raise if a folder has a study or results of another one; describe replaced attacks."""
     if (out / STUDY_FILE).exists():
         raise BadInput(
-            f"{out} is the folder of a study, whose record is not replaced; choose another folder "
-            f"with {option('out')}"
+            f"{out} is the folder of a study, whose results are not replaced; choose another "
+            f"folder with {option('out')}"
         )
     record = replaceable_record_or_raise(out, study, ignored=REATTACK_MAY_CHANGE)
     return replaced_attacks(record, study.attacks)
 
 
-def settings_of_figures(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return settings without their prefix "figures.".
+def evaluation_settings(settings: Mapping[str, object]) -> dict[str, object]:
+    """Return evaluation settings without the prefix "figures.", the name of their table.
 
     Raises:
-        BadInput: A setting is not a setting of figures.
+        BadInput: A setting is in another table of a study file.
     """
-    not_figures = [name for name in settings if not name.startswith("figures.")]
-    if not_figures and not_figures[0].partition(".")[0] == "attacks":
+    others = [name for name in settings if not name.startswith("figures.")]
+    if others and others[0].partition(".")[0] == "attacks":
         raise BadInput(
             "settings of attacks cannot be changed on a recording; give only the names of attacks: "
             + _for_caller("fedaudit attack FOLDER fedmia-2 sia", 'names=["fedmia-2", "sia"]')
         )
-    if not_figures:
+    if others:
         raise BadInput(
-            f"{not_figures[0]!r} cannot be changed on a recording, because it affects training; "
-            "only settings of figures can be changed, such as "
+            f"{others[0]!r} cannot be changed on a recording; only evaluation settings (the table "
+            "'figures') can be changed, such as "
             + _for_caller("--figures.evaluation=redraw", 'figures={"figures.evaluation": "redraw"}')
         )
     return {name.removeprefix("figures."): value for name, value in settings.items()}
@@ -252,7 +266,7 @@ def _for_caller(command: str, python: str) -> str:
 
 def _changed_study(study: Study, names: Sequence[str], figures: Mapping[str, object]) -> Study:
     values = study.model_dump()
-    values["figures"] |= settings_of_figures(figures)
+    values["figures"] |= evaluation_settings(figures)
     if names:
         names = catalogue_spellings(names)
         values["attacks"] = {name: study.attacks.get(name, {}) for name in names}
@@ -261,7 +275,7 @@ def _changed_study(study: Study, names: Sequence[str], figures: Mapping[str, obj
 
 
 def refuse_other_data(run: Setup) -> None:
-    """Raise if the stored audited samples are not drawn from this data set with these settings."""
+    """Raise if the run's settings and data set give other audited samples than those stored."""
     stored, _ = read_tensors(run.folder / "audit.safetensors")
     expected = run.assignment.tensors()
     is_same = stored.keys() == expected.keys() and all(
@@ -283,7 +297,7 @@ def _fit_attacks(
     *,
     is_required: bool,
 ) -> Setup:
-    """Fit attacks that use federations of the adversary.
+    """Fit attacks that use shadow or reference federations, which the adversary simulates.
 
     Attacks that cannot be fitted are dropped, or raise an error if they are required.
     """
@@ -305,7 +319,7 @@ def _fit_attacks(
 def _measured_federation(
     recording: Path, section: str, run: Setup, description: str, construct: object
 ) -> list[Stored]:
-    """Return the measured rounds of a federation of the adversary; raise if it was not trained."""
+    """Return the measured rounds of a shadow or reference federation; raise if there are none."""
     in_pool = run_folder(recording, run.seed)
     folder = (
         in_pool
@@ -316,12 +330,12 @@ def _measured_federation(
     if not is_measured(run):
         if folder.is_dir():
             raise BadInput(
-                f"{folder} lacks rounds of a federation that the adversary trains; let the study "
-                "finish if it is running, or delete that folder and run it again"
+                f"{folder} lacks rounds of a shadow or reference federation; wait until the study "
+                "has finished if it is running, or delete that folder and run the study again"
             )
         raise BadInput(
-            f"{recording} has no federation of the adversary, which this attack needs; run the "
-            f"study again with this attack named, or with {table(section)}"
+            f"{recording} lacks the shadow or reference federation that this attack needs; run the "
+            f"study again and name this attack, or add {table(section)}"
         )
     return stored_rounds(run)
 

@@ -1,4 +1,4 @@
-"""The NVFlare ledger records rounds like a custom loop."""
+"""The NVFlare collector records rounds like a custom loop."""
 
 import importlib.util
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput
-from fedaudit.integrations.nvflare.ledger import (
-    NvflareLedger,
+from fedaudit.integrations.nvflare.collector import (
+    NvflareRoundCollector,
     Upload,
     client_of,
     create_recorder,
@@ -31,15 +31,15 @@ def arrays(params: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
     return {name: value.numpy().copy() for name, value in params.items()}
 
 
-def record_with_ledger(
+def record_with_collector(
     folder: Path, *, difference: bool = False, spoilt: bool = False, **how: object
 ) -> None:
-    """Record the federation's rounds with a ledger; sites receive and reply in any order."""
-    ledger = NvflareLedger(recorder(folder, **how))
+    """Record the federation's rounds with a collector; sites receive and reply in any order."""
+    collector = NvflareRoundCollector(recorder(folder, **how))
     for live in rounds():
         sent = arrays(live.sent)
         for client in (2, 0, 1):
-            ledger.add_task(live.number, f"{live.number}/{client}", f"site-{client}", sent)
+            collector.add_task(live.number, f"{live.number}/{client}", f"site-{client}", sent)
         base = arrays(live.sent)
         if spoilt:
             sent["1.weight"] = sent["1.weight"] * 0
@@ -47,12 +47,12 @@ def record_with_ledger(
             back = arrays(live.uploads[client])
             if difference:
                 back = {name: value - base[name] for name, value in back.items()}
-            ledger.add_result(f"{live.number}/{client}", Upload(back, difference))
+            collector.add_result(f"{live.number}/{client}", Upload(back, difference))
             if spoilt:
                 for value in back.values():
                     value *= 0
-        ledger.close(arrays(live.after))
-    ledger.end()
+        collector.close(arrays(live.after))
+    collector.end()
 
 
 def by_hand(folder: Path, **how: object) -> None:
@@ -73,29 +73,29 @@ def same(first: Path, second: Path, *, within: float = 0.0) -> None:
 
 @pytest.mark.parametrize("view", ["uploads", "sum", "globals"])
 def test_nvflare_models_are_recorded_like_a_custom_loop(view: str, tmp_path: Path) -> None:
-    record_with_ledger(tmp_path / "ledger", view=view, attacks=())
+    record_with_collector(tmp_path / "collector", view=view, attacks=())
     by_hand(tmp_path / "hand", view=view, attacks=())
-    same(tmp_path / "ledger", tmp_path / "hand")
-    assert len(read_round_log(tmp_path / "ledger")) == len(list(rounds()))
+    same(tmp_path / "collector", tmp_path / "hand")
+    assert len(read_round_log(tmp_path / "collector")) == len(list(rounds()))
 
 
 def test_nvflare_differences_are_added_to_the_sent_model(tmp_path: Path) -> None:
-    record_with_ledger(tmp_path / "ledger", difference=True)
+    record_with_collector(tmp_path / "collector", difference=True)
     by_hand(tmp_path / "hand")
-    same(tmp_path / "ledger", tmp_path / "hand", within=1e-4)
+    same(tmp_path / "collector", tmp_path / "hand", within=1e-4)
 
 
 def test_later_in_place_changes_do_not_affect_recorded_arrays(tmp_path: Path) -> None:
-    record_with_ledger(tmp_path / "spoilt", spoilt=True)
-    record_with_ledger(tmp_path / "unchanged")
+    record_with_collector(tmp_path / "spoilt", spoilt=True)
+    record_with_collector(tmp_path / "unchanged")
     same(tmp_path / "spoilt", tmp_path / "unchanged")
 
 
 def test_an_nvflare_recording_can_be_attacked(tmp_path: Path) -> None:
-    record_with_ledger(tmp_path / "ledger")
+    record_with_collector(tmp_path / "collector")
     out = tmp_path / "out"
     audit_record = attack_recording(
-        tmp_path / "ledger", ("avg-cosine",), out, figures=SMALL["figures"]
+        tmp_path / "collector", ("avg-cosine",), out, figures=SMALL["figures"]
     )
     assert audit_record.findings
 
@@ -109,11 +109,11 @@ def upload(**changed: object) -> Upload:
     return Upload(values)  # type: ignore[arg-type]
 
 
-def start_ledger(folder: Path, *sites: str, **how: object) -> NvflareLedger:
-    ledger = NvflareLedger(recorder(folder, strict=False, **how))
+def start_collector(folder: Path, *sites: str, **how: object) -> NvflareRoundCollector:
+    collector = NvflareRoundCollector(recorder(folder, strict=False, **how))
     for site in sites:
-        ledger.add_task(1, site, site, sent())
-    return ledger
+        collector.add_task(1, site, site, sent())
+    return collector
 
 
 def only_entry(folder: Path) -> RoundEntry:
@@ -122,41 +122,41 @@ def only_entry(folder: Path) -> RoundEntry:
 
 
 def test_sites_that_do_not_reply_are_recorded(tmp_path: Path) -> None:
-    ledger = start_ledger(tmp_path, "site-0", "site-1", "site-2")
-    ledger.add_result("site-0", upload())
-    ledger.add_error("site-2", "EXECUTION_EXCEPTION")
-    ledger.end()
+    collector = start_collector(tmp_path, "site-0", "site-1", "site-2")
+    collector.add_result("site-0", upload())
+    collector.add_error("site-2", "EXECUTION_EXCEPTION")
+    collector.end()
     assert (only_entry(tmp_path).asked, only_entry(tmp_path).answered) == ((0, 1, 2), (0,))
     assert only_entry(tmp_path).measured
     assert not only_entry(tmp_path).complete
 
 
 def test_a_site_that_replies_after_an_error_is_not_lost(tmp_path: Path) -> None:
-    ledger = start_ledger(tmp_path, "site-0")
-    ledger.add_error("site-0", "TIMEOUT")
-    ledger.add_result("site-0", upload())
-    ledger.end()
+    collector = start_collector(tmp_path, "site-0")
+    collector.add_error("site-0", "TIMEOUT")
+    collector.add_result("site-0", upload())
+    collector.end()
     assert only_entry(tmp_path).complete
 
 
 def test_a_round_without_replies_warns_with_the_error(tmp_path: Path) -> None:
-    ledger = start_ledger(tmp_path, "site-0", "site-1")
-    ledger.add_error("site-1", "EXECUTION_EXCEPTION")
+    collector = start_collector(tmp_path, "site-0", "site-1")
+    collector.add_error("site-1", "EXECUTION_EXCEPTION")
     with pytest.warns(RuntimeWarning, match="no site answered .1 errors, such as 'EXECUTION_EX"):
-        ledger.end()
+        collector.end()
     assert not only_entry(tmp_path).measured
     assert only_entry(tmp_path).asked == (0, 1)
 
 
 def test_late_and_repeated_results_are_ignored(tmp_path: Path) -> None:
-    ledger = start_ledger(tmp_path, "site-0", "site-1")
-    ledger.add_result("site-0", upload())
-    ledger.add_result("site-0", Upload({}))
-    ledger.add_result("of another time", upload())
-    ledger.add_task(2, "second", "site-0", sent())
-    ledger.add_result("site-1", upload())
-    ledger.add_result("second", upload())
-    ledger.end()
+    collector = start_collector(tmp_path, "site-0", "site-1")
+    collector.add_result("site-0", upload())
+    collector.add_result("site-0", Upload({}))
+    collector.add_result("of another time", upload())
+    collector.add_task(2, "second", "site-0", sent())
+    collector.add_result("site-1", upload())
+    collector.add_result("second", upload())
+    collector.end()
     first, second = read_round_log(tmp_path)
     assert (first.answered, second.answered) == ((0,), (0,))
     assert first.measured
@@ -182,20 +182,20 @@ def test_late_and_repeated_results_are_ignored(tmp_path: Path) -> None:
 def test_an_unreadable_result_warns_with_the_site_and_reason(
     back: Upload, message: str, tmp_path: Path
 ) -> None:
-    ledger = start_ledger(tmp_path, "site-0", "site-1")
-    ledger.add_result("site-0", upload())
-    ledger.add_result("site-1", back)
+    collector = start_collector(tmp_path, "site-0", "site-1")
+    collector.add_result("site-0", upload())
+    collector.add_result("site-1", back)
     with pytest.warns(RuntimeWarning, match=message):
-        ledger.end()
+        collector.end()
     assert only_entry(tmp_path).answered == (0, 1)
 
 
 def test_parameters_missing_in_a_difference_are_unchanged(tmp_path: Path) -> None:
     base, after = sent(), upload().arrays
-    ledger = start_ledger(tmp_path / "part", "site-0")
+    collector = start_collector(tmp_path / "part", "site-0")
     part = {"1.bias": np.asarray(after["1.bias"]) - base["1.bias"]}
-    ledger.add_result("site-0", Upload(part, difference=True))
-    ledger.end()
+    collector.add_result("site-0", Upload(part, difference=True))
+    collector.end()
     with recorder(tmp_path / "hand") as hand_recorder:
         hand_recorder.round(
             1, sent=base, uploads={0: {**base, "1.bias": np.asarray(after["1.bias"])}}
@@ -207,45 +207,45 @@ def test_each_site_is_recorded_with_the_model_it_received(
     tmp_path: Path,
 ) -> None:
     first, second, *_ = rounds()
-    ledger = NvflareLedger(recorder(tmp_path / "ledger"))
+    collector = NvflareRoundCollector(recorder(tmp_path / "collector"))
     for client, live in enumerate((first, second)):
-        ledger.add_task(1, str(client), f"site-{client}", arrays(live.sent))
-        ledger.add_result(str(client), Upload(arrays(live.uploads[client])))
-    ledger.end()
+        collector.add_task(1, str(client), f"site-{client}", arrays(live.sent))
+        collector.add_result(str(client), Upload(arrays(live.uploads[client])))
+    collector.end()
     with recorder(tmp_path / "hand") as hand_recorder:
         uploads = {0: first.uploads[0], 1: second.uploads[1]}
         hand_recorder.round(1, sent={0: first.sent, 1: second.sent}, uploads=uploads)
-    same(tmp_path / "ledger", tmp_path / "hand")
+    same(tmp_path / "collector", tmp_path / "hand")
 
 
 def test_weights_equal_those_that_sites_report(tmp_path: Path) -> None:
-    ledger = start_ledger(tmp_path / "ledger", "site-0", "site-1", view="sum", attacks=())
+    collector = start_collector(tmp_path / "collector", "site-0", "site-1", view="sum", attacks=())
     live = next(iter(rounds()))
-    ledger.add_result("site-0", Upload(arrays(live.uploads[0]), weight=3.0))
-    ledger.add_result("site-1", Upload(arrays(live.uploads[1])))
-    ledger.end()
+    collector.add_result("site-0", Upload(arrays(live.uploads[0]), weight=3.0))
+    collector.add_result("site-1", Upload(arrays(live.uploads[1])))
+    collector.end()
     with recorder(tmp_path / "hand", view="sum", attacks=()) as hand_recorder:
         uploads = {c: live.uploads[c] for c in (0, 1)}
         hand_recorder.round(1, sent=live.sent, uploads=uploads, weights={0: 3.0, 1: 1.0})
-    same(tmp_path / "ledger", tmp_path / "hand")
+    same(tmp_path / "collector", tmp_path / "hand")
 
 
 def test_a_second_run_into_the_same_folder_warns(tmp_path: Path) -> None:
-    ledger = start_ledger(tmp_path, "site-0")
-    ledger.add_result("site-0", upload())
-    ledger.end()
+    collector = start_collector(tmp_path, "site-0")
+    collector.add_result("site-0", upload())
+    collector.end()
     with pytest.warns(RuntimeWarning, match="give a run of NVFlare another folder"):
-        start_ledger(tmp_path, "site-0")
+        start_collector(tmp_path, "site-0")
     with pytest.raises(BadInput, match="round 1 was recorded before"):
-        NvflareLedger(recorder(tmp_path)).add_task(1, "site-0", "site-0", sent())
+        NvflareRoundCollector(recorder(tmp_path)).add_task(1, "site-0", "site-0", sent())
 
 
 def test_unreadable_task_data_warns(tmp_path: Path) -> None:
-    ledger = NvflareLedger(recorder(tmp_path, strict=False))
-    ledger.add_task(1, "task", "site-0", None, fault="sites are sent data of the kind METRICS")
-    ledger.add_result("task", upload())
+    collector = NvflareRoundCollector(recorder(tmp_path, strict=False))
+    collector.add_task(1, "task", "site-0", None, fault="sites are sent data of the kind METRICS")
+    collector.add_result("task", upload())
     with pytest.warns(RuntimeWarning, match="data of the kind METRICS"):
-        ledger.end()
+        collector.end()
     assert only_entry(tmp_path).answered == (0,)
 
 
@@ -261,23 +261,23 @@ def test_site_names_end_with_the_client_number() -> None:
 
 
 def test_two_sites_with_one_number_exclude_only_that_client(tmp_path: Path) -> None:
-    ledger = start_ledger(tmp_path, "north-1", "south-1", "site-0")
+    collector = start_collector(tmp_path, "north-1", "south-1", "site-0")
     for site in ("north-1", "south-1", "site-0"):
-        ledger.add_result(site, upload())
+        collector.add_result(site, upload())
     with pytest.warns(RuntimeWarning, match="without client 1: several sites are client 1: north"):
-        ledger.end()
+        collector.end()
     entry = only_entry(tmp_path)
     assert (entry.measured, entry.answered, [*entry.excluded]) == (True, (0, 1), [1])
 
 
 def test_a_site_without_client_is_noted_and_others_are_measured(tmp_path: Path) -> None:
-    ledger = start_ledger(tmp_path, "site-1", "south")
+    collector = start_collector(tmp_path, "site-1", "south")
     for site in ("site-1", "south"):
-        ledger.add_result(site, upload())
+        collector.add_result(site, upload())
     with pytest.warns(
         RuntimeWarning, match="recorded in full: the name 'south' does not end with the num"
     ):
-        ledger.end()
+        collector.end()
     entry = only_entry(tmp_path)
     assert (entry.measured, entry.answered, entry.unnamed) == (True, (1,), 1)
 
@@ -300,19 +300,19 @@ def test_a_faulty_site_does_not_change_signals_of_other_sites(
     back: Upload | None, tmp_path: Path
 ) -> None:
     for folder, spoilt in (("sound", False), ("faulty", True)):
-        ledger = start_ledger(
+        collector = start_collector(
             tmp_path / folder, "site-0", "site-1", "site-2", attacks=("blackbox-loss",)
         )
-        ledger.add_result("site-0", upload())
-        ledger.add_result(
+        collector.add_result("site-0", upload())
+        collector.add_result(
             "site-1", upload() if not spoilt else back, fault="no DXO" if spoilt else ""
         )
-        ledger.add_result("site-2", upload())
+        collector.add_result("site-2", upload())
         if spoilt:
             with pytest.warns(RuntimeWarning, match="round 1 is recorded without client 1: "):
-                ledger.end()
+                collector.end()
         else:
-            ledger.end()
+            collector.end()
     entry = only_entry(tmp_path / "faulty")
     assert (entry.measured, entry.answered, [*entry.excluded]) == (True, (0, 1, 2), [1])
     (sound,), (faulty,) = (measured(tmp_path / folder).values() for folder in ("sound", "faulty"))
@@ -320,15 +320,15 @@ def test_a_faulty_site_does_not_change_signals_of_other_sites(
 
 
 def test_an_unreadable_task_excludes_only_its_site(tmp_path: Path) -> None:
-    ledger = start_ledger(tmp_path, "site-0")
-    ledger.add_task(
+    collector = start_collector(tmp_path, "site-0")
+    collector.add_task(
         1, "other", "site-1", None, fault="the model sent to site-1 cannot be read: a diff"
     )
-    ledger.add_task(1, "third", "site-2", {"1.bias": "text"})  # type: ignore[dict-item]
+    collector.add_task(1, "third", "site-2", {"1.bias": "text"})  # type: ignore[dict-item]
     for task in ("site-0", "other", "third"):
-        ledger.add_result(task, upload())
+        collector.add_result(task, upload())
     with pytest.warns(RuntimeWarning, match="without client [12]: the model"):
-        ledger.end()
+        collector.end()
     assert [*only_entry(tmp_path).excluded] == [1, 2]
     assert only_entry(tmp_path).measured
 
@@ -338,13 +338,13 @@ def test_a_much_better_reported_accuracy_fails_the_control(
     reads_metrics: bool, tmp_path: Path
 ) -> None:
     run_recorder = recorder(tmp_path / "r", attacks=("blackbox-loss",))
-    ledger = NvflareLedger(run_recorder, reads_metrics=reads_metrics)
+    collector = NvflareRoundCollector(run_recorder, reads_metrics=reads_metrics)
     noise = {name: np.zeros_like(value) for name, value in sent().items()}
     for index in (1, 2):
         for client, metrics in enumerate(({"accuracy": 0.99}, {"accuracy": 0.01}, {})):
-            ledger.add_task(index, f"{index} {client}", f"site-{client}", sent())
-            ledger.add_result(f"{index} {client}", Upload(noise, reported=metrics))
-    ledger.end()
+            collector.add_task(index, f"{index} {client}", f"site-{client}", sent())
+            collector.add_result(f"{index} {client}", Upload(noise, reported=metrics))
+    collector.end()
     audit_record = attack_recording(tmp_path / "r", (), tmp_path / "out", figures=SMALL["figures"])
     controls = [
         control
@@ -362,11 +362,11 @@ def test_named_clients_are_matched_to_sites_by_name(tmp_path: Path) -> None:
     names = ("charite", "site-2")
     split = fair_split({n: (x[parts[p]], y[parts[p]]) for p, n in enumerate(names)}, audited=40)
     run_recorder = record(tmp_path, network, split.audit, attacks=("blackbox-loss",), strict=True)
-    ledger = NvflareLedger(run_recorder)
+    collector = NvflareRoundCollector(run_recorder)
     for site in (*names, "declined"):
-        ledger.add_task(1, site, site, sent())
-        ledger.add_result(site, upload())
-    ledger.end()
+        collector.add_task(1, site, site, sent())
+        collector.add_result(site, upload())
+    collector.end()
     numbers = {number_of(name): name for name in (*names, "declined")}
     assert read_recording(tmp_path).names == numbers
     assert only_entry(tmp_path).answered == tuple(sorted(numbers))

@@ -1,4 +1,4 @@
-"""Ledger of a round of Flower: collects messages and replies until the round is recorded."""
+"""Collects the messages and replies of a Flower round, and passes them to the recorder."""
 
 import time
 from collections import Counter
@@ -68,8 +68,9 @@ class Claims(Generic[Node]):
         first = self._claims.setdefault(node, _Claim(client, index))
         if first.client != client:
             return (
-                f"node {node} claims to be client {client}, and client {first.client} in round "
-                f"{first.round}; keep a node's partition-id as long as it runs"
+                f"node {node} claims to be client {client}, but claimed to be client "
+                f"{first.client} in round {first.round}; do not change a node's partition-id while "
+                "it runs"
             )
         holder = self._holders.setdefault(client, node)
         if node in self._replaced:
@@ -89,42 +90,43 @@ _PAUSE = 0.2
 class ExpectedNodes:
     """Number of nodes for which a server waits before the first round.
 
-    In a simulation, nodes register while the server is running. A strategy that trains a fraction
-    of the connected nodes might otherwise train 8 clients of 100 in the first round.
+    In a simulation, nodes connect one after another while the server is running. Without waiting,
+    a strategy that trains a fraction of the connected nodes might train only 8 of 100 clients in
+    the first round.
     """
 
-    def __init__(self, recorder: Recorder, number: int | None, patience: float) -> None:
+    def __init__(self, recorder: Recorder, number: int | None, node_timeout: float) -> None:
         targets = len(recorder.recording.targets)
         if number is not None and number < targets:
             raise BadInput(
                 f"nodes is {number} and there are {targets} audited clients; give one node for "
                 "each client"
             )
-        if not patience >= 0:
-            raise BadInput(f"patience is {patience}; give a number of seconds, at least 0")
+        if not node_timeout >= 0:
+            raise BadInput(f"node_timeout is {node_timeout}; give a number of seconds, at least 0")
         self._number = targets if number is None else number
-        self._patience, self._strict = patience, recorder.strict
+        self._timeout, self._strict = node_timeout, recorder.strict
         self._warned = False
 
     def await_all(self, grid: Grid) -> None:
         """Wait for nodes before the first round; warn or raise once if too few are connected."""
-        n_nodes = len(connected_nodes(grid, self._number, 0.0 if self._warned else self._patience))
+        n_nodes = len(connected_nodes(grid, self._number, 0.0 if self._warned else self._timeout))
         if n_nodes >= self._number or self._warned:
             return
         self._warned = True
         text = (
-            f"{n_nodes} of {self._number} nodes are connected after {self._patience:g} seconds; "
-            "clients of the other nodes are not audited. Start these nodes, raise patience, or set "
-            f"nodes={n_nodes}"
+            f"{n_nodes} of {self._number} nodes are connected after {self._timeout:g} seconds; "
+            "clients of the other nodes are not audited. Start these nodes, raise node_timeout, or "
+            f"set nodes={n_nodes}"
         )
         if self._strict:
             raise BadInput(text)
         warn(text, stacklevel=4)
 
 
-def connected_nodes(grid: Grid, number: int, patience: float) -> list[int]:
-    """Wait until ``number`` nodes are connected or ``patience`` seconds have passed."""
-    end = time.monotonic() + patience
+def connected_nodes(grid: Grid, number: int, node_timeout: float) -> list[int]:
+    """Wait until ``number`` nodes are connected or ``node_timeout`` seconds have passed."""
+    end = time.monotonic() + node_timeout
     nodes = list(grid.get_node_ids())
     while len(nodes) < number and time.monotonic() < end:
         time.sleep(_PAUSE)
@@ -136,8 +138,9 @@ def connected_nodes(grid: Grid, number: int, patience: float) -> list[int]:
 class _OpenRound(OpenRound[int]):
     """Messages and replies of the round in progress, by node.
 
-    ``misnamed`` has nodes whose client has a name instead of a number, or the reverse, and
-    ``fault`` the reason why a message cannot be read.
+    ``misnamed`` contains nodes whose client has a name although the audited clients have numbers,
+    or the reverse, each with an error message. ``fault`` is the reason why a message cannot be
+    read.
     """
 
     messages: list[Message] = field(default_factory=list)
@@ -153,11 +156,11 @@ class _OpenRound(OpenRound[int]):
         return receivers.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
 
 
-class FlowerLedger:
-    """Ledger of one round at a time, and of the client that each node claims to be.
+class FlowerRoundCollector:
+    """Collector that passes Flower's rounds to a recorder, one at a time.
 
-    The ledger never stops training: the recorder warns of faults, and raises errors only if it is
-    strict.
+    It also remembers which client each node claims to be. The collector never stops training: the
+    recorder warns of faults, and raises errors only if it is strict.
     """
 
     def __init__(self, recorder: Recorder, *, weighted_by: str, reads_metrics: bool) -> None:
@@ -289,7 +292,10 @@ class FlowerLedger:
 def _choose(
     round: _OpenRound, names: Mapping[int, ClientRef]
 ) -> tuple[dict[ClientRef, int], dict[ClientRef, str], str]:
-    """Return the node of each client to measure, the faults of other clients, and a note."""
+    """Return the node of each client to measure, the faults of other clients, and a note.
+
+    The note describes replies of unidentified clients; it is empty if there are none.
+    """
     unsent = dict.fromkeys(round.answered - round.sent.keys(), "it was sent no model")
     faults = {**_faults_of_weights(round), **unsent, **round.excluded}
     nodes = sorted(round.answered, key=lambda node: str(names.get(node)))

@@ -1,4 +1,4 @@
-"""Ledger of a round of NVFlare: collects tasks and results until the round is recorded."""
+"""Collects the tasks and results of an NVFlare round, and passes them to the recorder."""
 
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -49,12 +49,13 @@ class _OpenRound(OpenRound[str]):
     sent: dict[str, Arrays] = field(default_factory=dict)
 
 
-class NvflareLedger:
-    """Ledger that passes NVFlare's rounds to a recorder, one at a time.
+class NvflareRoundCollector:
+    """Collector that passes NVFlare's rounds to a recorder, one at a time.
 
-    NVFlare reports each task and each result separately. The ledger collects them until the round
-    ends, and then passes the clients' models to the recorder, which takes whole rounds. The ledger
-    never stops training: the recorder warns of faults, and raises errors only if it is strict.
+    NVFlare reports each task and each result separately. The collector stores them until the round
+    ends, and then passes the clients' models to the recorder, which expects whole rounds. The
+    collector never stops training: the recorder warns of faults, and raises errors only if it is
+    strict.
     """
 
     def __init__(
