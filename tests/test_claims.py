@@ -283,7 +283,7 @@ def test_figures_cover_the_seeds_of_their_difference() -> None:
 
 
 def test_a_difference_over_common_samples_is_marked() -> None:
-    test = made()
+    test = make_test()
     one, reference, gap = (Figure(value, value, value, "", 3) for value in (0.55, 0.57, -0.01))
     marked = PartResult("location30", test, Term(), "open", one, reference, gap)
     assert marked.is_over_common_samples
