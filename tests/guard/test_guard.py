@@ -56,24 +56,24 @@ def test_an_honest_upload_is_sent_unchanged_and_a_memorised_upload_is_withheld(
         assert same(opened.check(1, sent=initial(), upload=honest()), honest())
         assert opened.check(2, sent=honest(), upload=memorising()) is None
     assert outcomes(opened) == ["sent", "withheld"]
-    assert [one.measured for one in read_round_log(tmp_path)] == [True, False]
-    assert [one.measured.index for one in measured_rounds_in(tmp_path)] == [1]
+    assert [entry.measured for entry in read_round_log(tmp_path)] == [True, False]
+    assert [stored_round.measured.index for stored_round in measured_rounds_in(tmp_path)] == [1]
 
 
 @pytest.mark.parametrize("filter", [None, noisy], ids=["without a filter", "filter"])
-def test_a_run_has_at_most_so_many_uploads(filter: Any, tmp_path: Path) -> None:
+def test_a_run_has_at_most_the_configured_number_of_uploads(filter: Any, tmp_path: Path) -> None:
     settings = {"most_uploads": 3, "filter": filter, "limit": 0.65}
     with guard(tmp_path, **settings) as opened:
         assert opened.check(1, sent=initial(), upload=honest()) is not None
         opened.check(2, sent=initial(), upload=memorising())
-        # The same bytes are answered without being compared again.
+        # The same bytes are returned without another comparison.
         assert opened.check(1, sent=initial(), upload=honest()) is not None
         if filter is None:
             assert opened.check(3, sent=honest(), upload=honest()) is not None
-    with guard(tmp_path, **settings) as again:
-        assert again.check(4, sent=honest(), upload=honest()) is None
-        assert "between 3 uploads (most_uploads)" in again.decisions[-1].reason
-        assert again.check(1, sent=initial(), upload=honest()) is not None
+    with guard(tmp_path, **settings) as reopened:
+        assert reopened.check(4, sent=honest(), upload=honest()) is None
+        assert "between 3 uploads (most_uploads)" in reopened.decisions[-1].reason
+        assert reopened.check(1, sent=initial(), upload=honest()) is not None
 
 
 def test_reports_show_the_name_of_the_client(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_federation_continues_without_the_client_that_memorises(tmp_path: Path
     assert outcomes(of_memorising) == ["withheld", "withheld"]
 
 
-def test_a_returned_upload_is_a_copy_of_what_was_measured(tmp_path: Path) -> None:
+def test_a_returned_upload_is_a_copy_of_the_measured_one(tmp_path: Path) -> None:
     upload = {name: value.clone() for name, value in honest().items()}
     with guard(tmp_path) as opened:
         leaving = opened.check(1, sent=initial(), upload=upload)
@@ -165,14 +165,17 @@ def test_every_form_of_an_upload_is_measured_and_returned(form: str, tmp_path: P
     expected = upload.state_dict() if form == "module" else upload
     pairs = zip(expected, leaving, strict=True)
     if form == "list":
-        assert all(np.array_equal(left, right) for left, right in pairs)
+        assert all(
+            np.array_equal(expected_array, returned_array)
+            for expected_array, returned_array in pairs
+        )
     else:
         assert all(type(leaving[n]) is type(expected[n]) for n, _ in pairs)
     assert opened.decisions[0].figures[0].value == pytest.approx(auc_of_losses(honest()), abs=1e-4)
 
 
 def auc_of_losses(state: State) -> float:
-    """The AUC of the loss, computed without fedaudit's signals."""
+    """Return the AUC of the loss, computed without fedaudit's signals."""
     net, audit = network(), data().split.audit
     net.load_state_dict(state)
     with torch.no_grad():
@@ -200,8 +203,8 @@ def test_estimates_equal_those_of_a_central_recording_and_of_the_guards_record(
     digits = load_digits()
     x, y = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)
     for number in range(3):
-        own = (x[number:600:3], y[number:600:3])
-        parts[number] = fair_split({number: own}, audited=60)
+        samples = (x[number:600:3], y[number:600:3])
+        parts[number] = fair_split({number: samples}, audited=60)
     central = record(
         tmp_path / "central",
         federation.network,
@@ -227,9 +230,10 @@ def test_estimates_equal_those_of_a_central_recording_and_of_the_guards_record(
     for folder in ("central", "guard"):
         out = attack_recording(tmp_path / folder, (), tmp_path / f"{folder}-out", figures=FIGURES)
         compared = {
-            one.attack: one
-            for one in out.findings
-            if (one.metric, one.contrast, one.target) == ("auc", "unseen", client) and not one.by
+            estimate.attack: estimate
+            for estimate in out.findings
+            if (estimate.metric, estimate.contrast, estimate.target) == ("auc", "unseen", client)
+            and not estimate.by
         }
         assert compared.keys() == {*ATTACKS}
         for attack, figure in measured.items():
@@ -262,10 +266,10 @@ def test_the_same_bytes_are_answered_from_the_log_after_a_restart(tmp_path: Path
     with guard(tmp_path) as opened:
         opened.check(1, sent=initial(), upload=honest())
         opened.check(2, sent=initial(), upload=memorising())
-    with guard(tmp_path) as again:
-        assert same(again.check(1, sent=initial(), upload=honest()), honest())
-        assert again.check(2, sent=initial(), upload=memorising()) is None
-        assert len(again.decisions) == 2
+    with guard(tmp_path) as reopened:
+        assert same(reopened.check(1, sent=initial(), upload=honest()), honest())
+        assert reopened.check(2, sent=initial(), upload=memorising()) is None
+        assert len(reopened.decisions) == 2
 
 
 def test_another_upload_of_a_round_is_measured_together_with_the_first(tmp_path: Path) -> None:
@@ -273,10 +277,10 @@ def test_another_upload_of_a_round_is_measured_together_with_the_first(tmp_path:
     lax = {"limit": 0.95, "decide_by": "estimate", "attacks": ["loss-series"]}
     with guard(tmp_path, **lax) as opened:
         opened.check(1, sent=initial(), upload=memorising())
-    with guard(tmp_path, **lax) as again:
-        assert same(again.check(1, sent=initial(), upload=other), other)
-    assert [decision.version for decision in again.decisions] == [0, 1]
-    (mean,) = again.decisions[-1].figures
+    with guard(tmp_path, **lax) as reopened:
+        assert same(reopened.check(1, sent=initial(), upload=other), other)
+    assert [decision.version for decision in reopened.decisions] == [0, 1]
+    (mean,) = reopened.decisions[-1].figures
     assert mean.value > 0.7
     assert list(read_recording(tmp_path).conflicts) == [1]
     with guard(tmp_path, **lax) as third:
@@ -321,7 +325,7 @@ def test_a_filtered_upload_is_filtered_again(tmp_path: Path) -> None:
 )
 def test_an_invalid_upload_is_withheld(upload: Any, tmp_path: Path) -> None:
     with guard(tmp_path) as opened:
-        # Types are checked in tests, and a loop passes anything.
+        # Types are checked only in tests; a training loop may pass any object.
         unchecked: Callable[..., object] = inspect.unwrap(Guard.check)
         assert unchecked(opened, 1, sent=initial(), upload=upload) is None
     (decision,) = opened.decisions
@@ -401,9 +405,9 @@ def test_any_error_withholds_and_later_guards_continue(
             assert opened.check(1, sent=initial(), upload=honest()) is None
         assert "round 1: withheld" in lines[-1]
     assert opened.decisions[-1].is_error
-    with guard(tmp_path) as again:
-        assert same(again.check(1, sent=initial(), upload=honest()), honest())
-    assert [one.measured.index for one in measured_rounds_in(tmp_path)] == [1]
+    with guard(tmp_path) as reopened:
+        assert same(reopened.check(1, sent=initial(), upload=honest()), honest())
+    assert [stored_round.measured.index for stored_round in measured_rounds_in(tmp_path)] == [1]
 
 
 def test_a_log_that_fails_does_not_lose_the_decision(tmp_path: Path) -> None:
@@ -480,14 +484,14 @@ def test_a_full_log_withholds_the_upload(tmp_path: Path, monkeypatch: pytest.Mon
     assert read_decisions(tmp_path) == []
 
 
-def test_a_recording_of_no_guard_is_refused_and_kept(tmp_path: Path) -> None:
+def test_a_recording_without_a_guard_is_refused_and_kept(tmp_path: Path) -> None:
     attacks = ["loss-series"]
     quiet: dict[str, Any] = {"attacks": attacks, "log": lambda line: None}
     with record(tmp_path, network, data().split.audit, **quiet) as recorder:
         recorder.round(1, sent=initial(), uploads={CLIENT: honest()})
     with pytest.raises(Damaged, match=r"a recording without decisions\.jsonl"):
         guard(tmp_path, attacks=attacks)
-    assert [one.measured.index for one in measured_rounds_in(tmp_path)] == [1]
+    assert [stored_round.measured.index for stored_round in measured_rounds_in(tmp_path)] == [1]
 
 
 def test_an_incomplete_last_line_counts_as_no_decision(tmp_path: Path) -> None:
@@ -495,9 +499,9 @@ def test_an_incomplete_last_line_counts_as_no_decision(tmp_path: Path) -> None:
         opened.check(1, sent=initial(), upload=honest())
     log = tmp_path / DECISIONS_FILE
     log.write_text(log.read_text()[:-9])
-    with guard(tmp_path) as again:
-        assert again.decisions == ()
-        assert same(again.check(1, sent=initial(), upload=honest()), honest())
+    with guard(tmp_path) as reopened:
+        assert reopened.decisions == ()
+        assert same(reopened.check(1, sent=initial(), upload=honest()), honest())
     assert [json.loads(line)["round"] for line in log.read_text().splitlines()] == [1]
 
 
@@ -542,9 +546,10 @@ def test_known_members_are_compared_with_held_out_samples(tmp_path: Path) -> Non
         assert opened.check(1, sent=initial(), upload=upload) is not None
     out = attack_recording(tmp_path, ("blackbox-loss",), tmp_path / "out", figures=FIGURES)
     (recorded,) = (
-        one
-        for one in out.findings
-        if (one.metric, one.contrast, one.target) == ("auc", "unseen", CLIENT) and not one.by
+        estimate
+        for estimate in out.findings
+        if (estimate.metric, estimate.contrast, estimate.target) == ("auc", "unseen", CLIENT)
+        and not estimate.by
     )
     assert opened.decisions[0].figures[0].value == recorded.value
 

@@ -32,7 +32,7 @@ def network() -> nn.Module:
 
 
 def guarded(folder: Path, site: int) -> None:
-    """A site whose uploads memorise random labels; each site calls itself client 0."""
+    """Guard a site whose uploads memorise random labels; each site is client 0 to itself."""
     draw = torch.Generator().manual_seed(site)
     x = torch.randn(2 * AUDITED, 20, generator=draw)
     y = torch.randint(2, (len(x),), generator=draw)
@@ -93,12 +93,12 @@ def test_the_joint_audit_has_the_figures_of_each_site(
     assert "compares all clients at each sample" in refused["fedmia-1"]
     assert read_audit(joint).samples.features.numel() == 0
     number_of = {name: number for number, name in recording.names.items()}
-    found = figures(record)
+    joint_figures = figures(record)
     for name in SITES:
         alone = attack_recording(guards / name, ATTACKS, tmp_path / f"alone {name}")
         for (attack, metric, _), value in figures(alone).items():
-            assert found[attack, metric, number_of[name]] == pytest.approx(value, abs=1e-12)
-    assert max(value or 0 for value in found.values()) > 0.7
+            assert joint_figures[attack, metric, number_of[name]] == pytest.approx(value, abs=1e-12)
+    assert max(value or 0 for value in joint_figures.values()) > 0.7
     policy = tmp_path / "policy.toml"
     for ceiling, code in ((1.0, 0), (0.6, 1)):
         policy.write_text(POLICY.replace("auc = 1.0", f"auc = {ceiling}"))
@@ -121,7 +121,7 @@ def test_a_table_has_signals_and_membership_and_no_samples(guards: Path, tables:
     assert not {str(number) for number in audit.samples.ids.tolist()} & {r["sample"] for r in rows}
 
 
-def test_python_takes_the_tables_without_files(guards: Path, tmp_path: Path) -> None:
+def test_python_accepts_tables_without_files(guards: Path, tmp_path: Path) -> None:
     tables = [fa.signal_table(guards / name, client=name) for name in SITES]
     path = fa.from_signals(tables, out=tmp_path / "joint", fair=True, log=lambda line: None)
     assert len(read_recording(path).targets) == 3
@@ -157,9 +157,9 @@ def test_tables_that_do_not_fit_are_refused_in_one_sentence(
     for message, content in cases.items():
         Path(second).write_text(content)
         assert exit_code("attack", tmp_path / "x", "--signals", first, "--signals", second) == 2
-        said = capsys.readouterr().err.strip()
-        assert re.search(message, said), (message, said)
-        assert "Traceback" not in said
+        stderr = capsys.readouterr().err.strip()
+        assert re.search(message, stderr), (message, stderr)
+        assert "Traceback" not in stderr
         assert not (tmp_path / "x" / "recording.json").exists()
     (tmp_path / "empty").mkdir()
     assert exit_code("attack", tmp_path / "x", "--signals", tmp_path / "empty") == 2
@@ -175,9 +175,9 @@ def test_further_uploads_of_a_round_are_reported(
     with Guard(tmp_path / "again", network, audit, log=lambda line: None, **options) as guard:
         assert guard.check(2, sent=network(), upload=network()) is not None
     assert exit_code("signals", tmp_path / "again", "--out", tmp_path / "table.csv") == 0
-    said = capsys.readouterr().out
-    assert "the table does not contain the second uploads of repeated rounds (2)" in said
-    assert "attack the table with --fair" in said
+    output = capsys.readouterr().out
+    assert "the table does not contain the second uploads of repeated rounds (2)" in output
+    assert "attack the table with --fair" in output
 
 
 def test_folders_without_own_uploads_have_no_table(
@@ -200,7 +200,7 @@ def test_folders_without_own_uploads_have_no_table(
     assert "exists; give another file with --out" in capsys.readouterr().err
 
 
-def test_a_table_of_all_uploads_gives_the_recording_again(tmp_path: Path) -> None:
+def test_a_table_of_all_uploads_restores_the_recording(tmp_path: Path) -> None:
     record_live(tmp_path / "uploads", attacks=("loss-series", "fedmia-2"))
     table = fa.signal_table(tmp_path / "uploads")
     path = fa.from_signals(table, out=tmp_path / "again", fair=True, log=lambda line: None)

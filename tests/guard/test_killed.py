@@ -1,4 +1,4 @@
-"""Nothing leaves unmeasured if a process is killed, at named moments and at any executed line."""
+"""No unmeasured upload is returned if a process is killed, at any moment or executed line."""
 
 import os
 import signal
@@ -95,14 +95,14 @@ def test_a_killed_process_returns_no_upload_and_the_next_process_measures(
     assert not (tmp_path / "left").exists(), "nothing was returned"
     was_decided = moment == "after its decision"
     assert len([d for d in read_decisions(tmp_path) if d.was_sent]) == was_decided
-    with guard(tmp_path, **settings) as again:
-        leaving = again.check(1, sent=initial(), upload=memorising() if settings else honest())
+    with guard(tmp_path, **settings) as reopened:
+        leaving = reopened.check(1, sent=initial(), upload=memorising() if settings else honest())
     assert isinstance(leaving, dict)
-    left = [decision for decision in again.decisions if decision.was_sent]
+    sent = [decision for decision in reopened.decisions if decision.was_sent]
     # A filtered upload is filtered again, and counts although the first one was not returned.
-    assert len(left) == 1 + (was_decided and filter is not None)
+    assert len(sent) == 1 + (was_decided and filter is not None)
     measured = measured_rounds_in(tmp_path) + measured_rounds_in(tmp_path / "repeated" / "1")
-    assert len(measured) == len(left)
+    assert len(measured) == len(sent)
     if filter is None:
         assert all(torch.equal(torch.as_tensor(leaving[name]), honest()[name]) for name in honest())
 
@@ -140,14 +140,14 @@ def test_a_kill_at_any_line_leaves_only_measured_uploads(number: int, tmp_path: 
             os._exit(0)
     was_killed = os.WTERMSIG(os.waitpid(process, 0)[1]) == signal.SIGKILL
     assert was_killed != (tmp_path / "left").exists()
-    with guard(tmp_path / "guard") as again:
-        assert again.check(1, sent=initial(), upload=honest()) is not None
-        n_sent = sum(decision.was_sent for decision in again.decisions)
+    with guard(tmp_path / "guard") as reopened:
+        assert reopened.check(1, sent=initial(), upload=honest()) is not None
+        n_sent = sum(decision.was_sent for decision in reopened.decisions)
     assert n_sent == len(measured_rounds_in(tmp_path / "guard")) == 1
 
 
 def test_a_lock_is_released_by_a_killed_process(tmp_path: Path) -> None:
     honest()
     checked_in_a_fork(tmp_path, "before it is judged")
-    with guard(tmp_path) as again:
-        assert again.check(2, sent=initial(), upload=honest()) is not None
+    with guard(tmp_path) as reopened:
+        assert reopened.check(2, sent=initial(), upload=honest()) is not None

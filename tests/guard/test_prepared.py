@@ -1,4 +1,4 @@
-"""A guard that prepared a model decides by the same figures, whatever happens to its process."""
+"""A guard that prepared a model decides by the same figures, even if its process fails."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ def process_of(opened: Guard) -> DetachedProcess:
 
 
 def measured_here(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
-    """The signals of each measurement in this process."""
+    """Return a list that receives the signals of each measurement in this process."""
     names = list[set[str]]()
     measure = measure_round
 
@@ -48,7 +48,7 @@ def measured_here(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
 
 
 def decided(folder: Path, *, prepares: bool, **settings: Any) -> list[Decision]:
-    """Decisions on an honest upload and one that memorises."""
+    """Return the decisions on an honest and a memorising upload."""
     with guard(folder, **settings) as opened:
         for number, sent, upload in ((1, initial(), honest()), (2, honest(), memorising())):
             if prepares:
@@ -63,17 +63,19 @@ def test_a_prepared_guard_has_bit_identical_signals_and_equal_decisions(
     filter: Any, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = decided(tmp_path / "plain", prepares=False, filter=filter)
-    here = measured_here(monkeypatch)
+    local_signals = measured_here(monkeypatch)
     prepared = decided(tmp_path / "prepared", prepares=True, filter=filter, workers=workers)
     assert prepared == plain
-    assert here
-    assert not any(names & GRADIENTS for names in here), "they are measured in the second process"
+    assert local_signals
+    assert not any(signals & GRADIENTS for signals in local_signals), (
+        "they are measured in the second process"
+    )
     stored = [measured_rounds_in(tmp_path / name) for name in ("plain", "prepared")]
-    for left, right in zip(*stored, strict=True):
-        assert [*left.measured.signals] == [*right.measured.signals]
-        assert left.notes == {**right.notes, "run": left.notes["run"]}
-        for name, values in left.measured.signals.items():
-            assert torch.equal(values, right.measured.signals[name])
+    for plain_round, prepared_round in zip(*stored, strict=True):
+        assert [*plain_round.measured.signals] == [*prepared_round.measured.signals]
+        assert plain_round.notes == {**prepared_round.notes, "run": plain_round.notes["run"]}
+        for name, values in plain_round.measured.signals.items():
+            assert torch.equal(values, prepared_round.measured.signals[name])
 
 
 def not_at_all(opened: Guard) -> None:
@@ -116,18 +118,18 @@ def test_a_process_that_fails_changes_no_decision(
 ) -> None:
     monkeypatch.setattr(forking, "_MIN_PATIENCE", 0.5)
     expected = decided(tmp_path / "plain", prepares=False)
-    here = measured_here(monkeypatch)
+    local_signals = measured_here(monkeypatch)
     with guard(tmp_path / "prepared") as opened:
         prepare(opened)
         assert opened.check(1, sent=initial(), upload=honest()) is not None
-        assert here[-1] >= GRADIENTS or here[0] >= GRADIENTS
+        assert local_signals[-1] >= GRADIENTS or local_signals[0] >= GRADIENTS
         assert opened.decisions[0] == expected[0]
-        # A process that was lost is started again.
-        here.clear()
+        # A lost process is restarted.
+        local_signals.clear()
         opened.prepare(sent=honest())
         monkeypatch.setattr(process_of(opened), "patience", 60.0)
         assert opened.check(2, sent=honest(), upload=memorising()) is None
-        assert not any(names & GRADIENTS for names in here)
+        assert not any(signals & GRADIENTS for signals in local_signals)
         assert opened.decisions[1] == expected[1]
 
 
@@ -150,7 +152,7 @@ def test_an_upload_with_infinite_values_is_withheld(tmp_path: Path) -> None:
     with guard(tmp_path) as opened:
         opened.prepare(sent=initial())
         assert opened.check(1, sent=initial(), upload=upload) is None
-        # The next upload is not mistaken for it.
+        # The next upload is measured separately.
         assert opened.check(2, sent=initial(), upload=honest()) is not None
 
 
@@ -202,11 +204,11 @@ def test_a_process_ends_with_a_killed_program(tmp_path: Path) -> None:
             os._exit(0)
     os.waitpid(program, 0)
     wait_for_end(int((tmp_path / "process").read_text()))
-    with guard(tmp_path / "guard") as again:
-        assert again.check(1, sent=initial(), upload=honest()) is not None
+    with guard(tmp_path / "guard") as reopened:
+        assert reopened.check(1, sent=initial(), upload=honest()) is not None
 
 
-def test_a_fork_of_the_program_leaves_the_process_alone(tmp_path: Path) -> None:
+def test_a_fork_of_the_program_does_not_affect_the_process(tmp_path: Path) -> None:
     with guard(tmp_path) as opened:
         opened.prepare(sent=initial())
         with warnings.catch_warnings():

@@ -59,14 +59,14 @@ def test_another_run_has_another_guard(tmp_path: Path) -> None:
 def test_modules_of_the_working_folder_do_not_replace_the_sites_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job, here = tmp_path / "job", tmp_path / "here"
+    job, own_folder = tmp_path / "job", tmp_path / "here"
     job.mkdir()
-    here.mkdir()
+    own_folder.mkdir()
     (job / "site.py").write_text("raise RuntimeError('code of a job')")
     (job / "fedaudit_site_site.py").write_text("raise RuntimeError('code of a job')")
     monkeypatch.chdir(job)
     monkeypatch.syspath_prepend(job)
-    with site_guard(site(here), "job-1", log=lambda line: None) as opened:
+    with site_guard(site(own_folder), "job-1", log=lambda line: None) as opened:
         assert opened.policy.limit == 0.6
 
 
