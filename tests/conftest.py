@@ -10,8 +10,8 @@ import torch
 
 from tests.typechecking import install
 
-# What is imported to be tested, and the tests, stay to the end: to go through them for garbage took
-# a third of the time in which they are collected.
+# Imported modules and tests live until the end of the run. Garbage collection over them took a
+# third of the time of test collection.
 gc.disable()
 
 install()
@@ -20,30 +20,30 @@ install()
 torch.set_num_threads(1)
 
 # No deadline: a slow example is usually a busy machine. Every run uses the same examples, so that
-# a change fails only by what it changes; `--hypothesis-profile=explore` draws new ones.
+# a failure has its cause in the change; `--hypothesis-profile=explore` draws new examples.
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("explore", deadline=None)
 hypothesis.settings.load_profile("repeatable")
 
 
-# Of these one worker would be at its last for seconds when the other has nothing left to do.
+# Slow modules run first; otherwise one worker would still run them when the other is finished.
 _FIRST = {"test_budget.py", "test_ending.py", "test_results.py"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest of the last files begin first, and files stay whole."""
+    """Start the slow files first, and keep the tests of a file together."""
     items.sort(key=lambda item: item.path.name not in _FIRST)
 
 
 def pytest_collection_finish() -> None:
-    """Garbage is looked for among what tests make."""
+    """Limit garbage collection to objects that tests create."""
     gc.freeze()
     gc.enable()
 
 
 @pytest.fixture
 def data_dir() -> Path:
-    """The folder with data sets; a test that needs one is skipped where there is none."""
+    """Return the folder with data sets, or skip the test if there is no such folder."""
     stated = os.environ.get("FEDAUDIT_DATA")
     if not stated:
         pytest.skip("FEDAUDIT_DATA names no folder with data sets")

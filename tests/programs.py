@@ -17,15 +17,15 @@ os.execvp(sys.argv[1], sys.argv[1:])
 
 
 def exit_code(*words: object) -> int:
-    """The code with which a command ends."""
+    """Return the exit code of a command."""
     with pytest.raises(SystemExit) as ended:
         cli.main([str(word) for word in words])
     return int(ended.value.code or 0)
 
 
 def heeding(command: Sequence[str | Path]) -> list[str]:
-    """A command that heeds signals, in the process that is started.
+    """Return a command whose process handles signals.
 
-    Whoever runs tests in the background has told all of its children to ignore some.
+    Child processes of tests in the background otherwise ignore some signals.
     """
     return [sys.executable, "-S", "-c", _HEEDING, *map(str, command)]

@@ -268,9 +268,11 @@ def test_student_limits_outside_the_range_of_a_rate_are_dropped() -> None:
 
 def test_figures_cover_the_seeds_of_their_difference() -> None:
     # One of the variants has one seed, the other has three.
-    one = {"variant": "alpha-0p1-epochs-5", "attack": "sia"}
-    other = {"variant": "alpha-0p1-epochs-1", "attack": "sia"}
-    test = data.Test.model_validate({"figure": "success", "one": one, "others": [other]})
+    five_epochs = {"variant": "alpha-0p1-epochs-5", "attack": "sia"}
+    single_epoch = {"variant": "alpha-0p1-epochs-1", "attack": "sia"}
+    test = data.Test.model_validate(
+        {"figure": "success", "one": five_epochs, "others": [single_epoch]}
+    )
     part = judging.compare("sources-mnist", test, test.others[0])
     assert part.one is not None
     assert part.reference is not None
@@ -284,8 +286,8 @@ def test_figures_cover_the_seeds_of_their_difference() -> None:
 
 def test_a_difference_over_common_samples_is_marked() -> None:
     test = make_test()
-    one, reference, gap = (Figure(value, value, value, "", 3) for value in (0.55, 0.57, -0.01))
-    marked = PartResult("location30", test, Term(), "open", one, reference, gap)
+    figure, reference, gap = (Figure(value, value, value, "", 3) for value in (0.55, 0.57, -0.01))
+    marked = PartResult("location30", test, Term(), "open", figure, reference, gap)
     assert marked.is_over_common_samples
     assert "over common samples -0.010" in page._line([marked], leaking=True)
     plain = marked._replace(gap=gap._replace(value=-0.02))

@@ -15,7 +15,7 @@ from tests.report.records import HOSTILE, HOSTILE_LINK, HOSTILE_TAG, limits, rec
 Choices = NDArray[np.int64]
 
 RISKS = (0.525, 0.72)
-"""Of the majority's and of the minority's model once it is trained."""
+"""Risks of the trained models of the majority and the minority."""
 
 
 def clustered(
@@ -28,13 +28,13 @@ def clustered(
     models: int = 2,
     **changes: object,
 ) -> ClusterResult:
-    """One run; with "ifca-mir" clients are told risks, and those who accept little leave.
+    """Return a run; with "ifca-mir", clients receive risks and leave above their limit.
 
     Args:
         minority: Clients of the minority; 0 makes one group.
-        rounds: Measured ones, every fifth round.
-        models: That there are; the first is the majority's, the second the minority's.
-        changes: To fields of the result.
+        rounds: Number of measured rounds, every fifth one.
+        models: Number of models; the first is the majority's, the second the minority's.
+        changes: Other fields of the result.
     """
     rng = seeded_numpy(seed, "clustered", algorithm)
     thresholds = seeded_numpy(seed, "thresholds").uniform(0.5, 0.8, clients)

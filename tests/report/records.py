@@ -204,7 +204,7 @@ def trajectories(signal: str, scale: float, **where: object) -> list[Trajectory]
 
 
 class Attacked(NamedTuple):
-    """What a record holds of one attack on one client: parts that cannot be changed."""
+    """Immutable parts of a record about one attack on one client."""
 
     figures: tuple[Estimate, ...]
     curves: tuple[Curve, ...]
@@ -273,7 +273,7 @@ CONTROLS = (
 
 
 def unlearned(verdict: str, *, target: int = 0) -> list[Estimate]:
-    """AUCs on forgotten samples at every point, and what is left compared with retraining."""
+    """Return AUCs on forgotten samples at every point, and their excess over retraining."""
     where = {"topic": "unlearning", "attack": "blackbox-loss", "target": target, "metric": "auc"}
     points = {"before": 0.7, "after": 0.52, "retrained": 0.5, "before and after": 0.71}
     figures = [

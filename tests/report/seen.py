@@ -36,7 +36,7 @@ def must(value: Found | None) -> Found:
 
 
 def printed(*records: Record, width: int = 80) -> str:
-    """What a terminal shows of a record, or of the comparison of several."""
+    """Return the terminal output for a record, or for a comparison of several records."""
     out = StringIO()
     console = Console(file=out, width=width, color_system=None)
     if len(records) == 1:

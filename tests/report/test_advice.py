@@ -19,7 +19,7 @@ from tests.report.seen import must
 
 
 def federation(auc: float | None = None, defense: str = "none", **parts: object) -> Record:
-    """One that has what a rung takes; its attacks find what they do, or all the same."""
+    """Return a record with all inputs of a rung, optionally with one AUC for all attacks."""
     base_record = record(defenses=((defense, 1.0),))
 
     def moved(estimate: Estimate) -> Estimate:

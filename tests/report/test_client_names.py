@@ -40,7 +40,7 @@ def test_long_client_names_stay_distinguishable(names: Sequence[str]) -> None:
     assert all(len(name) <= LONGEST_NAME for name in names_printed)
 
 
-def test_a_name_that_fits_is_printed_as_it_is() -> None:
+def test_a_name_that_fits_is_printed_unchanged() -> None:
     names = ["hospital-a", "b" * LONGEST_NAME, "Universitätsklinik"]
     assert printed(names) == names
 

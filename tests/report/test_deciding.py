@@ -40,7 +40,7 @@ from tests.report.records import (
     with_sources,
 )
 from tests.report.seen import must, printed, words
-from tests.report.test_plain import auc, hardly_learned, none_found, only, rate
+from tests.report.test_plain import auc, barely_trained, none_found, only, rate
 
 NUMBER = 128962569
 NONE = (("none", 1.0),)
@@ -158,7 +158,7 @@ def test_a_small_leak_with_a_low_estimate_stays_a_trace() -> None:
 
 
 def test_a_model_that_leaks_sources_has_no_learning_warning() -> None:
-    audit = hardly_learned(none_found(), 0.1)
+    audit = barely_trained(none_found(), 0.1)
     assert verdict(audit).warning
     success = estimate(
         topic="source", metric="success", value=0.5, low=0.4, high=0.6, significant=True
@@ -182,7 +182,7 @@ def test_advice_on_a_recording_never_asks_to_run_a_study(case: str, defense: str
     audit = {
         "leak": record(details=False, defenses=((defense, 1.0),)),
         "no figures": only(auc(0.5, 0.4, 0.6)),
-        "hardly learned": hardly_learned(none_found(), 0.1),
+        "hardly learned": barely_trained(none_found(), 0.1),
     }[case]
     recorded = changed(audit, watched=True)
     steps = " ".join(first_screen(recorded, verdict(recorded)).next)
@@ -464,7 +464,7 @@ def test_the_rule_for_a_final_model_gives_no_advice_outside_of_its_gaps(
 
 
 def test_the_gate_does_not_dismiss_estimates_if_an_attack_succeeds() -> None:
-    quiet = hardly_learned(none_found(), 0.1)
+    quiet = barely_trained(none_found(), 0.1)
     assert "attacks near guessing show nothing" in evaluate_policy(quiet, POLICY).model_dump_json()
     leak = auc(0.95, 0.94, 0.96, target=0, significant=True)
     loud = changed(quiet, estimates=[*quiet.estimates, leak])
@@ -476,7 +476,7 @@ def test_the_gate_does_not_dismiss_estimates_if_an_attack_succeeds() -> None:
 
 
 def test_the_gate_keeps_estimates_if_source_inference_succeeds() -> None:
-    quiet = hardly_learned(none_found(), 0.1)
+    quiet = barely_trained(none_found(), 0.1)
     success = estimate(
         topic="source", metric="success", value=0.5, low=0.4, high=0.6, significant=True
     )
@@ -487,14 +487,14 @@ def test_the_gate_keeps_estimates_if_source_inference_succeeds() -> None:
 
 
 def test_a_leak_without_a_fair_draw_does_not_show_that_a_model_learned() -> None:
-    quiet = hardly_learned(none_found(), 0.1)
+    quiet = barely_trained(none_found(), 0.1)
     unfair = auc(0.95, 0.94, 0.96, target=0, significant=True, fair=False, contrast="other_client")
     loud = changed(quiet, estimates=[*quiet.estimates, unfair])
     assert "attacks near guessing show nothing" in evaluate_policy(loud, POLICY).model_dump_json()
 
 
 def test_an_undefended_leak_does_not_show_that_a_defended_model_learned() -> None:
-    quiet = hardly_learned(none_found(), 0.1)
+    quiet = barely_trained(none_found(), 0.1)
     rows = [changed(item, defense="dp-sgd") for item in quiet.estimates]
     leak = auc(0.95, 0.94, 0.96, target=0, significant=True)
     with_undefended_leak = changed(quiet, estimates=[leak, *rows])
@@ -622,7 +622,7 @@ def test_a_failed_control_of_a_client_marks_its_and_pooled_estimates() -> None:
     controls = [blind(False, None), blind(False, first), *(blind(True, c) for c in others)]
     with_doubt = {f.target for f in cleaned(changed(audit, controls=controls)).findings if f.doubt}
     assert with_doubt == {None, first}
-    # A client without the control of its own is taken back with all clients together.
+    # Without a separate control, a client is in doubt if the control of all clients fails.
     controls = [blind(False, None), *(blind(True, c) for c in others)]
     with_doubt = {f.target for f in cleaned(changed(audit, controls=controls)).findings if f.doubt}
     assert with_doubt == {None, first}

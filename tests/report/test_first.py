@@ -21,7 +21,7 @@ from tests.report.clustered import clustered, with_clusters
 from tests.report.games import played
 from tests.report.records import record, source, with_sources
 from tests.report.seen import must, printed
-from tests.report.test_plain import hardly_learned
+from tests.report.test_plain import barely_trained
 from tests.study.compare_records import PLAIN, STRONG, WEAK, make_record, noise
 
 RECORDS = {
@@ -302,7 +302,7 @@ def test_games_summary_describes_the_leak_under_the_mechanism() -> None:
 
 def test_a_leak_of_a_barely_trained_model_has_no_warning() -> None:
     audit = with_sources(source(), source(seed=2))
-    hardly = hardly_learned(audit, 0.1)
+    hardly = barely_trained(audit, 0.1)
     first = first_screen(hardly, verdict(hardly))
     assert not first.warning
     assert first.look in LEAKS.values()

@@ -22,7 +22,7 @@ LOADING = {"src", "href", "action", "data", "poster", "srcset", "background", "f
 
 
 class Page(HTMLParser):
-    """What a page is made of: its elements, its scripts, and the text a reader sees."""
+    """The contents of a page: its elements, its scripts and its visible text."""
 
     def __init__(self, document: str) -> None:
         super().__init__()

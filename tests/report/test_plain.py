@@ -224,7 +224,7 @@ def test_refused_means_are_summarised_with_a_range() -> None:
     assert "needs 637 more" in page
 
 
-def hardly_learned(estimates: Record, train: float) -> Record:
+def barely_trained(estimates: Record, train: float) -> Record:
     figures = [
         changed(estimate, value=train) if estimate.metric == "train_accuracy" else estimate
         for estimate in estimates.estimates
@@ -238,24 +238,24 @@ def hardly_learned(estimates: Record, train: float) -> Record:
 
 @pytest.mark.parametrize(("train", "warned"), [(0.056, True), (0.185, True), (0.195, False)])
 def test_a_training_accuracy_near_chance_warns(train: float, warned: bool) -> None:
-    """Ten classes of one size: a tenth of what guessing leaves has been learned at 19%."""
-    warning = hardly_learned(none_found(), train)
+    """With ten equal classes, 19% is a tenth of the way from chance level to 100%."""
+    warning = barely_trained(none_found(), train)
     assert bool(verdict(warning).warning) is warned
     assert ("Training accuracy near guessing" in report_html(warning)) is warned
 
 
 def test_no_leak_in_a_barely_trained_model_is_inconclusive() -> None:
     assert verdict(none_found()).status == "no leak shown"
-    plain_verdict = verdict(hardly_learned(none_found(), 0.1))
+    plain_verdict = verdict(barely_trained(none_found(), 0.1))
     assert plain_verdict.status == "inconclusive"
     assert "barely learned" in plain_verdict.headline
     assert "intervals are too wide" not in plain_verdict.meaning
 
 
 def test_a_leak_in_a_barely_trained_model_is_reported() -> None:
-    plain_verdict = verdict(hardly_learned(record(details=False), 0.1))
+    plain_verdict = verdict(barely_trained(record(details=False), 0.1))
     assert (plain_verdict.status, plain_verdict.warning) == ("strong leak", "")
-    page = words(report_html(hardly_learned(record(details=False), 0.1)))
+    page = words(report_html(barely_trained(record(details=False), 0.1)))
     assert "barely learned" not in page
 
 

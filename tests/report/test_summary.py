@@ -405,7 +405,7 @@ def test_tables_in_markdown_have_as_many_cells_in_every_row(make: Callable[[], R
         assert {len(re.findall(r"(?<!\\)\|", row)) for row in (rule, *rows)} == {width}
 
 
-def test_escaping_leaves_ordinary_text_as_it_is() -> None:
+def test_escaping_does_not_change_ordinary_text() -> None:
     assert escape_markdown("AUC 0.5 (95% interval 0.4–0.6), client 0's") == (
         "AUC 0.5 (95% interval 0.4–0.6), client 0's"
     )
@@ -414,7 +414,7 @@ def test_escaping_leaves_ordinary_text_as_it_is() -> None:
 
 
 def test_commands_in_markdown_can_be_copied() -> None:
-    """A code span shows entities and backslashes as they are."""
+    """A code span shows entities and backslashes literally."""
     document = summary_markdown(record_of(auc(0.48, 0.52)))
     assert "`fedaudit gate --print-policy > policy.toml`" in document
     assert not [span for span in re.findall(r"`([^`\n]+)`", document) if re.search(r"[&\\]", span)]

@@ -34,7 +34,7 @@ def test_more_seeds_narrow_the_interval_and_keep_the_power(
     assert leaks[-1] == STUDIES
 
 
-def test_more_seeds_find_no_leak_if_there_is_none(
+def test_more_seeds_find_no_leak_without_a_leak(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert shares(0.5, monkeypatch)[1] == [0, 0, 0]
