@@ -70,6 +70,7 @@ def test_help_is_fast_and_names_every_command() -> None:
         "pack",
         "verify",
         "check-dp",
+        "check-guard",
         "budget",
         "list",
         "explain",

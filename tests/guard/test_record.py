@@ -26,6 +26,7 @@ from fedaudit.report.text.verdict import verdict
 from fedaudit.results.record import Record
 from tests.guard.client import guard, honest, initial, memorising, noisy
 from tests.programs import exit_code
+from tests.report.test_plain import none_found
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "nvflare" / "guarded"
 DECISIONS = (
@@ -78,6 +79,21 @@ def test_report_summary_and_gate_state_the_decisions_in_the_same_words(tmp_path:
     untested = " ".join(record.untested)
     assert "round 2" not in untested
     assert "round 4" not in untested
+
+
+def test_a_planted_leak_that_was_not_checked_is_stated() -> None:
+    _, record = attacked()
+    (untested,) = [text for text in record.untested if "planted leak" in text]
+    assert "no leak was planted in this run" in untested
+    assert "`fedaudit check-guard` plants one" in untested
+    assert untested.split(":")[0] in summary_markdown(record)
+    policy = Policy.model_validate(
+        {"name": "x", "membership": {"auc": 0.9}, "controls": {"required": ["planted leak"]}}
+    )
+    (unjudged,) = [text for text in evaluate_policy(record, policy).unjudged if "planted" in text]
+    assert unjudged.endswith("fedaudit check-guard plants a leak at the site before a job")
+    quiet = none_found().model_copy(update={"coverage": record.coverage, "watched": True})
+    assert "fedaudit check-guard plants one" in verdict(quiet).meaning
 
 
 def test_the_next_steps_are_for_a_site() -> None:

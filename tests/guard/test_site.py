@@ -31,6 +31,19 @@ model = "site.py:network"
 """
 
 
+REFUSED: list[tuple[tuple[str, str], str]] = [
+    (("limit = 0.6", "limit = 0.4"), "limit in .*: it should be greater than 0.5"),
+    (("limit = 0.6", ""), "limit"),
+    (("limit = 0.6", 'limit = 0.6\nfiltre = ""'), "did you mean 'filter'"),
+    (("site.py:network", "site:network"), "model"),
+    (("site.py:network", "other.py:network"), "cannot be loaded"),
+    (("site.py:network", "site.py:absent"), "cannot be loaded"),
+    (("site.py:network", "site.py:broken"), "is not a function"),
+    (("part.safetensors", "absent.safetensors"), "absent.safetensors"),
+]
+"""Changes of the policy, each with a part of the error."""
+
+
 def site(folder: Path, policy: str = POLICY) -> Path:
     data().split.save(folder / "part.safetensors")
     (folder / "site.py").write_text(CODE)
@@ -70,19 +83,7 @@ def test_modules_of_the_working_folder_do_not_replace_the_sites_code(
         assert opened.policy.limit == 0.6
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (("limit = 0.6", "limit = 0.4"), "limit in .*: it should be greater than 0.5"),
-        (("limit = 0.6", ""), "limit"),
-        (("limit = 0.6", 'limit = 0.6\nfiltre = ""'), "did you mean 'filter'"),
-        (("site.py:network", "site:network"), "model"),
-        (("site.py:network", "other.py:network"), "cannot be loaded"),
-        (("site.py:network", "site.py:absent"), "cannot be loaded"),
-        (("site.py:network", "site.py:broken"), "is not a function"),
-        (("part.safetensors", "absent.safetensors"), "absent.safetensors"),
-    ],
-)
+@pytest.mark.parametrize(("change", "says"), REFUSED)
 def test_a_wrong_policy_is_refused(change: tuple[str, str], says: str, tmp_path: Path) -> None:
     path = site(tmp_path, POLICY.replace(*change))
     with pytest.raises((BadInput, Damaged), match=says):

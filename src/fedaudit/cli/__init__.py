@@ -2,6 +2,7 @@
 
 from fedaudit.cli.accounting import budget
 from fedaudit.cli.application import app, main
+from fedaudit.cli.guarding import check_guard
 from fedaudit.cli.releasing import check_dp, export, gate, pack, signals, verify
 from fedaudit.cli.running import attack, demo, run_command
 from fedaudit.cli.showing import compare, explain, list_command, report, summary
@@ -11,6 +12,7 @@ __all__ = [
     "attack",
     "budget",
     "check_dp",
+    "check_guard",
     "compare",
     "demo",
     "explain",

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import sys
+import textwrap
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
@@ -150,6 +151,15 @@ def log(*lines: str) -> None:
     """Print each text as one line, without control characters that it may quote from files."""
     for line in lines:
         print(one_line(line))
+
+
+def log_wrapped(sentence: str) -> None:
+    """Print a sentence in lines of the terminal's width, with further lines indented."""
+    from rich.console import Console
+
+    from fedaudit.report.terminal import width_of
+
+    log(*textwrap.wrap(sentence, width_of(Console()), subsequent_indent="  "))
 
 
 class Terminated(KeyboardInterrupt):
@@ -334,6 +344,7 @@ class Kind(NamedTuple):
 
 STUDY = Kind("a study", "`fedaudit run` runs it")
 POLICY = Kind("a policy", "`fedaudit gate`, `summary` and `pack` take it as --policy")
+GUARD_POLICY = Kind("the policy of a guard", "`fedaudit check-guard` checks it")
 PRIVACY_SETUP = Kind("a privacy set-up", "`fedaudit budget` takes it")
 RECORD = Kind(
     "the record of a run", "`fedaudit report`, `summary`, `compare`, `gate` and `pack` take it"
@@ -396,11 +407,13 @@ def _kind_of_file(path: Path) -> Kind | None:
 def _kind_of_tables(tables: dict[str, object]) -> Kind | None:
     """Return the kind of a TOML file, or None if it is unknown.
 
-    A privacy set-up is recognised by its phases. A study and a policy are distinguished by the
-    number of their tables.
+    A privacy set-up is recognised by its phases, and the policy of a guard by its limit. A study
+    and a policy are distinguished by the number of their tables.
     """
     if "phase" in tables:
         return PRIVACY_SETUP
+    if "limit" in tables:
+        return GUARD_POLICY
     from fedaudit.gate.policy import Policy
     from fedaudit.plan.games import GameStudy
     from fedaudit.plan.sections import Study

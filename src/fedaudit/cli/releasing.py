@@ -1,7 +1,6 @@
 """Commands for the release of a model: gate, pack, verify, and check-dp."""
 
 import sys
-import textwrap
 from datetime import date
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +16,7 @@ from fedaudit.cli.application import (
     app,
     explain_wrong_kind,
     log,
+    log_wrapped,
 )
 from fedaudit.cli.showing import reason_without_record, record_in, record_path
 from fedaudit.core.errors import BadInput
@@ -225,16 +225,16 @@ def verify(
 
         result = compare_with_run(result, recording, data_dir, trust=trust)
     for problem in result.problems:
-        _log_in_lines(f"wrong: {problem}")
+        log_wrapped(f"wrong: {problem}")
     for text in result.checked:
-        _log_in_lines(f"verified: {text}")
+        log_wrapped(f"verified: {text}")
     for text in result.unchecked:
-        _log_in_lines(f"not checked: {text}")
+        log_wrapped(f"not checked: {text}")
     if result.problems:
-        _log_in_lines("the pack is not sound")
+        log_wrapped("the pack is not sound")
         sys.exit(UNSOUND)
     if result.other_version and not other_version:
-        _log_in_lines(
+        log_wrapped(
             "another version wrote the pack: verify it with that version, or give --other-version "
             "to accept the checks of this version"
         )
@@ -254,7 +254,7 @@ def verify(
     sentence = f"the pack is sound: {', '.join(confirmed)}"
     if not_checked:
         sentence += f"; not checked: that {', or that '.join(not_checked)}"
-    _log_in_lines(sentence)
+    log_wrapped(sentence)
     sys.exit(SOUND)
 
 
@@ -298,15 +298,6 @@ def export(
         evidence = read_evidence(pack, model)
     write_export(evidence, format, out, Options(sign, agent, organisation))
     log(f"{chosen.what}: {out} ({evidence.verdict.outcome})")
-
-
-def _log_in_lines(sentence: str) -> None:
-    from rich.console import Console
-
-    from fedaudit.report.terminal import width_of
-
-    for line in textwrap.wrap(sentence, width_of(Console()), subsequent_indent="  "):
-        log(line)
 
 
 @app.command(name="check-dp")

@@ -24,7 +24,12 @@ from fedaudit.gate.policy import Policy, with_client_numbers
 from fedaudit.gate.sample_size import limited_sample_size_searches
 from fedaudit.gate.trust import POSITIVE_CONTROL, control_checks, evidence_checks, trust_in
 from fedaudit.gate.verdict import Check, FigureCheck, Verdict, overall_outcome, requirement_check
-from fedaudit.report.deciding.caveats import client_list, guard_decisions, withheld_uploads
+from fedaudit.report.deciding.caveats import (
+    client_list,
+    guard_decisions,
+    guard_of,
+    withheld_uploads,
+)
 from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import shortened
 from fedaudit.report.wording import (
@@ -211,10 +216,10 @@ def _unjudged(record: Record, policy: Policy) -> list[str]:
     if withheld_uploads(record):
         questions.append(fixed("guard.not_judged"))
     if record.watched and POSITIVE_CONTROL in policy.controls.required:
-        questions.append(
-            "whether the attacks detect a planted leak: this control is not possible for a "
-            "recording"
-        )
+        reason = "this control is not possible for a recording"
+        if guard_of(record):
+            reason += ", but fedaudit check-guard plants a leak at the site before a job"
+        questions.append(f"whether the attacks detect a planted leak: {reason}")
     if has_membership and policy.membership is None:
         questions.append("who was in the training data (no [membership] in the policy)")
     if record.sources and policy.sources is None:

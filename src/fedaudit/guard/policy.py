@@ -9,6 +9,7 @@ from scipy.special import ndtri
 
 from fedaudit.attacks import catalogue_spellings, resolve_attack
 from fedaudit.attacks.base import Attack
+from fedaudit.attacks.rules import Slope
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Sees
 from fedaudit.live.decisions import value_to_compare
@@ -93,7 +94,8 @@ class GuardPolicy(BaseModel):
         """Return the attacks by name.
 
         Raises:
-            BadInput: An attack is unknown, or needs more than the client's own uploads.
+            BadInput: An attack is unknown, or needs more than the client's own uploads, or all
+                attacks need uploads of several rounds.
         """
         attacks = {name: resolve_attack(name) for name in catalogue_spellings(self.attacks)}
         for name, attack in attacks.items():
@@ -114,6 +116,12 @@ class GuardPolicy(BaseModel):
                     f"the attack {name!r} needs another adversary than a server that follows the "
                     "protocol; omit it"
                 )
+        if all(isinstance(attack.rule, Slope) for attack in attacks.values()):
+            raise BadInput(
+                f"the attacks {', '.join(attacks)} compare uploads of several rounds, so that no "
+                "first upload could be measured and sent; add an attack that needs one round, such "
+                "as blackbox-loss"
+            )
         return attacks
 
     def exceeds(self, value: float, low: float | None, high: float | None) -> bool:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, NamedTuple, cast
 
 from pydantic import Field
 from torch import nn
@@ -12,6 +12,7 @@ from torch import nn
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import regular_size
 from fedaudit.core.progress import print_to_stderr
+from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.guard.arrays import Filter
 from fedaudit.guard.guard import Guard
 from fedaudit.guard.policy import GuardPolicy
@@ -71,6 +72,86 @@ def read_site_policy(path: Path | str) -> SitePolicy:
     return settings_from(values, SitePolicy, source=str(path))
 
 
+class Site(NamedTuple):
+    """Policy of a data holder, and the folder to which its paths are relative."""
+
+    policy: SitePolicy
+    root: Path
+
+    @property
+    def records(self) -> Path:
+        """Folder that contains a subfolder for each run."""
+        return self.root / self.policy.folder
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """Files that the policy names, by setting."""
+        code = {"model": self.policy.model, "filter": self.policy.filter}
+        files = {name: code_of.rpartition(":")[0] for name, code_of in code.items() if code_of}
+        return {name: self.root / file for name, file in files.items()} | {
+            "audit": self.root / self.policy.audit
+        }
+
+    def read_audit(self) -> AuditSet:
+        """Read the client's audit set.
+
+        Raises:
+            BadInput: The file does not exist, or is not written by ``Split.save``.
+            Damaged: The file cannot be read.
+        """
+        return join_audits([self.root / self.policy.audit])
+
+    def model(self) -> Callable[[], nn.Module]:
+        """Return the function that returns the network.
+
+        Raises:
+            BadInput: The file of the function cannot be loaded.
+        """
+        return cast("Callable[[], nn.Module]", _function(self.root, self.policy.model))
+
+    def guard(self, folder: Path, samples: AuditSet, *, log: Callable[[str], None]) -> Guard:
+        """Open a guard with this policy.
+
+        Args:
+            folder: Folder of the guard.
+            samples: Audit set.
+            log: Takes one line for each decision.
+
+        Raises:
+            BadInput: A setting or the audit set does not fit, or the folder is in use.
+            Damaged: The folder cannot be read.
+        """
+        policy = self.policy
+        filter = _function(self.root, policy.filter) if policy.filter else None
+        return Guard(
+            folder,
+            self.model(),
+            samples,
+            limit=policy.limit,
+            filter=cast("Filter | None", filter),
+            decide_by=policy.decide_by,
+            attacks=policy.attacks,
+            confidence=policy.confidence,
+            smallest_audit=policy.smallest_audit,
+            most_uploads=policy.most_uploads,
+            task=policy.task,
+            not_uploaded=policy.not_uploaded,
+            workers=policy.workers,
+            device=policy.device,
+            client=policy.client,
+            log=log,
+        )
+
+
+def read_site(path: Path | str) -> Site:
+    """Read the policy of a data holder, with the folder to which its paths are relative.
+
+    Raises:
+        BadInput: See :func:`read_site_policy`.
+    """
+    return Site(read_site_policy(path), Path(path).absolute().parent)
+
+
 def site_guard(
     path: Path | str, run: str, *, log: Callable[[str], None] = print_to_stderr
 ) -> Guard:
@@ -85,30 +166,13 @@ def site_guard(
         BadInput: The policy or the run's name is invalid, or a file of the policy cannot be used.
         Damaged: A file cannot be read.
     """
-    policy, root = read_site_policy(path), Path(path).absolute().parent
+    site = read_site(path)
     if not _RUN.fullmatch(run):
         raise BadInput(
             f"the run's name {run[:80]!r} cannot be the name of a folder; use only letters, digits "
             "and . _ = , + -"
         )
-    return Guard(
-        root / policy.folder / run,
-        cast("Callable[[], nn.Module]", _function(root, policy.model)),
-        join_audits([root / policy.audit]),
-        limit=policy.limit,
-        filter=cast("Filter", _function(root, policy.filter)) if policy.filter else None,
-        decide_by=policy.decide_by,
-        attacks=policy.attacks,
-        confidence=policy.confidence,
-        smallest_audit=policy.smallest_audit,
-        most_uploads=policy.most_uploads,
-        task=policy.task,
-        not_uploaded=policy.not_uploaded,
-        workers=policy.workers,
-        device=policy.device,
-        client=policy.client,
-        log=log,
-    )
+    return site.guard(site.records / run, site.read_audit(), log=log)
 
 
 def _function(root: Path, code: str) -> Callable[..., object]:

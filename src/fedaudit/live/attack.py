@@ -378,6 +378,11 @@ def _limitations(
             "Attacks that compare clients, such as FedMIA: the uploads of one client are recorded. "
             "A server that sees the uploads of all clients may find more leakage than this report."
         )
+    if data.decisions:
+        yield (
+            "Whether the attacks find a planted leak: no leak was planted in this run. Before a "
+            "job, `fedaudit check-guard` plants one at the site."
+        )
     if recording.not_uploaded:
         listed = plain(", ".join(recording.not_uploaded[:_MAX_LISTED]))
         yield (

@@ -94,10 +94,12 @@ def _may_be_larger(figures: list[Estimate]) -> str:
 def _hidden(record: Record, figures: list[Estimate]) -> str:
     """Describe the leaks that the verdict "no leak shown" does not rule out."""
     texts = fixed_texts("membership.hidden")
-    planted = any(c.control == "planted leak" and c.passed for c in record.controls)
+    power = fixed("guard.not_planted") if caveats.guard_of(record) else texts["not_planted"]
+    if any(c.control == "planted leak" and c.passed for c in record.controls):
+        power = texts["planted"]
     rates = [f.value for f in figures if f.metric == "tpr@0.001"]
     return str(texts["hidden"]).format(
-        power=texts["planted" if planted else "not_planted"],
+        power=power,
         bounds=upper_bounds(figures),
         unknown=texts["unknown"] if not rates or None in rates else "",
     )

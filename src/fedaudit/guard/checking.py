@@ -1,0 +1,215 @@
+"""Check of a data holder's policy before a job: what its guard measures, sends and withholds."""
+
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from fedaudit.core.errors import BadInput, FedauditError
+from fedaudit.core.progress import format_duration
+from fedaudit.datasets.draws.audit_set import AuditSet
+from fedaudit.guard.guard import LIMITS
+from fedaudit.guard.planted import (
+    ExampleUpload,
+    upload_of_memorised_members,
+    upload_of_noise,
+    with_permuted_targets,
+)
+from fedaudit.guard.policy import ATTACKS
+from fedaudit.guard.site import Site, SitePolicy, read_site
+from fedaudit.live.decisions import DECISIONS_FILE, Decision
+from fedaudit.results.text import plain
+
+_WARNING = "warning: "
+_CONDITIONS = {
+    "upper": "the upper confidence limit ({percent:.6g} %) of each attack's AUC is at most "
+    "{limit:g}, which a measured AUC of about {smallest:.3f} exceeds",
+    "estimate": "each attack's AUC is at most {limit:g}",
+    "lower": "no attack's lower confidence limit ({percent:.6g} %) of the AUC is above {limit:g}, "
+    "which a measured AUC of about {smallest:.3f} exceeds",
+}
+"""When an upload is sent, by the value that is compared with the limit."""
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+class Statement(NamedTuple):
+    """Line of the result of a check.
+
+    Attributes:
+        topic: What the line is about, such as "sent".
+        text: The statement.
+    """
+
+    topic: str
+    text: str
+
+    @property
+    def is_warning(self) -> bool:
+        """True if the policy does not do what it seems to do, or allows more than it should."""
+        return self.topic == "warning"
+
+
+def check_site_policy(path: Path | str, *, seconds: float = 60) -> Iterator[Statement]:
+    """Check a policy with the code of the guard, and state what its guard will do.
+
+    A guard is opened in a temporary folder next to its records, as in a job. It checks an upload
+    without a leak. A second guard, whose audited samples have exchanged targets, checks an upload
+    with a planted leak. No other file is written.
+
+    Args:
+        path: File of the policy; see :class:`fedaudit.guard.site.SitePolicy`.
+        seconds: Time limit of the training for the planted leak; 0 plants no leak.
+
+    Raises:
+        BadInput: The guard refuses the policy, or one of its files.
+        Damaged: A file of the policy cannot be read.
+    """
+    site = read_site(path)
+    audit = site.read_audit()
+    members = int((audit.owner >= 0).sum())
+    n_held_out = len(audit) - members
+    with _temporary_folder(site.records) as folder:
+        lines: list[str] = []
+        noise = upload_of_noise(site, audit)
+        with site.guard(folder / "check", audit, log=lines.append) as guard:
+            start = time.monotonic()
+            guard.check(1, sent=noise.received, upload=noise.upload)
+            duration = time.monotonic() - start
+        decision = guard.decisions[-1]
+        if decision.is_error:
+            raise BadInput(f"the guard of {path} would withhold every upload: {decision.reason}")
+        yield Statement("audit", f"{members} members, {n_held_out} held-out samples")
+        yield from _attacks(site.policy, decision)
+        yield from _outcomes(site.policy, members, n_held_out)
+        yield Statement(
+            "log",
+            f"{site.records / 'RUN' / DECISIONS_FILE}, where RUN is the job's identifier in "
+            "NVFlare, and run-NUMBER in Flower",
+        )
+        # The first line of a guard's log is the cost of a round, after the name of the folder.
+        yield Statement("cost", lines[0].partition(": ")[2])
+        yield Statement("time", f"the check of one upload took {format_duration(duration)} here")
+        yield from _without_leak(decision)
+        if seconds:
+            yield from _planted(site, audit, folder, seconds)
+        else:
+            yield Statement("planted leak", "not tested, because --seconds is 0")
+    yield Statement("not covered", LIMITS)
+    warnings = [line.removeprefix(_WARNING) for line in lines if line.startswith(_WARNING)]
+    yield from (Statement("warning", text) for text in (*warnings, *_warnings(Path(path), site)))
+
+
+def _attacks(policy: SitePolicy, first: Decision) -> Iterator[Statement]:
+    """Yield which attacks are measured; ``first`` is the decision on the first upload of a run."""
+    at_once = [figure.attack for figure in first.figures]
+    later = [name for name in policy.attacks if name not in at_once]
+    omitted = [name for name in ATTACKS if name not in policy.attacks]
+    yield Statement(
+        "attacks",
+        ", ".join(at_once)
+        + f"; from the second sent upload on also {', '.join(later)}" * bool(later)
+        + f"; the default attacks {', '.join(omitted)} are not run" * bool(omitted),
+    )
+
+
+def _outcomes(policy: SitePolicy, members: int, held_out: int) -> Iterator[Statement]:
+    condition = _CONDITIONS[policy.decide_by].format(
+        percent=100 * policy.level,
+        limit=policy.limit,
+        smallest=policy.smallest_withheld_auc(members, held_out),
+    )
+    yield Statement("sent", f"an upload is sent if {condition}")
+    if policy.filter:
+        yield Statement(
+            "filtered",
+            f"an upload above the limit is changed by {policy.filter}, measured again, and sent if "
+            "it is then within the limit",
+        )
+    withheld = "an upload that is above the limit, or cannot be measured"
+    if policy.most_uploads is not None:
+        withheld += (
+            f"; of each run, all uploads after the first {policy.most_uploads} that are measured "
+            "(an upload to which the filter is applied counts twice)"
+        )
+    yield Statement("withheld", withheld)
+    yield Statement("metrics", "sent, and not measured" if policy.metrics else "not sent")
+
+
+def _without_leak(decision: Decision) -> Iterator[Statement]:
+    yield Statement("upload of noise", _outcome(decision))
+    if decision.outcome != "sent":
+        yield Statement(
+            "warning",
+            "an upload without a leak is above the limit: audit more samples, or find out how "
+            "members and held-out samples differ",
+        )
+
+
+def _planted(site: Site, audit: AuditSet, folder: Path, seconds: float) -> Iterator[Statement]:
+    audit = with_permuted_targets(audit, site.policy.task)
+    try:
+        leak = upload_of_memorised_members(site, audit, seconds=seconds)
+    except FedauditError as error:
+        yield Statement("planted leak", "not tested")
+        yield Statement("warning", f"no leak could be planted: {plain(str(error))}")
+        return
+    decision = _decision_on_leak(site, audit, folder, leak)
+    figures = decision.unfiltered or decision.figures
+    found = [f"{figure.attack} (AUC {figure.value:.3f})" for figure in figures if figure.low > 0.5]
+    missed = [figure.attack for figure in figures if figure.low <= 0.5]
+    listed = f"; the members' loss fell to {leak.loss:.0%} of the initial loss"
+    listed += f"; found by {', '.join(found)}" * bool(found)
+    listed += f"; not found by {', '.join(missed)}" * bool(missed)
+    yield Statement("planted leak", f"{_outcome(decision)}{listed}")
+    if decision.is_error:
+        yield Statement("warning", "the upload with a planted leak is withheld only by an error")
+    elif not found:
+        yield Statement(
+            "warning",
+            "no attack finds the planted leak, so the guard may miss leaks; add attacks, or raise "
+            "the time limit if the members' loss fell by little",
+        )
+
+
+def _decision_on_leak(site: Site, audit: AuditSet, folder: Path, leak: ExampleUpload) -> Decision:
+    """Return the decision of a new guard on the planted leak."""
+    with site.guard(folder / "planted", audit, log=lambda line: None) as guard:
+        # Attacks on changes between rounds need an earlier upload. A filter is measured, too.
+        if site.policy.most_uploads is None or site.policy.most_uploads > 2:
+            noise = upload_of_noise(site, audit)
+            guard.check(1, sent=noise.received, upload=noise.upload)
+        guard.check(2, sent=leak.received, upload=leak.upload)
+        return guard.decisions[-1]
+
+
+def _outcome(decision: Decision) -> str:
+    return str(decision).partition(": ")[2]
+
+
+def _warnings(path: Path, site: Site) -> Iterator[str]:
+    for name, file in {"policy": path, **site.files}.items():
+        if file.stat().st_mode & _WRITABLE_BY_OTHERS:
+            yield (
+                f"other users can change {file} ({name}), and with it what the guard sends; allow "
+                "only its owner to write it"
+            )
+    if site.policy.metrics:
+        yield "a job can send any number as a metric; set metrics = false unless jobs are reviewed"
+
+
+@contextmanager
+def _temporary_folder(records: Path) -> Iterator[Path]:
+    """Create a folder where the guard would create its records, and delete it at the end."""
+    parent = next(folder for folder in (records, *records.parents) if folder.exists())
+    try:
+        temporary = tempfile.TemporaryDirectory(prefix=".check-", dir=parent)
+    except OSError as error:
+        raise BadInput(
+            f"{records} cannot be written ({error}); run the check as the user that runs the site, "
+            "and give this user write access"
+        ) from error
+    with temporary as folder:
+        yield Path(folder)
