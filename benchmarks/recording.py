@@ -227,7 +227,7 @@ def writing(turns: int) -> None:
     audit = audit_samples({0: pictures(4, "member")}, pictures(4, "unseen"))
     shape = network_of(network, audit, CLASSIFICATION).layout
     clients = tuple(range(CLIENTS))
-    entry = RoundEntry(round=1, asked=clients, answered=clients, measured=True)
+    entry = RoundEntry(round=1, selected=clients, answered=clients, measured=True)
     uploads = {client: network() for client in clients}
     round_data = RoundData(network().state_dict(), uploads, {}, None)
     round = round_of_uploads(entry, round_data, shape, "models", {}).round

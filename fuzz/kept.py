@@ -79,7 +79,7 @@ def _round() -> Round:
         sent={},
         uploads={},
         weights={0: 0.25, 2: 0.75},
-        asked=(0, 1, 2),
+        selected=(0, 1, 2),
         answered=(0, 2),
         after={"global": local},
     )

@@ -162,7 +162,7 @@ def bits(rounds: Iterable[Round]) -> list[object]:
 
     contents: list[object] = []
     for round in rounds:
-        contents += [round.index, round.asked, round.answered, round.weights]
+        contents += [round.index, round.selected, round.answered, round.weights]
         contents += [dict(round.chosen), dict(round.trained)]
         for models in (round.after, round.private_models):
             contents += [(name, listed(model.tensors())) for name, model in models.items()]
@@ -459,11 +459,11 @@ def test_a_client_without_samples_is_refused(name: str) -> None:
 @every_algorithm
 def test_clients_that_do_not_participate_keep_their_state(name: str) -> None:
     rounds = run(name, rounds=5, participation=0.6)
-    assert {client for round in rounds for client in round.asked} == set(DATA)
+    assert {client for round in rounds for client in round.selected} == set(DATA)
     for last, round in zip([None, *rounds], rounds, strict=False):
-        assert len(round.asked) == 2
-        assert set(round.uploads) == set(round.exposed) == set(round.sent) == set(round.asked)
-        idle = set(DATA) - set(round.asked)
+        assert len(round.selected) == 2
+        assert set(round.uploads) == set(round.exposed) == set(round.sent) == set(round.selected)
+        idle = set(DATA) - set(round.selected)
         for client in idle & set(round.private_models):
             assert last is not None
             now, before = (

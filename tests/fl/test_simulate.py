@@ -45,7 +45,7 @@ def test_rounds_are_numbered_from_one_and_complete() -> None:
     assert [round.index for round in rounds] == [1, 2, 3]
     for round in rounds:
         assert round.complete
-        assert round.asked == round.answered == tuple(DATA)
+        assert round.selected == round.answered == tuple(DATA)
         assert sum(round.weights.values()) == pytest.approx(1)
 
 
@@ -61,14 +61,14 @@ def test_simulation_does_not_use_the_global_generator() -> None:
 
 def test_participants_are_drawn_in_every_round() -> None:
     rounds = list(simulate(FEDAVG, DATA, rounds=6, seed=0, participation=0.4))
-    assert {len(round.asked) for round in rounds} == {2}
-    assert len({round.asked for round in rounds}) > 2
+    assert {len(round.selected) for round in rounds} == {2}
+    assert len({round.selected for round in rounds}) > 2
     assert all(sum(r.weights.values()) == pytest.approx(1) for r in rounds)
 
 
 def test_at_least_one_client_participates() -> None:
     (round,) = simulate(FEDAVG, DATA, rounds=1, seed=0, participation=0.01)
-    assert len(round.asked) == 1
+    assert len(round.selected) == 1
 
 
 def test_rounds_are_generated_lazily() -> None:
@@ -108,7 +108,7 @@ def test_a_defense_is_prepared_once_and_called_in_each_round() -> None:
             3,
             9,
         )
-        assert (context.cohort, context.weights) == (round.asked, round.weights)
+        assert (context.cohort, context.weights) == (round.selected, round.weights)
         assert torch.equal(flat(context.received.params), flat(round.sent[3].model.params))
 
 

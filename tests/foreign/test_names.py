@@ -58,7 +58,7 @@ def test_named_and_numbered_clients_give_equal_recordings(tmp_path: Path) -> Non
         tmp_path / "names", net, split.audit, attacks=FEW, sizes=sizes, strict=True
     ) as recorder:
         shares = {name: float(size) for name, size in sizes.items()}
-        recorder.round(1, sent=sent, uploads=uploads, weights=shares, asked=NAMES)
+        recorder.round(1, sent=sent, uploads=uploads, weights=shares, selected=NAMES)
         recorder.round(2, sent=BASE, uploads=uploads)
     with fedaudit.record(tmp_path / "numbers", net, split.audit, attacks=FEW, strict=True) as other:
         shares_by_number = {numbers[name]: share for name, share in shares.items()}

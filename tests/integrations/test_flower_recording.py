@@ -124,7 +124,7 @@ def test_every_strategy_is_recorded_like_its_messages(name: str, tmp_path: Path)
     strategy = RecordingStrategy(inner, recorder(tmp_path / "flower"))
     strategy.start(grid, initial(), num_rounds=ROUNDS)
     same(measured(tmp_path / "flower"), by_hand(grid, tmp_path / "hand", inner.ends))
-    assert [(entry.asked, entry.complete) for entry in read_round_log(tmp_path / "flower")] == [
+    assert [(entry.selected, entry.complete) for entry in read_round_log(tmp_path / "flower")] == [
         ((0, 1, 2), True)
     ] * ROUNDS
 
@@ -167,7 +167,7 @@ def test_lost_clients_are_identified_by_their_messages(tmp_path: Path) -> None:
     )
     RecordingStrategy(FedAvg(), recorder(tmp_path)).start(grid, initial(), num_rounds=ROUNDS)
     assert [entry.answered for entry in read_round_log(tmp_path)] == [(0, 1, 2), (0, 2), (0, 1, 2)]
-    assert [entry.asked for entry in read_round_log(tmp_path)] == [(0, 1, 2)] * 3
+    assert [entry.selected for entry in read_round_log(tmp_path)] == [(0, 1, 2)] * 3
     assert [entry.complete for entry in read_round_log(tmp_path)] == [True, False, True]
     audit_record = attack_recording(tmp_path, (), tmp_path / "out", figures=SMALL["figures"])
     assert any("did not reply, in round 2." in text for text in audit_record.untested)
@@ -177,7 +177,7 @@ def test_a_client_that_never_replies_makes_the_record_incomplete(tmp_path: Path)
     grid = StubGrid(client_app([identity_mod]), fails=lambda client, index: client == 1)
     RecordingStrategy(FedAvg(), recorder(tmp_path)).start(grid, initial(), num_rounds=1)
     (entry,) = read_round_log(tmp_path)
-    assert (entry.asked, entry.answered, entry.unnamed, entry.complete) == (
+    assert (entry.selected, entry.answered, entry.unnamed, entry.complete) == (
         (0, 2),
         (0, 2),
         1,
@@ -261,7 +261,7 @@ def test_a_node_that_changes_its_client_id_is_excluded(tmp_path: Path) -> None:
         strategy.start(StubGrid(app), initial(), num_rounds=3)
     first, second, third = read_round_log(tmp_path)
     assert [entry.measured for entry in (first, second, third)] == [True, True, True]
-    assert (second.asked, second.answered, second.unnamed) == ((0, 1, 2), (0, 1, 2), 0)
+    assert (second.selected, second.answered, second.unnamed) == ((0, 1, 2), (0, 1, 2), 0)
     assert [*second.excluded] == [1]
     assert (third.answered, third.complete) == ((0, 1, 2), True)
 
@@ -367,7 +367,7 @@ def test_recording_waits_for_late_nodes(tmp_path: Path) -> None:
     assert sum(m.metadata.message_type == "train" for m in plain.sent) == 1, "Flower does not wait"
     grid = StubGrid(client_app([identity_mod]), late=3)
     RecordingStrategy(few, recorder(tmp_path)).start(grid, initial(), num_rounds=1)
-    assert read_round_log(tmp_path)[0].asked == (0, 1, 2)
+    assert read_round_log(tmp_path)[0].selected == (0, 1, 2)
 
 
 def test_too_few_nodes_warn_once_and_raise_if_strict(tmp_path: Path) -> None:
@@ -463,7 +463,7 @@ def test_strategies_can_be_recorded_through_the_grid(tmp_path: Path) -> None:
         inner.start(grid, initial(), num_rounds=2)
     same(measured(tmp_path / "flower"), by_hand(stub, tmp_path / "hand", inner.ends))
     assert [entry.answered for entry in read_round_log(tmp_path / "flower")] == [(0, 2), (0, 1)]
-    assert [(entry.asked, entry.unnamed) for entry in read_round_log(tmp_path / "flower")] == [
+    assert [(entry.selected, entry.unnamed) for entry in read_round_log(tmp_path / "flower")] == [
         ((0, 2), 1),
         ((0, 1, 2), 0),
     ]

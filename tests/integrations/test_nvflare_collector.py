@@ -126,7 +126,7 @@ def test_sites_that_do_not_reply_are_recorded(tmp_path: Path) -> None:
     collector.add_result("site-0", upload())
     collector.add_error("site-2", "EXECUTION_EXCEPTION")
     collector.end()
-    assert (only_entry(tmp_path).asked, only_entry(tmp_path).answered) == ((0, 1, 2), (0,))
+    assert (only_entry(tmp_path).selected, only_entry(tmp_path).answered) == ((0, 1, 2), (0,))
     assert only_entry(tmp_path).measured
     assert not only_entry(tmp_path).complete
 
@@ -145,7 +145,7 @@ def test_a_round_without_replies_warns_with_the_error(tmp_path: Path) -> None:
     with pytest.warns(RuntimeWarning, match="no site answered .1 errors, such as 'EXECUTION_EX"):
         collector.end()
     assert not only_entry(tmp_path).measured
-    assert only_entry(tmp_path).asked == (0, 1)
+    assert only_entry(tmp_path).selected == (0, 1)
 
 
 def test_late_and_repeated_results_are_ignored(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_the_simulated_project_has_a_complete_recording(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-5000:]
     every = (1, 2, 3, 4, 5)
     rounds = [
-        (entry.round, entry.measured, entry.asked, entry.answered)
+        (entry.round, entry.measured, entry.selected, entry.answered)
         for entry in read_round_log(folder)
     ]
     assert rounds == [(1, True, every, every), (2, True, every, every)]

@@ -174,7 +174,7 @@ def test_failed_and_silent_sites_are_recorded(tmp_path: Path) -> None:
     nvflare_server.receive(0, "site-1", make_reply(ReturnCode.EXECUTION_EXCEPTION))
     nvflare_server.event(EventType.ABOUT_TO_END_RUN)
     (entry,) = read_round_log(tmp_path / "recording")
-    assert (entry.asked, entry.answered, entry.complete) == ((0, 1, 2), (0,), False)
+    assert (entry.selected, entry.answered, entry.complete) == ((0, 1, 2), (0,), False)
     assert entry.measured
 
 

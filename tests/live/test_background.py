@@ -102,7 +102,7 @@ def test_a_queued_round_is_restored_exactly(view: str, tmp_path: Path) -> None:
         sent={},
         uploads={},
         weights=trained_round.weights,
-        asked=trained_round.asked,
+        selected=trained_round.selected,
         answered=trained_round.answered,
         after=trained_round.after,
     )

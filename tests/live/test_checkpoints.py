@@ -239,7 +239,7 @@ def test_copied_files_are_reported(tmp_path: Path) -> None:
     earlier = tmp_path / "saved" / "round-1"
     for file in earlier.iterdir():
         (place / file.name).write_bytes(file.read_bytes())
-    with pytest.warns(RuntimeWarning, match="global model after it is the one before it"):
+    with pytest.warns(RuntimeWarning, match="global models before and after it are equal"):
         recorded(tmp_path / "saved", tmp_path / "again", attacks=FEW)
 
 

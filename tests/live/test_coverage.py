@@ -20,7 +20,7 @@ from fedaudit.live.attack import attack_recording
 from fedaudit.live.files import waiting_rounds
 from fedaudit.live.record import record
 from fedaudit.live.recorder import Recorder
-from fedaudit.live.recording import LOG_FILE
+from fedaudit.live.recording import LOG_FILE, read_round_log
 from fedaudit.report.text.verdict import verdict
 from fedaudit.results.record import Record
 from fedaudit.results.runs import Coverage
@@ -53,7 +53,11 @@ def pass_rounds(
                 if client not in without
             }
             recorder.round(
-                live_round.number, sent=live_round.sent, uploads=uploads, asked=range(3), **settings
+                live_round.number,
+                sent=live_round.sent,
+                uploads=uploads,
+                selected=range(3),
+                **settings,
             )
 
 
@@ -127,10 +131,10 @@ def test_a_possibly_aggregated_faulty_upload_makes_the_gate_inconclusive(
     assert "client 1, round 2: its upload has" in judged.reason
 
 
-@pytest.mark.parametrize("how", ["kept_out", "after"])
+@pytest.mark.parametrize("how", ["rejected", "after"])
 def test_a_faulty_upload_that_the_server_rejected_is_not_missing(how: str, tmp_path: Path) -> None:
     settings: dict[str, Any] = (
-        {"kept_out": [1]} if how == "kept_out" else {"after": LIVE_ROUNDS[1].after}
+        {"rejected": [1]} if how == "rejected" else {"after": LIVE_ROUNDS[1].after}
     )
     with opened(tmp_path) as recorder:
         pass_rounds(recorder, 1)
@@ -469,15 +473,17 @@ def test_logs_of_older_versions_are_read(tmp_path: Path) -> None:
     with opened(tmp_path) as recorder:
         pass_rounds(recorder, 1, 2)
     log = tmp_path / LOG_FILE
-    older = [
-        {
-            k: v
-            for k, v in json.loads(line).items()
-            if k in ("round", "asked", "answered", "measured")
-        }
-        for line in log.read_text().splitlines()
-    ]
-    log.write_text("".join(json.dumps(line) + "\n" for line in older))
+    older = []
+    for line in log.read_text().splitlines():
+        entry = json.loads(line)
+        older.append(
+            {name: entry[name] for name in ("round", "answered", "measured")}
+            | {"asked": entry["selected"], "kept_out": [1], "unknown": True}
+        )
+    log.write_text("".join(json.dumps(entry) + "\n" for entry in older))
+    for entry_read in read_round_log(tmp_path):
+        assert entry_read.selected == entry_read.answered
+        assert (entry_read.rejected, entry_read.has_unidentified) == ((1,), True)
     assert coverage(tmp_path).is_whole
 
 

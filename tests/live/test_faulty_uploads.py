@@ -100,7 +100,7 @@ def without_faulty(folder: Path) -> dict[tuple[int, str], Tensor]:
             uploads = dict(live_round.uploads)
             if live_round.number == 2:
                 del uploads[FAULTY]
-            pass_round(recorder, live_round, uploads, asked=range(3))
+            pass_round(recorder, live_round, uploads, selected=range(3))
     return measured(folder)
 
 
@@ -196,7 +196,7 @@ def test_an_upload_of_an_unknown_client_affects_no_other(
             else:
                 pass_round(recorder, live_round, uploads)
     assert equal_signals(tmp_path, expected)
-    assert [entry.unknown for entry in read_round_log(tmp_path)] == [False, True, False]
+    assert [entry.has_unidentified for entry in read_round_log(tmp_path)] == [False, True, False]
 
 
 def test_two_uploads_of_one_client_exclude_it(
@@ -251,13 +251,13 @@ def test_a_strict_recorder_continues_if_the_server_rejected_the_upload(tmp_path:
         pytest.warns(RuntimeWarning, match="without client 1"),
         record(tmp_path, network, AUDIT, attacks=FEW, strict=True) as recorder,
     ):
-        pass_round(recorder, live_round, uploads, kept_out=[FAULTY])
-    assert read_round_log(tmp_path)[0].kept_out == (FAULTY,)
+        pass_round(recorder, live_round, uploads, rejected=[FAULTY])
+    assert read_round_log(tmp_path)[0].rejected == (FAULTY,)
 
 
-@pytest.mark.parametrize(("after", "kept_out"), [(True, (FAULTY,)), (False, ())])
+@pytest.mark.parametrize(("after", "rejected"), [(True, (FAULTY,)), (False, ())])
 def test_a_finite_next_model_shows_that_a_nan_upload_was_rejected(
-    after: bool, kept_out: tuple[int, ...], tmp_path: Path
+    after: bool, rejected: tuple[int, ...], tmp_path: Path
 ) -> None:
     (live_round, *_) = LIVE_ROUNDS
     uploads = {**live_round.uploads, FAULTY: UPLOADS["nan"](live_round.uploads[FAULTY])}
@@ -266,13 +266,13 @@ def test_a_finite_next_model_shows_that_a_nan_upload_was_rejected(
         record(tmp_path, network, AUDIT, attacks=FEW) as recorder,
     ):
         pass_round(recorder, live_round, uploads, after=live_round.after if after else None)
-    assert read_round_log(tmp_path)[0].kept_out == kept_out
+    assert read_round_log(tmp_path)[0].rejected == rejected
 
 
 def test_a_rejected_upload_is_measured_but_not_averaged(tmp_path: Path) -> None:
     (live_round, *_) = LIVE_ROUNDS
     for i, (uploads, options) in enumerate(
-        [(live_round.uploads, {"kept_out": [2]}), ({c: live_round.uploads[c] for c in (0, 1)}, {})]
+        [(live_round.uploads, {"rejected": [2]}), ({c: live_round.uploads[c] for c in (0, 1)}, {})]
     ):
         folder = tmp_path / str(i)
         with record(folder, network, AUDIT, attacks=FEW, strict=True) as recorder:
@@ -352,7 +352,7 @@ def test_a_non_finite_global_model_excludes_only_the_faulty_client(
     (stored,) = read_measured(tmp_path)
     assert stored.measured.clients == (0, 2)
     (entry,) = read_round_log(tmp_path)
-    assert entry.kept_out == (), "the server has used the faulty upload"
+    assert entry.rejected == (), "the server has used the faulty upload"
     assert int(next(iter(accuracy(stored).values()))) > 0
 
 

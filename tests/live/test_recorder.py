@@ -169,14 +169,14 @@ def test_a_round_without_uploads_warns_and_is_not_measured(tmp_path: Path) -> No
     with record(tmp_path, network, AUDIT, attacks=FEW) as recorder:
         first, second, *_ = rounds()
         with pytest.warns(RuntimeWarning, match="round 1 .* no client's upload came back"):
-            recorder.round(1, sent=first.sent, uploads={}, asked=[0, 1, 2])
+            recorder.round(1, sent=first.sent, uploads={}, selected=[0, 1, 2])
         recorder.round(2, sent=second.sent, uploads=second.uploads)
         with pytest.warns(RuntimeWarning, match="round 3 .* the line was cut"):
-            recorder.missed(3, "the line was cut", asked=[0, 1], answered=[1], unnamed=1)
+            recorder.missed(3, "the line was cut", selected=[0, 1], answered=[1], unnamed=1)
     log = read_round_log(tmp_path)
     assert [entry.measured for entry in log] == [False, True, False]
     assert [entry.complete for entry in log] == [False, True, False]
-    assert (log[2].asked, log[2].answered, log[2].unnamed) == ((0, 1), (1,), 1)
+    assert (log[2].selected, log[2].answered, log[2].unnamed) == ((0, 1), (1,), 1)
     assert {index for index, _ in measured(tmp_path)} == {2}
 
 
@@ -184,7 +184,9 @@ def test_the_record_lists_clients_that_did_not_reply(tmp_path: Path) -> None:
     with record(tmp_path, network, AUDIT, attacks=FEW, strict=True) as recorder:
         for live_round in rounds():
             some = {c: p for c, p in live_round.uploads.items() if (c, live_round.number) != (2, 3)}
-            recorder.round(live_round.number, sent=live_round.sent, uploads=some, asked=[0, 1, 2])
+            recorder.round(
+                live_round.number, sent=live_round.sent, uploads=some, selected=[0, 1, 2]
+            )
     assert [entry.complete for entry in read_round_log(tmp_path)] == [True, True, False, True]
     result = attack_recording(tmp_path, (), tmp_path / "out", figures=QUICK)
     assert any("did not reply, in round 3." in text for text in result.untested)

@@ -36,7 +36,7 @@ def recorded(folder: Path) -> Path:
     ("clients", "message"),
     [
         ({"answered": [-1]}, "a client has the number -1"),
-        ({"asked": [10**16]}, "nobody came"),
+        ({"selected": [10**16]}, "nobody came"),
         ({"unnamed": -1}, "got round 1 of the clients"),
     ],
 )
@@ -118,7 +118,7 @@ def test_a_recording_without_rounds_can_be_resumed(
 def test_a_full_disk_leaves_no_partial_log_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entry = RoundEntry(round=1, asked=(0,), answered=(0,), measured=False)
+    entry = RoundEntry(round=1, selected=(0,), answered=(0,), measured=False)
     append_round(entry, tmp_path)
     opened = open_to_append
 

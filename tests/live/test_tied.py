@@ -96,7 +96,7 @@ def test_a_client_with_unequal_tied_weights_is_excluded(kind: UploadKind, tmp_pa
             tmp_path / folder, Tied, data().split.audit, attacks=["blackbox-loss"], uploads=kind
         ) as recorder:
             if folder == "without":
-                recorder.round(1, sent=upload(9), uploads=uploads, asked=range(3))  # type: ignore[arg-type]
+                recorder.round(1, sent=upload(9), uploads=uploads, selected=range(3))  # type: ignore[arg-type]
                 continue
             with pytest.warns(RuntimeWarning, match="round 1 is recorded without client 1"):
                 recorder.round(1, sent=upload(9), uploads=uploads)  # type: ignore[arg-type]

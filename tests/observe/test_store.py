@@ -45,7 +45,7 @@ def made_round(index: int = 10, size: float = 1e-4) -> Round:
         sent={},
         uploads={c: Update(e.update or {}) for c, e in exposures.items()},
         weights={2: 0.25, 4: 0.75},
-        asked=(2, 3, 4),
+        selected=(2, 3, 4),
         answered=(2, 4),
         after={"global": NET.initial(2)},
     )
@@ -171,7 +171,7 @@ def test_a_kept_round_stores_updates_in_sixteen_bits(tmp_path: Path, size: float
     round = made_round(size=size)
     write_round(tmp_path, round, "full")
     (restored,) = read_rounds(tmp_path, NET)
-    assert (restored.index, restored.asked, restored.answered) == (10, (2, 3, 4), (2, 4))
+    assert (restored.index, restored.selected, restored.answered) == (10, (2, 3, 4), (2, 4))
     assert restored.weights == round.weights
     assert not restored.complete
     assert same(restored.after["global"], round.after["global"])

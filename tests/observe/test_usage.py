@@ -28,7 +28,7 @@ def round_with_facts(index: int) -> Round:
         sent={},
         uploads={},
         weights={},
-        asked=(0, 4),
+        selected=(0, 4),
         answered=(0, 4),
         client_notes={
             0: {"used": torch.tensor([9, 7, 9]), "recycled": torch.tensor([9])},

@@ -157,7 +157,7 @@ def test_repeated_shadows_train_a_federation_of_equal_size() -> None:
             4,
         )
     )
-    assert len(rounds[0].asked) == 2
+    assert len(rounds[0].selected) == 2
     for shadow, number in ((shadows[1].start, 2), (shadows[1].model, 3)):
         theirs = rounds[number].after["global"].params
         assert all(torch.equal(shadow.params[name], theirs[name]) for name in theirs)

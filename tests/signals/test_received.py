@@ -139,7 +139,7 @@ def test_signals_of_a_prepared_round_have_the_same_bits() -> None:
         sent={},
         uploads={},
         weights={0: 1.0},
-        asked=(0,),
+        selected=(0,),
         answered=(0,),
         after={},
     )

@@ -433,8 +433,10 @@ def test_a_client_that_never_participated_has_no_model_and_no_violation() -> Non
     rounds = tuple(
         simulate(run.algorithm, run.assignment.clients, rounds=3, seed=seed, participation=0.34)
     )
-    assert sum(len(round.asked) for round in rounds) > len({c for r in rounds for c in r.asked})
-    first = {client: round.index for round in reversed(rounds) for client in round.asked}
+    assert sum(len(round.selected) for round in rounds) > len(
+        {c for r in rounds for c in r.selected}
+    )
+    first = {client: round.index for round in reversed(rounds) for client in round.selected}
     cluster = cluster_result(run, [noted(cluster_notes(run, rounds[-1]))])
     assert cluster is not None
     assert cluster.clusters.joined == [first.get(client) for client in range(CLIENTS)]

@@ -88,7 +88,7 @@ def test_the_sum_uses_the_targets_update_and_other_data(tmp_path: Path) -> None:
     assert len(other_sums) == 78
     assert not torch.equal(first, second)
     whole_sum = sum(
-        round.weights[c] * flat(round.uploads[c].values).double() for c in round.asked if c
+        round.weights[c] * flat(round.uploads[c].values).double() for c in round.selected if c
     )
     assert not torch.allclose(first, torch.as_tensor(whole_sum))
     assert torch.equal(next(sums_of_others(run, round, 0, 80)), first)

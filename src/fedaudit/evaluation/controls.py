@@ -437,7 +437,7 @@ def _untrained_round(setup: Setup, index: int) -> Round:
         sent={},
         uploads={},
         weights=dict.fromkeys(clients, 1 / len(clients)),
-        asked=clients,
+        selected=clients,
         answered=clients,
         after={"global": after},
     )

@@ -181,7 +181,7 @@ def sums_of_others(
         # A canary of length 0 replaces the target's update by zeros. The noise remains.
         noise_only[target] = run.assignment.clients[target]
         defenses[target] = Chain((CanaryUpload(0, 0, 0.0), run.defenses[target]))
-    others = [client for client in round.asked if client != target]
+    others = [client for client in round.selected if client != target]
     ends = torch.tensor([sizes[client] for client in others]).cumsum(0)
     for draw in range(draws):
         seed = seed_for(run.seed, "sum of others", target, draw)
@@ -214,7 +214,7 @@ def _weighted_sum(
             round=round.index,
             rounds=run.study.training.rounds,
             client=client,
-            cohort=round.asked,
+            cohort=round.selected,
             weights=round.weights,
             seed=seed,
         )

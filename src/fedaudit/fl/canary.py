@@ -151,7 +151,7 @@ def _remove_canaries(round: Round, canaries: frozenset[ClientId]) -> Round:
         sent=_without_canaries(round.sent, canaries),
         uploads=_without_canaries(round.uploads, canaries),
         weights={client: weight / total for client, weight in weights.items()},
-        asked=tuple(client for client in round.asked if client not in canaries),
+        selected=tuple(client for client in round.selected if client not in canaries),
         answered=tuple(client for client in round.answered if client not in canaries),
         client_notes=_without_canaries(round.client_notes, canaries),
         private_models=_without_canaries(round.private_models, canaries),

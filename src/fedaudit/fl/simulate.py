@@ -188,7 +188,7 @@ def _rounds(
                 sent=request.sent,
                 uploads=results.uploads,
                 weights=request.weights,
-                asked=request.cohort,
+                selected=request.cohort,
                 answered=request.cohort,
                 after=algorithm.models(state.server),
                 client_notes=results.facts,

@@ -79,24 +79,25 @@ class OpenRound(Generic[Key]):
         self,
         recorder: "Recorder",
         index: int,
-        asked: Collection[Key],
+        selected: Collection[Key],
         clients: Mapping[Key, ClientRef],
         chosen: Mapping[ClientRef, Key],
         models: Mapping[ClientRef, Values],
         *,
         after: Values | None,
         fault: str,
-        excluded: Mapping[ClientRef, str],
-        note: str,
+        unreadable: Mapping[ClientRef, str],
+        unattributed_fault: str,
     ) -> None:
         """Pass the round to a recorder, or the ``fault`` because of which it cannot be recorded.
 
-        ``asked`` are the nodes or tasks that were sent the model, ``clients`` their known clients.
+        ``selected`` are the nodes or tasks that were sent the model, ``clients`` their known
+        clients.
         ``chosen`` has the node or task of each client to measure, ``models`` the model that each
         client was sent. For the others, see :meth:`fedaudit.live.recorder.Recorder.round`.
         """
-        asked_clients = {clients[key] for key in asked if key in clients}
-        unnamed = sum(key not in clients for key in asked)
+        selected_clients = {clients[key] for key in selected if key in clients}
+        unnamed = sum(key not in clients for key in selected)
         if not fault and share_no_shape(
             models.values(), [self.uploads[k] for k in chosen.values()]
         ):
@@ -104,7 +105,9 @@ class OpenRound(Generic[Key]):
         if fault:
             known = {clients[key] for key in self.answered if key in clients}
             answered = known if self.answered <= clients.keys() else None
-            recorder.missed(index, fault, asked=asked_clients, answered=answered, unnamed=unnamed)
+            recorder.missed(
+                index, fault, selected=selected_clients, answered=answered, unnamed=unnamed
+            )
             return
         first = next(iter(models.values()))
         if not recorder.sees_uploads:
@@ -116,11 +119,11 @@ class OpenRound(Generic[Key]):
             sent=first if all(model is first for model in models.values()) else models,
             uploads={client: self.uploads[key] for client, key in chosen.items()},
             weights=weights if sum(weights.values()) > 0 else None,
-            asked=asked_clients,
+            selected=selected_clients,
             unnamed=unnamed,
             after=after,
-            excluded=excluded,
-            note=note,
+            unreadable=unreadable,
+            unattributed_fault=unattributed_fault,
             reported={client: self.reported.get(key, {}) for client, key in chosen.items()},
         )
 

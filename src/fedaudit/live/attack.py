@@ -215,7 +215,7 @@ def _build_run(
         figures = {**figures, "blind_classifier": False}
     config = _config(recording.model_copy(update={"targets": targets}), names, figures)
     replaceable_record_or_raise(out, config, ignored=REATTACK_MAY_CHANGE)
-    participants = {c for entry in data.log for c in entry.asked}
+    participants = {c for entry in data.log for c in entry.selected}
     for measured in data.measured:
         participants |= {*measured.clients, *measured.stands_for}
     limitations = _limitations(data, {*targets} - {*measured_targets}, has_features=has_features)
@@ -485,7 +485,7 @@ def _has_skipped_uploads(data: _RecordingData, targets: Collection[ClientId]) ->
     every = data.recording.every
     for entry in data.log:
         is_skipped = entry.round % every and not entry.failed
-        if is_skipped and (entry.unknown or {*targets} & {*entry.answered}):
+        if is_skipped and (entry.has_unidentified or {*targets} & {*entry.answered}):
             return True
     # In rounds of the global model, all clients may take part.
     return every > 1 and any(ALL_CLIENTS in measured.clients for measured in data.measured)
@@ -513,7 +513,7 @@ def _reason_missing(
         return "its measurements are missing"
     # A round without a reply of an audited client has nothing to measure.
     sees_uploads = data.recording.view in UPLOAD_VIEWS
-    if sees_uploads and not entry.unknown and not {*targets} & {*entry.answered}:
+    if sees_uploads and not entry.has_unidentified and not {*targets} & {*entry.answered}:
         return ""
     return plain(entry.note).removeprefix(f"round {index} is not recorded: ")
 
@@ -521,7 +521,7 @@ def _reason_missing(
 def _missing_uploads(
     entry: RoundEntry, measured: MeasuredRound, targets: Collection[ClientId]
 ) -> tuple[list[MissingUpload], bool]:
-    """Return missing uploads of targets, and True if an unknown client's upload is missing."""
+    """Return missing uploads of targets, and True if one of an unidentified client is missing."""
     measured_clients = {*measured.clients, *measured.stands_for}
     if ALL_CLIENTS in measured_clients:
         return [], False
@@ -530,12 +530,12 @@ def _missing_uploads(
             client=client,
             round=entry.round,
             reason=plain(entry.excluded.get(client) or "it was not measured")[:2000],
-            aggregated=client not in entry.kept_out,
+            aggregated=client not in entry.rejected,
         )
         for client in sorted({*targets} & {*entry.answered} - measured_clients)
     ]
-    # The unknown client may be any audited client without a reply.
-    return missing, entry.unknown and bool({*targets} - {*entry.answered})
+    # The unidentified client may be any audited client without a reply.
+    return missing, entry.has_unidentified and bool({*targets} - {*entry.answered})
 
 
 def _client_coverage(

@@ -103,16 +103,16 @@ class Participants(NamedTuple):
     """Clients of one round, by number.
 
     Attributes:
-        asked: Clients that were asked to train.
+        selected: Clients that were sent the model.
         uploads: Uploads that can be read.
-        excluded: Clients that answered without a readable upload, with the reason for each.
-        unnamed: Number of asked clients without a valid number or name.
+        unreadable: Clients that answered without a readable upload, with the reason for each.
+        unnamed: Number of selected clients without a valid number or name.
         note: The first error about an upload without a valid client; empty without error.
     """
 
-    asked: list[ClientId]
+    selected: list[ClientId]
     uploads: dict[ClientId, Weights]
-    excluded: dict[ClientId, str]
+    unreadable: dict[ClientId, str]
     unnamed: int
     note: str
 
@@ -121,11 +121,17 @@ class Participants(NamedTuple):
 
         Args:
             index: Number of the round.
-            unnamed: Number of further asked clients without a valid number or name.
+            unnamed: Number of further selected clients without a valid number or name.
             note: Replaces the note about uploads, if not empty.
         """
-        answered, unnamed = {*self.uploads, *self.excluded}, unnamed + self.unnamed
-        return round_entry(index, self.asked, answered, unnamed, self.excluded, note or self.note)
+        return round_entry(
+            index,
+            self.selected,
+            {*self.uploads, *self.unreadable},
+            unnamed + self.unnamed,
+            self.unreadable,
+            note or self.note,
+        )
 
 
 def valid_client_number(client: object, audited: Iterable[ClientId]) -> ClientId:
@@ -141,13 +147,13 @@ def valid_client_number(client: object, audited: Iterable[ClientId]) -> ClientId
 
 def participants_of(
     uploads: ByClient[Weights],
-    asked: Collection[ClientRef],
-    excluded: ByClient[str],
+    selected: Collection[ClientRef],
+    unreadable: ByClient[str],
     audited: Collection[ClientId],
 ) -> Participants:
     """Return the clients of a round by number; clients without a valid number are only counted."""
     refs, errors = dict[ClientId, ClientRef](), list[str]()
-    readable, unreadable = dict[ClientId, Weights](), dict[ClientId, str]()
+    readable, reasons = dict[ClientId, Weights](), dict[ClientId, str]()
     for client, upload in uploads.items():
         try:
             number = valid_client_number(client, audited)
@@ -155,24 +161,24 @@ def participants_of(
             errors.append(str(error))
             continue
         if number in refs:
-            unreadable[number] = f"it has two uploads, named {refs[number]!a} and {client!a}"
+            reasons[number] = f"it has two uploads, named {refs[number]!a} and {client!a}"
         else:
             refs[number], readable[number] = client, upload
-    for client, reason in excluded.items():
+    for client, reason in unreadable.items():
         try:
-            unreadable[valid_client_number(client, audited)] = str(reason)
+            reasons[valid_client_number(client, audited)] = str(reason)
         except BadInput as error:
             errors.append(f"{error} ({reason})")
-    if errors and not refs and not unreadable:
+    if errors and not refs and not reasons:
         raise BadInput(errors[0])
     numbers, unnamed = list[ClientId](), 0
-    for client in asked:
+    for client in selected:
         try:
             numbers.append(valid_client_number(client, audited))
         except BadInput:
             unnamed += 1
-    readable = {client: upload for client, upload in readable.items() if client not in unreadable}
-    return Participants(numbers, readable, unreadable, unnamed, errors[0] if errors else "")
+    readable = {client: upload for client, upload in readable.items() if client not in reasons}
+    return Participants(numbers, readable, reasons, unnamed, errors[0] if errors else "")
 
 
 class Attendance:
@@ -193,12 +199,12 @@ class Attendance:
         self._display_name = display_name
         self._audited, self._unaudited = {*audited}, set[ClientId]()
         self.reasons = dict[str, str]()
-        self._has_audited = any(self._audited & {*e.asked, *e.answered} for e in earlier)
+        self._has_audited = any(self._audited & {*e.selected, *e.answered} for e in earlier)
         self._n_rounds_unaudited = 0
 
     def warning(self, entry: RoundEntry) -> str:
         """Return a warning if no audited client took part so far; otherwise an empty text."""
-        clients = {*entry.asked, *entry.answered}
+        clients = {*entry.selected, *entry.answered}
         self._has_audited = self._has_audited or bool(clients & self._audited)
         if self._has_audited or not clients:
             return ""

@@ -193,7 +193,7 @@ def waiting_round_entries(folder: Path) -> dict[int, RoundEntry]:
             entries[index] = RoundEntry.model_validate(parse_json(read_notes(path)["entry"]))
         # Measuring the round raises the same error, so it is ignored here.
         except (Damaged, KeyError, ValueError, RecursionError):
-            entries[index] = RoundEntry(round=index, asked=(), answered=(), measured=False)
+            entries[index] = RoundEntry(round=index, selected=(), answered=(), measured=False)
     return entries
 
 
@@ -265,7 +265,7 @@ def read_waiting(path: Path, architecture: Architecture) -> tuple[Round, RoundEn
             sent={},
             uploads={},
             weights=dict(_WEIGHTS.validate_python(parse_json(notes["weights"]))),
-            asked=entry.asked,
+            selected=entry.selected,
             answered=entry.answered,
             after=after,
             stands_for=dict(_GROUPS.validate_python(parse_json(notes["stands_for"]))),

@@ -114,7 +114,7 @@ class RoundMeasurer:
         self._preparing: PreparingProcess | None = None
 
     def measure_untrained_models(self) -> tuple[MeasuredRound, ...]:
-        """Measure untrained models for a control, and log the cost of a round."""
+        """Measure models with random parameters for a control, and log the cost of a round."""
         assignment, timer = self._setup.assignment, _ProgressTimer(self._log)
         if len(assignment.clients) * self._layout.n_values >= _MANY_VALUES:
             self._log(f"{self._recording.name}: an untrained model is measured first")

@@ -141,11 +141,11 @@ class CanaryClients:
         """Compute lower bounds on the epsilon of one client's update.
 
         Args:
-            first: The global model before the first round in which canaries were asked.
+            first: The global model before the first round in which canaries were selected.
             last: The global model after the last such round.
             delta: The delta of (epsilon, delta).
             alpha: Probability that a bound is wrong, for each bound.
-            every_round: Whether all canaries were asked in every round in between. If not, only
+            every_round: Whether all canaries were selected in every round in between. If not, only
                 the bound from coins is computed.
 
         Raises:

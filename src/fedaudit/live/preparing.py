@@ -214,7 +214,7 @@ class PreparingProcess:
                 sent={},
                 uploads={},
                 weights={upload.client: 1.0},
-                asked=(upload.client,),
+                selected=(upload.client,),
                 answered=(upload.client,),
                 after={},
             )

@@ -1,4 +1,4 @@
-"""Recorder of a federation: measures what an adversary sees of each round."""
+"""Recorder of a federation: computes the signals that an adversary sees in each round."""
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -51,7 +51,7 @@ from fedaudit.results.text import plain
 
 
 class Recorder:
-    """Recorder of a live recording; see :func:`fedaudit.record`."""
+    """Recorder of the rounds of a running federation; see :func:`fedaudit.record`."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Recorder:
             self._open.display_name,
         )
         for index in unmeasured:
-            self._set_reason(index)
+            self._mark_recorded(index)
         self._awaiting_next_model: tuple[Model, RoundEntry] | None = None
         self._measurer = RoundMeasurer(
             folder,
@@ -106,10 +106,11 @@ class Recorder:
             log_failure=self._log_failure,
             log=log,
         )
-        # Refuse settings that could not be read back before anything is measured.
+        # Before measuring anything, check that the settings can be written and read back.
         recording_text(self.recording, folder)
         is_new = not logged and not unmeasured
         if is_new:
+            # A control runs the attacks on models with random parameters.
             untrained = self._measurer.measure_untrained_models()
             # These calls replace files of an earlier session that stopped before its first round.
             write_untrained(folder, untrained, self.recording.key)
@@ -145,38 +146,40 @@ class Recorder:
         sent: Sent,
         uploads: ByClient[Weights] | None = None,
         weights: ByClient[float] | None = None,
-        asked: Collection[ClientRef] | None = None,
+        selected: Collection[ClientRef] | None = None,
         unnamed: int = 0,
         after: Weights | None = None,
-        excluded: ByClient[str] | None = None,
-        kept_out: Collection[ClientRef] = (),
-        note: str = "",
+        unreadable: ByClient[str] | None = None,
+        rejected: Collection[ClientRef] = (),
+        unattributed_fault: str = "",
         reported: ByClient[Mapping[str, float]] | None = None,
     ) -> None:
         """Record one round.
 
         If a round is passed again, it is compared with the first version, which is kept.
 
-        Use the same client numbers or names as in the audited samples. A client whose upload cannot
-        be measured (non-finite values, another shape, another part of the model, an impossible
-        weight) is treated as if it had not answered, and the log names it.
+        Use the same client numbers or names as in the audited samples. An upload cannot be measured
+        if it has non-finite values, another shape, another part of the model or an impossible
+        weight. The client is then left out of the round, and the log names it. In the view ``sum``,
+        such a round is not recorded.
 
         Args:
             index: The round's number, from 1.
             sent: The global model that clients were sent, or one model per client.
-            uploads: Each client's upload; empty in a view without uploads.
+            uploads: Each client's upload; empty if the adversary does not see uploads.
             weights: Weights of clients in the average; by default their sizes, or equal weights.
-            asked: Clients that were sent the model; by default the clients that answered.
+            selected: Clients that were sent the model; by default the clients that answered.
             unnamed: Number of unidentified clients that were sent the model and did not answer.
             after: The global model after the round. By default the mean of the uploads that can be
-                measured. In a view without uploads, by default the model that is sent in the next
-                round.
-            excluded: Clients with an unreadable upload, and the reason. The round is measured
+                measured. If the adversary does not see uploads, by default the model that is sent
+                in the next round.
+            unreadable: Clients with an unreadable upload, and the reason. The round is measured
                 without them, and their uploads count as missing.
-            kept_out: Clients whose upload the server rejected. A rejected upload is measured if
+            rejected: Clients whose upload the server rejected. A rejected upload is measured if
                 possible. If not, it does not count as missing, since it was not aggregated. A
                 non-finite upload counts as rejected if ``after`` is finite.
-            note: Fault in uploads of clients that are not identified.
+            unattributed_fault: Fault in uploads that cannot be attributed to a client, such as an
+                upload of an unidentified client; empty if there is none.
             reported: Accuracy ("accuracy", as a fraction or in percent) and mean loss ("loss") that
                 a client computed on its training data with the uploaded model. They are compared
                 with the recorder's values on audited members.
@@ -186,24 +189,24 @@ class Recorder:
         """
         entry: RoundEntry | None = None
         try:
-            self._set_reason(index)
-            self._open.keep_names([*(asked or ()), *(uploads or ()), *(excluded or ())])
+            self._mark_recorded(index)
+            self._open.keep_names([*(selected or ()), *(uploads or ()), *(unreadable or ())])
             participants = participants_of(
-                uploads or {}, asked or (), excluded or {}, self.recording.targets
+                uploads or {}, selected or (), unreadable or {}, self.recording.targets
             )
-            entry = participants.entry(index, unnamed=unnamed, note=note)
+            entry = participants.entry(index, unnamed=unnamed, note=unattributed_fault)
             valid_weights = self._open.by_valid_number(weights or {})
-            rejected = self._open.by_valid_number(dict.fromkeys(kept_out, 0.0))
+            valid_rejected = self._open.by_valid_number(dict.fromkeys(rejected, 0.0))
             entry = entry.model_copy(
                 update={
-                    "unknown": bool(entry.note),
-                    "kept_out": tuple(sorted({*entry.answered} & rejected.keys())),
+                    "has_unidentified": bool(entry.note),
+                    "rejected": tuple(sorted({*entry.answered} & valid_rejected.keys())),
                     "reported": self._valid_metrics(reported or {}, participants.uploads),
                 }
             )
             self._check_and_measure(
                 entry,
-                RoundData(sent, participants.uploads, valid_weights, after, entry.kept_out),
+                RoundData(sent, participants.uploads, valid_weights, after, entry.rejected),
             )
         # Catch any error: an audit must not stop the training that it observes.
         except Exception as error:
@@ -216,7 +219,7 @@ class Recorder:
         index: int,
         reason: str,
         *,
-        asked: Collection[ClientRef] = (),
+        selected: Collection[ClientRef] = (),
         answered: Collection[ClientRef] | None = None,
         unnamed: int = 0,
     ) -> None:
@@ -225,8 +228,8 @@ class Recorder:
         Args:
             index: The round's number, from 1.
             reason: Reason why the round cannot be recorded.
-            asked: Known clients that were sent the model.
-            answered: Clients that answered; None if some are unknown.
+            selected: Known clients that were sent the model.
+            answered: Clients that answered; None if some of them are not identified.
             unnamed: See :meth:`round`.
 
         Raises:
@@ -236,15 +239,15 @@ class Recorder:
         try:
             if self.has(index):
                 return
-            self._set_reason(index)
-            self._open.keep_names([*asked, *(answered or ())])
+            self._mark_recorded(index)
+            self._open.keep_names([*selected, *(answered or ())])
             participants = participants_of(
-                {}, asked, dict.fromkeys(answered or (), reason), self.recording.targets
+                {}, selected, dict.fromkeys(answered or (), reason), self.recording.targets
             )
-            is_unknown = answered is None or bool(participants.note)
+            has_unidentified = answered is None or bool(participants.note)
             # The reason concerns the round, so no single upload is listed as faulty.
             entry = participants.entry(index, unnamed=unnamed).model_copy(
-                update={"excluded": {}, "note": "", "unknown": is_unknown}
+                update={"excluded": {}, "note": "", "has_unidentified": has_unidentified}
             )
         except Exception as error:
             failure = BadInput(str(error))
@@ -254,7 +257,8 @@ class Recorder:
         """Start to measure a model that clients are sent, before they upload; see :meth:`measure`.
 
         Raises:
-            BadInput: The model does not fit, or has values that are not finite.
+            BadInput: The model's layers do not match the recorded network, or a value is not
+                finite.
         """
         self._measurer.prepare(finite_model(sent, self._layout, "the model sent"))
 
@@ -276,10 +280,10 @@ class Recorder:
         """Record a round that :meth:`measure` returned."""
         self._measurer.write(measurement)
         self._rounds.entries[measurement.entry.round] = measurement.entry
-        self._set_reason(measurement.entry.round)
+        self._mark_recorded(measurement.entry.round)
 
     def log_conflict(self, index: int) -> None:
-        """List a round as incomplete, because another upload of it was measured elsewhere."""
+        """Log that a round had a further upload, which this recording does not contain."""
         self._open.keep_conflict(index, "this recording lacks another upload of the round")
 
     def name_client(self, client: str) -> None:
@@ -367,7 +371,7 @@ class Recorder:
         if not (self.strict or measures_sum):
             return
         for client, reason in entry.excluded.items():
-            if client not in entry.kept_out:
+            if client not in entry.rejected:
                 raise BadInput(f"upload of client {self._open.display_name(client)}: {reason}")
         if entry.note:
             raise BadInput(entry.note)
@@ -509,7 +513,7 @@ class Recorder:
             for index, _, error, excluded in self._measurer.outcomes():
                 if error:
                     self._rounds.entries.pop(index, None)
-                    self._set_reason(index, error)
+                    self._set_missing_reason(index, error)
                 if self.strict and (error or excluded):
                     reason = error or next(iter(excluded.values()))
                     raise BadInput(f"round {index} could not be measured: {reason}")
@@ -522,7 +526,11 @@ class Recorder:
         if not entry.failed:
             self._rounds.entries[entry.round] = entry
 
-    def _set_reason(self, index: object, reason: str = "") -> None:
+    def _mark_recorded(self, index: object) -> None:
+        """Delete the reason why a round is not recorded."""
+        self._set_missing_reason(index, "")
+
+    def _set_missing_reason(self, index: object, reason: str) -> None:
         """Store the reason why a round is not recorded; empty for a recorded round."""
         self._attendance.reasons[str(index)[:80]] = reason
 
@@ -537,7 +545,7 @@ class Recorder:
             self._log_failure(entry, text)
         if not self._rounds.entries and not any(self._attendance.reasons.values()):
             text += ". No round is recorded so far, and later rounds will fail in the same way"
-        self._set_reason(index, reason)
+        self._set_missing_reason(index, reason)
         self._warnings.warn(text, reason)
 
     def _log_failure(self, entry: RoundEntry, note: str) -> None:
@@ -549,14 +557,14 @@ class Recorder:
 def _with_check_results(entry: RoundEntry, data: RoundData, checked: CheckedRound) -> RoundEntry:
     """Return the entry with excluded uploads, digests and weights."""
     excluded = {**entry.excluded, **checked.excluded}
-    kept_out = {*entry.kept_out}
+    rejected = {*entry.rejected}
     if checked.after_is_finite:
         # A finite next model was aggregated without the uploads that are not finite.
-        kept_out |= {client for client, reason in excluded.items() if NOT_FINITE in reason}
+        rejected |= {client for client, reason in excluded.items() if NOT_FINITE in reason}
     return entry.model_copy(
         update={
             "excluded": {client: plain(reason)[:2000] for client, reason in excluded.items()},
-            "kept_out": tuple(sorted(kept_out)),
+            "rejected": tuple(sorted(rejected)),
             "sent": checked.sent,
             "uploads": checked.uploads,
             "models": checked.models,

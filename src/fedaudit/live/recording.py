@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import AliasChoices, Field, ValidationError
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Damaged
@@ -212,14 +212,14 @@ class RoundEntry(RecordPart):
 
     Attributes:
         round: Number of the round.
-        asked: Clients that were sent the model.
+        selected: Clients that were sent the model.
         answered: Clients that sent an upload.
         measured: Whether the round was measured.
         unnamed: Number of unidentified clients that were sent the model and did not answer.
         note: Reason why the round could not be measured in full; empty without a fault.
         excluded: Clients whose upload was not measured, with the reason.
-        kept_out: Clients whose upload the server did not aggregate.
-        unknown: True if not all clients that answered are known.
+        rejected: Clients whose upload the server did not aggregate.
+        has_unidentified: True if further clients, which are not identified, may have answered.
         sent: SHA-256 of the models that clients were sent; empty if unknown.
         uploads: SHA-256 of the uploads that can be measured.
         models: SHA-256 of the global model that all clients were sent ("sent"), and of the model
@@ -231,14 +231,17 @@ class RoundEntry(RecordPart):
     """
 
     round: RoundNumber
-    asked: Clients
+    # Earlier recordings have other names for these three fields.
+    selected: Clients = Field(validation_alias=AliasChoices("selected", "asked"))
     answered: Clients
     measured: bool
     unnamed: Count = 0
     note: Text = ""
     excluded: dict[Client, Text] = Field(default_factory=dict)
-    kept_out: Clients = ()
-    unknown: bool = False
+    rejected: Clients = Field(default=(), validation_alias=AliasChoices("rejected", "kept_out"))
+    has_unidentified: bool = Field(
+        default=False, validation_alias=AliasChoices("has_unidentified", "unknown")
+    )
     sent: Digest = ""
     uploads: Digest = ""
     models: dict[GlobalModel, Digest] = Field(default_factory=dict)
@@ -256,13 +259,13 @@ class RoundEntry(RecordPart):
 
     @property
     def complete(self) -> bool:
-        """True if all clients that were asked have answered."""
-        return set(self.asked) == set(self.answered) and self.unnamed == 0
+        """True if all clients that were sent the model have answered."""
+        return set(self.selected) == set(self.answered) and self.unnamed == 0
 
 
 def round_entry(
     index: int,
-    asked: Collection[ClientId],
+    selected: Collection[ClientId],
     answered: Collection[ClientId],
     unnamed: int,
     excluded: Mapping[ClientId, str] | None = None,
@@ -272,7 +275,7 @@ def round_entry(
     try:
         return RoundEntry(
             round=index,
-            asked=tuple(sorted({*asked, *answered})),
+            selected=tuple(sorted({*selected, *answered})),
             answered=tuple(sorted(answered)),
             measured=False,
             unnamed=unnamed,
@@ -280,7 +283,7 @@ def round_entry(
             note=plain(note)[:2000],
         )
     except (TypeError, ValueError) as error:
-        clients = ", ".join(repr(client) for client in [*asked, *answered][:_MAX_LISTED])
+        clients = ", ".join(repr(client) for client in [*selected, *answered][:_MAX_LISTED])
         raise BadInput(
             f"got round {index!r} of the clients {clients}; give rounds whole numbers from 1 to "
             f"{MAX_ROUND} and clients from 0"

@@ -47,7 +47,7 @@ class RoundData(NamedTuple):
     uploads: Mapping[ClientId, Weights]
     weights: Mapping[ClientId, float]
     after: Weights | None
-    kept_out: Collection[ClientId] = ()
+    rejected: Collection[ClientId] = ()
 
 
 class CheckedRound(NamedTuple):
@@ -112,7 +112,7 @@ def round_of_uploads(
     restricted = {client: _restrict(models, common_names) for client, models in valid.items()}
     uploads = digest_of_models({client: models.local for client, models in restricted.items()})
     all_weights = data.weights or _default_weights([*valid], sizes)
-    weights = {c: 0.0 if c in data.kept_out else float(all_weights[c]) for c in valid}
+    weights = {c: 0.0 if c in data.rejected else float(all_weights[c]) for c in valid}
     fractions = _normalise(weights)
     # If the server rejected all uploads, its model stays the same.
     after = next(iter(bases.values()))
@@ -307,7 +307,7 @@ def _round(
         sent={},
         uploads={},
         weights=fractions,
-        asked=entry.asked,
+        selected=entry.selected,
         answered=entry.answered,
         after={"global": after},
     )

@@ -56,7 +56,7 @@ def write_round(folder: Path, round: Round, keep: Keep) -> None:
             for client, number in zip(clients, base_numbers, strict=True)
         )
     server = {
-        "asked": torch.tensor(round.asked, dtype=torch.int64),
+        "asked": torch.tensor(round.selected, dtype=torch.int64),
         "answered": torch.tensor(round.answered, dtype=torch.int64),
         "stands_for": group_pairs(round.stands_for),
     }
@@ -171,7 +171,7 @@ def read_rounds(folder: Path, architecture: Architecture) -> Iterator[Round]:
                 client_ids_in(server["answered"]),
                 server["stands_for"],
             )
-            if not set(server_file.answered) <= set(server_file.asked):
+            if not set(server_file.answered) <= set(server_file.selected):
                 raise ValueError("clients answered that received no message")
         except (KeyError, TypeError, ValueError) as error:
             raise Damaged(f"{path} is not a kept round ({error}); restore it") from error
@@ -181,7 +181,7 @@ def read_rounds(folder: Path, architecture: Architecture) -> Iterator[Round]:
 class _ServerFile(NamedTuple):
     bases: dict[str, Model]
     after: dict[str, Model]
-    asked: tuple[ClientId, ...]
+    selected: tuple[ClientId, ...]
     answered: tuple[ClientId, ...]
     groups: Tensor
 
@@ -207,7 +207,7 @@ def _read_round(index: int, round_folder: Path, server_file: _ServerFile) -> Rou
         sent={},
         uploads={},
         weights=weights,
-        asked=server_file.asked,
+        selected=server_file.selected,
         answered=server_file.answered,
         after=server_file.after,
         stands_for=stands_for,

@@ -108,8 +108,8 @@ class Round:
         sent: The message to each client.
         uploads: The upload of each client; empty if the view hides uploads.
         weights: Weights of the clients in the average; they sum to 1 over ``answered``.
-        asked: Participants of the round: clients to which the server sent a message.
-        answered: Participants that sent an upload, without dropouts.
+        selected: Clients that the server selected for the round and sent a message.
+        answered: Selected clients that sent an upload, without dropouts.
         after: The server's models after the round, by name ("global" for a single one).
         stands_for: For each client that is merged into a group, the client that the group is named
             after.
@@ -126,7 +126,7 @@ class Round:
     sent: Mapping[ClientId, Sent]
     uploads: Mapping[ClientId, Upload]
     weights: Mapping[ClientId, float]
-    asked: tuple[ClientId, ...]
+    selected: tuple[ClientId, ...]
     answered: tuple[ClientId, ...]
     after: Mapping[str, Model] = field(default_factory=dict)
     stands_for: Mapping[ClientId, ClientId] = field(default_factory=dict)
@@ -139,7 +139,7 @@ class Round:
     @property
     def complete(self) -> bool:
         """True if every client that received a message has answered."""
-        return set(self.asked) == set(self.answered)
+        return set(self.selected) == set(self.answered)
 
 
 Value = TypeVar("Value")

@@ -335,7 +335,7 @@ def _one_client(exposed: Exposed) -> Round:
         sent={},
         uploads={},
         weights={_TARGET: 1.0},
-        asked=(_TARGET,),
+        selected=(_TARGET,),
         answered=(_TARGET,),
         after=after,
     )

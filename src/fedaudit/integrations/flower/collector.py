@@ -255,9 +255,9 @@ class FlowerRoundCollector:
             return
         names = self._claims.clients
         fault = round.fault or self._fault(round)
-        chosen, excluded, note = _choose(round, names)
+        chosen, unreadable, unattributed_fault = _choose(round, names)
         if self._recorder.sees_uploads and not chosen:
-            fault = fault or next(iter(excluded.values()), "") or note
+            fault = fault or next(iter(unreadable.values()), "") or unattributed_fault
         models: dict[ClientRef, Arrays] = {}
         model_after: Arrays | None = None
         try:
@@ -275,8 +275,8 @@ class FlowerRoundCollector:
             models,
             after=model_after,
             fault=fault,
-            excluded=excluded,
-            note=note,
+            unreadable=unreadable,
+            unattributed_fault=unattributed_fault,
         )
 
     def _fault(self, round: _OpenRound) -> str:
@@ -292,23 +292,25 @@ class FlowerRoundCollector:
 def _choose(
     round: _OpenRound, names: Mapping[int, ClientRef]
 ) -> tuple[dict[ClientRef, int], dict[ClientRef, str], str]:
-    """Return the node of each client to measure, the faults of other clients, and a note.
+    """Choose the node of each client to measure.
 
-    The note describes replies of unidentified clients; it is empty if there are none.
+    Returns:
+        The chosen nodes by client, a fault for each other client, and the fault of replies of
+        unidentified clients (empty if there are none).
     """
     unsent = dict.fromkeys(round.answered - round.sent.keys(), "it was sent no model")
     faults = {**_faults_of_weights(round), **unsent, **round.excluded}
     nodes = sorted(round.answered, key=lambda node: str(names.get(node)))
     usable = [node for node in nodes if node in names and node not in faults]
-    excluded = {names[node]: why for node, why in faults.items() if node in names}
+    unreadable = {names[node]: why for node, why in faults.items() if node in names}
     counts = Counter(names[node] for node in usable)
-    excluded |= {c: TWO_NODES.format(client=c) for c, count in counts.items() if count > 1}
-    chosen = {names[node]: node for node in usable if names[node] not in excluded}
+    unreadable |= {c: TWO_NODES.format(client=c) for c, count in counts.items() if count > 1}
+    chosen = {names[node]: node for node in usable if names[node] not in unreadable}
     unknown = [node for node in nodes if node not in names]
-    note = next((round.misnamed[node] for node in unknown if node in round.misnamed), "")
-    if unknown and not note:
-        note = _UNNAMED.format(count=len(unknown), replies=len(nodes))
-    return chosen, excluded, note
+    fault = next((round.misnamed[node] for node in unknown if node in round.misnamed), "")
+    if unknown and not fault:
+        fault = _UNNAMED.format(count=len(unknown), replies=len(nodes))
+    return chosen, unreadable, fault
 
 
 def _sent_models(round: _OpenRound, chosen: Mapping[ClientRef, int]) -> dict[ClientRef, Arrays]:

@@ -47,7 +47,7 @@ class SumRecordingStrategy(Strategy):
             )
         self.inner, self.recorder = inner, recorder
         self._claims = Claims[str]()
-        self._asked: tuple[str, ...] = ()
+        self._selected: tuple[str, ...] = ()
         self._sent: list[np.ndarray] = []
 
     initialize_parameters = delegated("initialize_parameters")
@@ -61,7 +61,7 @@ class SumRecordingStrategy(Strategy):
         """Store the model, and the clients to which it is sent."""
         instructions = self.inner.configure_fit(server_round, parameters, client_manager)
         with warn_of_errors("a round is not recorded", strict=self.recorder.strict):
-            self._asked, self._sent = tuple(proxy.cid for proxy, _ in instructions), []
+            self._selected, self._sent = tuple(proxy.cid for proxy, _ in instructions), []
             self._sent = list(parameters_to_ndarrays(parameters))
         return instructions
 
@@ -87,8 +87,8 @@ class SumRecordingStrategy(Strategy):
                 faults[proxy.cid] = error
         names = {cid: c for cid, c in self._claims.clients.items() if cid not in faults}
         senders = [names[proxy.cid] for proxy, _ in results if proxy.cid in names]
-        asked_clients = {names[cid] for cid in self._asked if cid in names}
-        unnamed = sum(cid not in names for cid in self._asked)
+        selected_clients = {names[cid] for cid in self._selected if cid in names}
+        unnamed = sum(cid not in names for cid in self._selected)
         fault = next(iter(faults.values()), "") or self._fault(results, senders)
         mean = list[np.ndarray]()
         try:
@@ -98,7 +98,7 @@ class SumRecordingStrategy(Strategy):
             fault = f"the sum cannot be read: {error}"
         if fault:
             self.recorder.missed(
-                index, fault, asked=asked_clients, answered={*senders}, unnamed=unnamed
+                index, fault, selected=selected_clients, answered={*senders}, unnamed=unnamed
             )
             return
         # Every client's upload is replaced by the mean, so that the uploads have this mean.
@@ -106,7 +106,7 @@ class SumRecordingStrategy(Strategy):
             index,
             sent=self._sent,
             uploads=dict.fromkeys(senders, mean),
-            asked=asked_clients,
+            selected=selected_clients,
             unnamed=unnamed,
         )
 

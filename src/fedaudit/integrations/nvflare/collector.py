@@ -138,12 +138,12 @@ class NvflareRoundCollector:
         round, self._round = self._round, None
         if round is None:
             return
-        clients, note = self._clients(round)
-        chosen, excluded = _choose(round, clients)
+        clients, unattributed_fault = self._clients(round)
+        chosen, unreadable = _choose(round, clients)
         fault = _fault(round)
         if self.reads_uploads and not chosen:
-            reasons = (f"client {client}: {why}" for client, why in excluded.items())
-            fault = fault or next(reasons, note)
+            reasons = (f"client {client}: {why}" for client, why in unreadable.items())
+            fault = fault or next(reasons, unattributed_fault)
         models: dict[ClientRef, Arrays] = {c: round.sent[task] for c, task in chosen.items()}
         if not self.reads_uploads:
             # In a view without uploads, client 0 stands for all clients.
@@ -157,8 +157,8 @@ class NvflareRoundCollector:
             models,
             after=after,
             fault=fault,
-            excluded=excluded,
-            note=note,
+            unreadable=unreadable,
+            unattributed_fault=unattributed_fault,
         )
 
     def end(self) -> None:
@@ -200,20 +200,20 @@ def _choose(
     sites: dict[ClientRef, set[str]] = {}
     for task, client in clients.items():
         sites.setdefault(client, set()).add(round.sites[task])
-    tasks, excluded = dict[ClientRef, str](), dict[ClientRef, str]()
+    tasks, unreadable = dict[ClientRef, str](), dict[ClientRef, str]()
     for task, client in clients.items():
         if task not in round.answered:
             continue
         if len(sites[client]) > 1:
-            excluded[client] = (
+            unreadable[client] = (
                 f"several sites are client {client}: {', '.join(sorted(sites[client]))}; give each "
                 "its own number or name with sites={name: client}"
             )
         elif task in round.excluded:
-            excluded[client] = round.excluded[task]
+            unreadable[client] = round.excluded[task]
         elif task in round.uploads:
             tasks[client] = task
-    return {c: task for c, task in tasks.items() if c not in excluded}, excluded
+    return {c: task for c, task in tasks.items() if c not in unreadable}, unreadable
 
 
 def client_of(

@@ -63,8 +63,8 @@ class MeanCheck:
                 f"saved={choice!r}"
             )
 
-    def note(self, index: int, uploads: Mapping[str, StoredWeights]) -> str:
-        """Return a note if the global model after a round is not the mean; empty if it is."""
+    def fault(self, index: int, uploads: Mapping[str, StoredWeights]) -> str:
+        """Return a fault if the global model after a round is not the mean; empty if it is."""
         after = self.models.after.get(index)
         if after is None:
             return ""
@@ -108,14 +108,17 @@ class MeanCheck:
         return float((mean - target).norm()) <= limit
 
 
-def copies_note(uploads: Mapping[str, StoredWeights], sent: Weights, after: Weights | None) -> str:
-    """Return a note if files of one round have the same weights; empty if all differ.
+def fault_of_copies(
+    uploads: Mapping[str, StoredWeights], sent: Weights, after: Weights | None
+) -> str:
+    """Return a fault if files of one round have the same weights; empty if all differ.
 
-    A client may return the model that it was sent unchanged, so such models are no copies.
+    A client may return the model that it was sent without changes. Such models do not count as
+    copies.
     """
     start, name_of_digest = _vector(sent), dict[bytes, str]()
     if after is not None and uploads and torch.equal(_vector(after), start):
-        return "the global model after it is the one before it, so one file may be a copy"
+        return "the global models before and after it are equal, so one file may be a copy"
     for name, upload in uploads.items():
         vector = _vector(upload)
         digest = hashlib.sha256(vector.numpy().tobytes()).digest()

@@ -16,7 +16,7 @@ from fedaudit.datasets.dataset import prepare_samples
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.checkpoints.files import path_in_folder
 from fedaudit.live.checkpoints.layouts import CheckpointFiles, files_in
-from fedaudit.live.checkpoints.means import MeanCheck, copies_note
+from fedaudit.live.checkpoints.means import MeanCheck, fault_of_copies
 from fedaudit.live.checkpoints.rounds import (
     CheckpointModels,
     Gaps,
@@ -272,29 +272,29 @@ def _record(
     audited: Collection[ClientId],
 ) -> None:
     """Record a round, or log why it is missing."""
-    index, missing, note = planned.number, planned.missing, ""
+    index, missing, mean_fault = planned.number, planned.missing, ""
     after = models.weights(models.after[index]) if index in models.after else None
     sent = after if planned.sent is None else models.weights(planned.sent)
     uploads = models.uploads(index) if recorder.sees_uploads and not missing else {}
     if uploads:
-        note = check.note(index, uploads)
+        mean_fault = check.fault(index, uploads)
         if after is None and not check.average_is_known:
             missing = "the global model after it is not saved, and its average is unknown"
-        elif note and recorder.recording.view == "sum":
-            missing = note
+        elif mean_fault and recorder.recording.view == "sum":
+            missing = mean_fault
     if missing or sent is None:
         recorder.missed(index, missing)
         return
     participants = {check.number_of_name[name] for name in uploads}
     # Without the file of an audited client, it is unknown whether that client took part.
-    notes = ["" if {*audited} <= participants else note]
+    faults = ["" if {*audited} <= participants else mean_fault]
     # Without a sent model, the model after the round stands in for it, and there is no update.
-    notes.append(copies_note(uploads, sent, after) if planned.sent is not None else "")
+    faults.append(fault_of_copies(uploads, sent, after) if planned.sent is not None else "")
     recorder.round(
         index,
         sent=sent,
         uploads={client_of_name[name]: weights for name, weights in uploads.items()},
         weights={number: check.sizes[number] for number in participants} if check.sizes else None,
         after=after,
-        note="; ".join(filter(None, notes)),
+        unattributed_fault="; ".join(filter(None, faults)),
     )
