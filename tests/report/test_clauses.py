@@ -92,7 +92,9 @@ def test_a_tpr_refused_for_few_samples_is_inconclusive() -> None:
     ]
     answer = answers.flagged(record_of(auc(0.4, 0.6), *refused))
     assert answer.kind == "inconclusive"
-    assert answer.more == "TPR at 1% FPR: 2 figures not computed. More non-members are needed."
+    assert answer.more == (
+        "TPR at 1% FPR: 2 figures could not be computed. More non-members are needed."
+    )
 
 
 def test_the_first_clause_gives_the_verdict_and_the_audited_samples() -> None:
@@ -100,8 +102,8 @@ def test_the_first_clause_gives_the_verdict_and_the_audited_samples() -> None:
     answer = answers.conclusion(two)
     assert answer.text == verdict(two).headline + "."
     assert answer.more == (
-        "Audited: client 0: 480 to 500 samples as members, 500 to 510 as non-members (range over "
-        "training runs); 2 seeds. "
+        "Audited: client 0: 480 to 500 samples as members, 500 to 510 as non-members (fewest and "
+        "most over training runs); 2 seeds. "
         "The verdict of a policy is in the file verdict.json of an evidence pack."
     )
     games = played(point(right=60))
@@ -352,15 +354,16 @@ def test_residual_risk_is_given_by_upper_confidence_limits() -> None:
     answer = answers.residual(record_of(auc(0.4, 0.6), rate(0.2)))
     assert answer.text == (
         "An attack ranks a member above a non-member in at most 60.0% of pairs (attack: fedmia-2; "
-        "non-members: samples that no client trained on; guessing: 50%); at 1% false alarms at "
-        "most 20.0% of members are found (attack: fedmia-2; non-members: samples that no client "
-        "trained on)"
+        "non-members: samples that no client trained on; guessing: 50%); at 1% false alarms, "
+        "an attack finds at most 20.0% of members (attack: fedmia-2; non-members: samples that no "
+        "client trained on; guessing: 1%)"
     )
 
 
 def test_trivial_upper_limits_are_left_out() -> None:
     certain = record_of(auc(0.4, 1.0), rate(0.2))
-    assert answers.residual(certain).text.startswith("At 1% false alarms at most 20.0% of members")
+    text = answers.residual(certain).text
+    assert text.startswith("At 1% false alarms, an attack finds at most 20.0% of members")
     games = played(NONE, point(right=60), point("ome", right=100))
     assert answers.residual(games).text == "No upper limit of a risk is known"
     assert "upper limit" not in summary_markdown(games)
@@ -478,8 +481,8 @@ def test_a_partly_missing_limit_is_attributed_to_its_seed() -> None:
     rates = [rate(0.139), changed(tpr(50), value=None, low=None, high=None, seed=2, note="few")]
     record = record_of(*aucs, *rates)
     residual = answers.residual(record).text
-    assert "13.9% of members are found (attack: fedmia-2; non-members: samples that no" in residual
-    assert residual.endswith("; seed 1)")
+    assert "finds at most 13.9% of members (attack: fedmia-2; non-members: samples" in residual
+    assert residual.endswith("; seed 1; guessing: 1%)")
     assert "have no such limit: fedmia-2" in answers.flagged(record).more
 
 

@@ -74,7 +74,7 @@ def test_wide_intervals_are_inconclusive_and_no_sign_of_safety() -> None:
     assert plain_verdict.status == "inconclusive"
     assert "not a sign of safety" in plain_verdict.meaning
     assert (
-        "TPR at 0.1% FPR: 9 figures not computed. More non-members are needed."
+        "TPR at 0.1% FPR: 9 figures could not be computed. More non-members are needed."
         in plain_verdict.open
     )
     assert "needs 970 more" in words(report_html(none_found(size=30)))
@@ -102,7 +102,7 @@ def test_an_auc_below_one_half_is_not_mirrored() -> None:
     plain_verdict = verdict_of(auc(0.3, 0.25, 0.35), rate(0.0, 0.0, 0.02))
     assert plain_verdict.status == "inconclusive", "a score with the wrong sign hides a leak"
     assert "wrong sign" in plain_verdict.headline
-    assert any("inverting the sign of a score" in point for point in plain_verdict.open)
+    assert any("reverse a score after seeing" in point for point in plain_verdict.open)
 
 
 def test_aucs_below_one_half_are_reported_once_with_their_number() -> None:
@@ -113,10 +113,10 @@ def test_aucs_below_one_half_are_reported_once_with_their_number() -> None:
             for contrast in ("unseen", "mixed", "other_client")
         )
     )
-    (point,) = [point for point in plain_verdict.open if "inverting the sign of a score" in point]
+    (point,) = [point for point in plain_verdict.open if "reverse a score after seeing" in point]
     assert point.startswith(
         "In 6 figures (sly v. unseen, sly v. mixed and sly v. other clients'), members score below "
-        "non-members. This may be a leak for an adversary who reverses the score."
+        "non-members. An adversary who reverses the score may find a leak."
     )
 
 
@@ -206,7 +206,12 @@ def test_refused_estimates_of_one_metric_are_summarised() -> None:
 
     estimates = [refused("unseen", 852), refused("mixed", 1701), refused("other_client", 849)]
     points = verdict_of(*estimates, *estimates).open
-    assert points[0] == "TPR at 0.1% FPR: 6 figures not computed. More non-members are needed."
+    assert points[0] == (
+        "TPR at 0.1% FPR: 6 figures could not be computed. More non-members are needed."
+    )
+    present = estimate(attack="b", contrast="unseen", metric="tpr@0.001", value=0.1)
+    part = verdict_of(*estimates, present).open[0]
+    assert part.startswith("TPR at 0.1% FPR: 3 of 4 figures could not be computed.")
     page = words(report_html(only(*estimates)))
     assert all(f"needs {missing} more" in page for missing in ("852", "1,701", "849"))
 
@@ -218,7 +223,9 @@ def test_refused_means_are_summarised_with_a_range() -> None:
         return estimate(where, value=None, note=f"{note}{missing} more non-members")
 
     points = verdict_of(refused(0, 746), refused(1, 637)).open
-    assert points[0] == "TPR at 0.1% FPR: 2 figures not computed. More non-members are needed."
+    assert points[0] == (
+        "TPR at 0.1% FPR: 2 figures could not be computed. More non-members are needed."
+    )
     page = words(report_html(only(refused(0, 746), refused(1, 637))))
     assert "needs 746 more" in page
     assert "needs 637 more" in page

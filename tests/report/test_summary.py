@@ -57,7 +57,7 @@ TITLES = (
 KINDS = {
     "cofedmid-location30/cofedmid-location30-cofedmid-half": (
         "training data of clients 0 and 9",
-        "is most successful: An attack ranks a member above a non-member in at most",
+        "(95% confidence):\n\n- An attack ranks a member above a non-member in at most",
         "10 clients with 143 to 168 samples each (5 training runs)",
         "**STRONG LEAK** · **Client 0, defended: clear leakage",
         "Client 9, undefended: strong leak",
@@ -156,7 +156,15 @@ def test_html_and_markdown_summaries_have_the_same_text(name: str) -> None:
     for part in summary_of(record).sections:
         cells = [cell for row in (part.table.rows if part.table else ()) for cell in row]
         facts = [text for row in part.facts for text in row]
-        for text in (part.lead, *part.paragraphs, *part.items, *part.remarks, *cells, *facts):
+        for text in (
+            part.lead,
+            *part.paragraphs,
+            *part.points,
+            *part.items,
+            *part.remarks,
+            *cells,
+            *facts,
+        ):
             assert " ".join(text.split()) in page
 
 
@@ -174,14 +182,20 @@ def test_the_summary_shows_the_strongest_estimate() -> None:
 def test_the_words_for_sizes_are_defined_for_each_metric() -> None:
     (text,) = section(record_of(auc(0.70, 0.80)), "The answer").remarks
     assert "AUC: weak from 0.55, clear from 0.6, strong from 0.7." in text
+    assert "TPR" not in text
+    (text,) = section(record_of(auc(0.70, 0.80), tpr(20)), "The answer").remarks
     assert "TPR at 1% FPR: weak from 2%, clear from 5%, strong from 10%." in text
+    assert "Other measures" not in text
+    (text,) = section(played(), "The answer").remarks
+    assert "AUC" not in text
+    assert "Other measures: weak from 5%, clear from 15%, strong from 30% of the way" in text
 
 
 def test_terms_that_records_leave_unexplained_are_explained() -> None:
     document = summary_markdown(
         stored_record("cofedmid-location30/cofedmid-location30-cofedmid-half")
     )
-    assert "Attacks only guess if samples are called members at random." in document
+    assert "no better than guessing if samples are called members at random." in document
     assert "Mixed" in dict(wording.glossary_entries("AUC v. mixed"))
 
 
@@ -249,7 +263,7 @@ def test_rules_without_a_figure_are_counted_as_not_judged() -> None:
     asking = POLICY.replace('["unseen"]', '["unseen", "other_client"]')
     part = section(record, "What the policy says", outcome(record, asking))
     assert part.paragraphs == (
-        "Of 6 rules: 1 not judged, because the record has no figure for them; 5 kept.",
+        "Of 6 rules: 1 not judged, because the audit has no figure for them; 5 kept.",
     )
     assert part.table is not None
     assert part.table.rows[0] == (
@@ -296,7 +310,10 @@ def test_a_summary_without_policy_is_labelled() -> None:
 def test_attacks_that_were_refused_and_parts_not_measured_are_listed() -> None:
     record = stored_record("fedmia-mnist-redraw/null")
     untested = section(record, "What was not tested")
-    assert set(record.untested) <= set(untested.items)
+    first, *others = record.untested
+    assert first.startswith("Other adversaries than this one:")
+    assert untested.items[0] == "Adversaries other than the one in “What was asked”."
+    assert set(others) <= set(untested.items)
     assert any("(seqmia) was refused" in remark for remark in untested.remarks)
 
 
@@ -323,7 +340,7 @@ def test_the_validity_date_is_printed_or_raises() -> None:
 
 def test_the_summary_has_signature_lines() -> None:
     for document in (summary_markdown(played()), summary_html(played())):
-        for text in ("Prepared by", "privacy officer", "Approved by", "Released model"):
+        for text in ("Prepared by", "data-protection officer", "Approved by", "Released model"):
             assert text in document
 
 

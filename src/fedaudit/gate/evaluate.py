@@ -195,7 +195,7 @@ def _unjudged(record: Record, policy: Policy) -> list[str]:
             if contrast in policy.membership.contrasts
         ]
         questions += [
-            f"{metric_name(f'tpr@{rate}')} {versus(contrast)}: this needs more audited samples"
+            f"{metric_name(f'tpr@{rate}')} {versus(contrast)}: more audited samples are needed"
             for rate in policy.membership.tpr
             for contrast in policy.membership.contrasts
             if contrast not in unfair_contrasts(record)

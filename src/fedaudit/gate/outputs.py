@@ -245,7 +245,7 @@ def _quote(text: str) -> str:
 
 _TEXTS = fixed_texts("policy")
 _MAX_TEXT = 240
-_HEAD = ("Outcome", "Rule", "Allowed at most", "Measured (range)", "Which figure, and why")
+_HEAD = ("Outcome", "Rule", "At most", "Measured (interval)", "Which figure, and why")
 
 
 def evaluated_policy_section(record: Record, policy_file: Path) -> Section:
@@ -280,10 +280,21 @@ def policy_section(record: Record, verdict: Verdict, policy: Policy, file: str) 
         ),
         table=Table(_HEAD, tuple(cells for _, cells in rules[:MAX_LISTED])),
         items=tuple(
-            f"Not judged: {sentence(shortened(text, _MAX_TEXT))}" for text in verdict.unjudged[:6]
+            f"Not judged: {sentence(shortened(text, _MAX_TEXT))}"
+            for text in _by_reason(verdict.unjudged)[:6]
         ),
         remarks=tuple(filter(None, (others, shortened(also_met, 600), _TEXTS["differs"]))),
     )
+
+
+def _by_reason(texts: Sequence[str]) -> list[str]:
+    """Join texts such as "TPR at 1% FPR: too few samples" that end with the same reason."""
+    subjects: dict[str, list[str]] = {}
+    for text in texts:
+        subject, _, reason = text.rpartition(": ")
+        subjects.setdefault(reason if subject else "", []).append(subject or reason)
+    joined = [f"{join_and(names)}: {reason}" for reason, names in subjects.items() if reason]
+    return [*joined, *subjects.get("", ())]
 
 
 def _rule(check: Check, *, is_withdrawn: bool) -> tuple[str, tuple[str, ...]]:

@@ -142,14 +142,14 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
         figures = main_figures(record)
         labels = labels_among(figures)
         below_chance = [
-            f"{shortened(figure.attack)} {versus(figure.contrast)}"
-            f"{_after_comma(labels, figure)}: {WRONG_SIGN}"
+            f"{shortened(figure.attack)} {versus(figure.contrast)}{_after_comma(labels, figure)}"
             for figure in wrong_sign(figures)
             if figure.contrast in policy.membership.contrasts
             and figure.attack in (policy.membership.attacks or [figure.attack])
         ]
         if below_chance:
-            yield check("scores with the right sign", _first_items(below_chance))
+            names = join_and(_first_items(below_chance))
+            yield check("scores with the right sign", [f"{names}: {WRONG_SIGN}"])
     if policy.sources is not None:
         below_chance = [
             f"{shortened(figure.success.attack)}: correct less often than guessing"

@@ -389,9 +389,10 @@ def residual_risks(record: Record) -> list[str]:
     """Return a sentence on the upper limit of each risk; limits of 100% are omitted."""
     by_metric = {name: _largest_limit(record, m) for name, m in (("pairs", AUC), ("rate", _RATE))}
     limits = {name: (limit.value, limit.figure) for name, limit in by_metric.items() if limit}
-    highs = [a.success.high for a in source_attacks(record) if a.success.high is not None]
-    if highs and not evidence.outcomes_of(record.controls).failed:
-        limits["sources"] = max(highs), ""
+    attacks = [attack for attack in source_attacks(record) if attack.success.high is not None]
+    if attacks and not evidence.outcomes_of(record.controls).failed:
+        guessing = f"guessing: {wording.percent(attacks[0].chance)}"
+        limits["sources"] = max(evidence.upper_limit(a.success) for a in attacks), guessing
     if record.games:
         protected, unprotected = by_protection(shown_points(record.games))
         worst = max(protected or unprotected, key=lambda item: item.point.success.high)

@@ -240,7 +240,9 @@ def _membership_tiles(figures: list[Estimate], unit: str) -> list[Tile]:
         leading.append(highest)
     tiles = [_membership_tile(figure, figures, unit) for figure in leading]
     if metrics <= {AUC} and (limits := upper_bounds(trusted, RATES)):
-        tiles.append(tile("TPR at low FPR", "not above guessing", f"upper limits: {limits}"))
+        tiles.append(
+            tile("TPR at low FPR", "not shown to be above guessing", f"upper limits: {limits}")
+        )
     return tiles
 
 
@@ -305,7 +307,10 @@ def _source_tiles(record: Record) -> list[Tile]:
     )
     points = f"{wording.format_points(best.excess.number)} points"
     limits = wording.limits_in_words(wording.interval_text(best.excess))
-    return [success, tile("Beyond label distributions", points, size, level, limits, tone=tone)]
+    return [
+        success,
+        tile("Success beyond label distributions", points, size, level, limits, tone=tone),
+    ]
 
 
 def _size_and_tone(size: evidence.Size | None, otherwise: str) -> tuple[str, str]:

@@ -54,7 +54,8 @@ class Table(NamedTuple):
 class Section:
     """Section of a summary; both formats print the fields in this order.
 
-    ``terms`` explains the terms that no earlier section uses.
+    ``points`` is a list that ends the paragraphs. ``terms`` explains the terms that no earlier
+    section uses.
     """
 
     title: str
@@ -62,6 +63,7 @@ class Section:
     tone: str = ""
     lead: str = ""
     paragraphs: tuple[str, ...] = ()
+    points: tuple[str, ...] = ()
     terms: tuple[tuple[str, str], ...] = ()
     facts: tuple[tuple[str, str], ...] = ()
     table: Table | None = None
@@ -210,7 +212,7 @@ _ZERO_IS_UNSET = ("first_class", "samples_per_client")  # settings that are unse
 def _facts(record: Record) -> dict[str, str]:
     config, coverage, environment = record.config, record.coverage, record.environment
     digest = f"{shortened(record.content_hash, 80)} (SHA-256)"
-    facts = {"Result": shortened(record.name, _SHORT), "Digest of the result": digest}
+    facts = {"Digest of the result": digest}
     if record.kind == "games":
         facts["Data"] = settings_line(config.get("data"))
         protections = "; ".join(distinct(map(protection_name, record.games)))
@@ -257,31 +259,51 @@ def settings_line(entry: object) -> str:
 
 
 def _answer(record: Record, first: FirstScreen, meaning: str, warnings: tuple[str, ...]) -> Section:
-    texts, numbers = [meaning], _numbers(record, first)
+    texts, numbers, risks = [meaning], _numbers(record, first), list[str]()
     of_one_client = record.config.get("canaries") or record.config.get("secure_sum")
+    texts += [text for text in warnings[:4] if text]
     if first.look in WITHDRAWN:
         numbers = []
         texts.append(_FIXED["taken_back"])
     elif numbers and not of_one_client and (risks := residual_risks(record)):
-        texts.append(_FIXED["risks"].format(risks=" ".join(map(_sentence, risks))))
         if any("mean over" in detail for number in numbers for detail in number.details):
             runs = wording.plural(len(record.seeds), "run")
             texts.append(_FIXED["means"].format(runs=runs))
+        texts.append(_FIXED["risks"])
     rows = tuple((n.label, n.value, " ".join(map(_sentence, n.details))) for n in numbers)
-    sizes = _FIXED["sizes_of_games" if record.games else "sizes"].format(
-        auc=", ".join(f"{size.word} from {size.auc:g}" for size in SIZES[1:]),
-        rate=", ".join(f"{size.word} from {size.percent_rate:.0%}" for size in SIZES[1:]),
-        share=", ".join(f"{size.word} from {size.share:.0%}" for size in SIZES[1:]),
-    )
     return Section(
         "The answer",
         badge=first.status,
         tone=_FIXED["tones"].get(first.look, "alarm"),
         lead=wording.sentence(first.finding),
-        paragraphs=tuple(wording.sentence(text) for text in (*texts, *warnings[:4]) if text),
+        paragraphs=tuple(text if text.endswith(":") else wording.sentence(text) for text in texts),
+        points=tuple(map(_sentence, risks)),
         table=Table(tuple(_FIXED["columns"]), rows) if rows else None,
-        remarks=(sizes,) if rows else (),
+        remarks=(_sizes(numbers),) if rows else (),
     )
+
+
+def _sizes(numbers: Sequence[Tile]) -> str:
+    """Explain the words for the size of a leak, for the measures that have such a word."""
+    texts, labels = _FIXED["sizes"], [number.label for number in numbers]
+    metrics = {
+        "auc": any(label.endswith("AUC") for label in labels),
+        "rate": any("TPR" in label for label in labels),
+    }
+    values = {
+        "auc": ", ".join(f"{size.word} from {size.auc:g}" for size in SIZES[1:]),
+        "rate": ", ".join(f"{size.word} from {size.percent_rate:.0%}" for size in SIZES[1:]),
+        "share": ", ".join(f"{size.word} from {size.share:.0%}" for size in SIZES[1:]),
+    }
+    parts = [name for name, applies in metrics.items() if applies] or ["share"]
+    if any(label.startswith(_SHARES) for label in labels):
+        parts = [*(name for name in parts if name != "share"), "share"]
+    sentences = (texts[name].format(**values) for name in ("lead", *parts, "trace"))
+    return " ".join(sentences)
+
+
+_SHARES = ("Success beyond", "Riskiest model", "Server guesses")
+"""Beginnings of the labels of numbers whose size is a fraction of the possible excess."""
 
 
 def _sentence(text: str) -> str:
@@ -327,7 +349,8 @@ def _untested(record: Record, undecided: tuple[str, ...]) -> Section:
         attacks = wording.plural(attacks_tried(record), "attack")
         runs = wording.plural(len(record.seeds), "training run")
         scale = _FIXED["scale"]["attacks"].format(attacks=attacks, runs=runs)
-    texts = [_SETTING.sub("", item) for item in distinct(items) if item]
+    texts = [_OTHERS.sub(_FIXED["other_adversaries"], item) for item in distinct(items) if item]
+    texts = [_SETTING.sub("", text) for text in texts]
     listed = [wording.sentence(shortened(text, _LONG)) for text in texts]
     excess = len(listed) - MAX_LISTED
     excess_note = [f"And {excess} more; the report has them."] * (excess > 0)
@@ -339,6 +362,10 @@ def _untested(record: Record, undecided: tuple[str, ...]) -> Section:
     )
 
 
+_OTHERS = re.compile(
+    r"(?s)(?:Adversaries other than this one\.|Other adversaries than this one:).*"
+)
+"""Sentence with the description of the adversary, which the first section has too."""
 _SETTING = re.compile(r" \([a-z_]+\.[a-z_]+ = \w+\)")
 """Setting of a study behind a sentence, which says nothing to the readers of a summary."""
 

@@ -98,7 +98,7 @@ def audited(record: Record) -> str:
     clients = wording.plural(record.federation_size, "client")
     if isinstance(record.config.get("canaries"), dict):
         clients += f" and {wording.setting(record, 'canaries', 'count')} canary clients"
-    view = shortened(record.view.description, 400) or "not described in the record"
+    view = wording.without_capital(shortened(record.view.description, 400)).removesuffix(".")
     others, sizes = record.other_clients, [row.samples for row in record.clients]
     sizes += [others.fewest, others.most] if others else []
     kind = "watched" if record.watched else "trained"
@@ -110,7 +110,7 @@ def audited(record: Record) -> str:
         defenses=_defenses(record),
         questions=" ".join(questions(record)),
         attacks=wording.plural(evidence.attacks_tried(record), "attack was", "attacks were"),
-        adversary=wording.sentence(view),
+        adversary=fixed(f"audited.{'adversary' if view else 'no_adversary'}", view=view),
     )
 
 
@@ -131,7 +131,7 @@ def audited_samples(record: Record) -> str:
     names = [name for name, values in varying.items() if len(values) > 1]
     is_range = len({figure.n_members for figure in figures}) > 1
     is_range |= len({figure.n_nonmembers for figure in figures}) > 1
-    ranges = f" (range over {wording.join_and(names)})" if is_range and names else ""
+    ranges = f" (fewest and most over {wording.join_and(names)})" if is_range and names else ""
     each = " for each" * (len(targets) > 1)
     clients = caveats.client_list(targets) if targets else "all clients"
     counts = f"{members} {caveats.units_of(record)} as members, {others} as non-members"
@@ -196,15 +196,20 @@ def open_points(record: Record, figures: list[Estimate]) -> tuple[str, ...]:
 
 def refusals(figures: Iterable[Estimate]) -> list[str]:
     """Return a sentence for each metric and each reason why figures are missing."""
-    refused = Counter[tuple[str, str]]()
+    refused, totals = Counter[tuple[str, str]](), Counter[str]()
     for figure in figures:
+        totals[metric := wording.metric_name(figure.metric)] += 1
         if figure.value is None:
             few = "More non-members are needed" * bool(needs_more(figure))
-            refused[wording.metric_name(figure.metric), few or _reason(figure.note)] += 1
-    return [
-        f"{metric}: {wording.plural(count, 'figure')} not computed. {wording.sentence(reason)}"
-        for (metric, reason), count in refused.items()
-    ]
+            refused[metric, few or _reason(figure.note)] += 1
+    sentences = []
+    for (metric, reason), count in refused.items():
+        part = f"{count:,} of " * (count < totals[metric])
+        number = wording.plural(totals[metric] if part else count, "figure")
+        sentences.append(
+            f"{metric}: {part}{number} could not be computed. {wording.sentence(reason)}"
+        )
+    return sentences
 
 
 def _why(row: AttackRow) -> str:

@@ -372,7 +372,7 @@ def _untested(run: Setup) -> list[str]:
     study = run.study
     targets = ", ".join(run.client_name(target) for target in study.audit.targets)
     sentences = [
-        f"Other adversaries than this one: {run.view.description}.",
+        f"Adversaries other than this one. As the adversary here, {run.view.description}.",
         f"Other clients than the audited {targets}."
         if run.membership_attacks
         else "Whether a sample was in any client's data: the audit infers only which client's.",
