@@ -100,6 +100,8 @@ EXCEPTIONS = {
     ("study.front.audit", "gate.outputs"): "a run's summary has the outcome of a policy",
     ("study.front.asking", "live.files"): "a recording keeps the audited samples",
     ("pack.verifying", "attacks"): "names of attacks are those of the catalogue",
+    ("pack.consistency", "attacks"): "as are their needs",
+    ("pack.consistency", "attacks.base"): "as are their needs",
 }
 """Imports that the table does not allow, with the reason for each."""
 
