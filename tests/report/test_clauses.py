@@ -1,6 +1,8 @@
 """Answers of the clause map."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -10,16 +12,9 @@ from fedaudit.core.metric_names import (
     CLIENT_EPSILON_IF_GAUSSIAN,
     FORMAL_EPSILON,
 )
-from fedaudit.pack.packing import clauses_json
+from fedaudit.pack.clauses import clauses_json
 from fedaudit.report import clauses as answers
-from fedaudit.report.clauses import (
-    CAVEAT,
-    ROWS,
-    UNCHECKED,
-    Answer,
-    clause_summary,
-    predictive_value,
-)
+from fedaudit.report.clauses import CAVEAT, ROWS, Answer, clause_summary, predictive_value
 from fedaudit.report.comparison.tables import epsilon_comparison
 from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.first import tiles_of
@@ -30,6 +25,7 @@ from fedaudit.report.text.verdict import verdict
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
+from fedaudit.results.runs import CheckedUploads, Coverage, GuardCoverage, ModelDigests
 from fedaudit.study.comparing import compare_records
 from results.archives import unpacked
 from tests.estimates import changed, estimate
@@ -409,18 +405,87 @@ def test_every_question_has_an_answer_in_every_record(record: Record) -> None:
         assert listed is (answer.kind not in ("figure", "stated")), row.topic
 
 
-def test_only_clauses_that_could_be_checked_are_quoted() -> None:
+def test_only_clauses_that_could_be_read_are_quoted_and_numbered() -> None:
     document = json.loads(clauses_json(record(details=False)))
     assert document["about"] == CAVEAT
     assert document["verdict"] == document["clauses"][0]["text"]
-    texts = {
-        source["name"]: source["text"] for row in document["clauses"] for source in row["sources"]
+    sources = [entry for row in document["clauses"] for entry in row["sources"]]
+    for entry in sources:
+        is_quoted = entry["quoted_from"] in ("the document", "other publications")
+        assert is_quoted is bool(entry["paragraph"])
+        assert entry["text"].startswith("not quoted: ") is not is_quoted
+    quoted = {f"{s['name']}, {s['paragraph']}" for s in sources if s["quoted_from"]}
+    assert quoted == {
+        *(f"OWASP AISVS 1.0, 11.2{part}" for part in ("", ".4", ".5")),
+        *(f"SATRE 2.0.1, {number}" for number in ("3.1.16", "5.6.01")),
+        *(f"SATRE 2.0.1, 3.3.0{number}" for number in (6, 7, 8, 9)),
+        *(f"NIST AI 100-2e2025, 2.{part}" for part in ("3.4", "4.1", "4.2", "4.3", "4.4")),
+        *(f"EDPB Opinion 28/2024, {number}" for number in (43, 55, 58)),
     }
-    quoted = {name for name, text in texts.items() if text != UNCHECKED}
-    assert quoted == {f"OWASP AISVS 1.0, 11.2{part}" for part in ("", ".4", ".5")}
+    secondary = {s["name"] for s in sources if s["quoted_from"] == "other publications"}
+    assert secondary == {"EDPB Opinion 28/2024"}
+    (draft,) = [entry for entry in sources if entry["name"] == "ISO/IEC 27090"]
+    assert draft["text"] == "not quoted: the text is not public"
     assert {row["kind"] for row in document["clauses"]} <= {
         *("figure", "stated", "inconclusive", "not tested", "not stated", "out of scope"),
     }
+
+
+def test_the_guide_lists_every_question_with_its_documents() -> None:
+    """docs/gate.md has a row "| `id` | question | documents |" for each question."""
+    guide = (Path(__file__).parents[2] / "docs" / "gate.md").read_text(encoding="utf-8")
+    listed = re.findall(r"(?m)^\| `([a-z-]+)` \| (.+?) \| (.+?) \|$", guide)
+    expected = []
+    for row in ROWS:
+        numbers: dict[str, list[str]] = {}
+        for document in row.sources:
+            paragraphs = numbers.setdefault(SHORT_NAMES[document.name], [])
+            paragraphs.extend([document.paragraph] * bool(document.paragraph))
+        documents = "; ".join(
+            " ".join(filter(None, [name, ", ".join(listed_numbers)]))
+            for name, listed_numbers in numbers.items()
+        )
+        expected.append((row.id, row.question, documents))
+    assert listed == expected
+
+
+SHORT_NAMES = {
+    "EDPB Opinion 28/2024": "EDPB",
+    "EDPS TechDispatch 1/2025": "EDPS",
+    "CNIL, status of AI models": "CNIL",
+    "NIST SP 800-226": "NIST SP 800-226",
+    "NIST AI 100-2e2025": "NIST AI 100-2",
+    "ISO/IEC 27090": "ISO/IEC 27090",
+    "OWASP AISVS 1.0": "AISVS",
+    "SATRE 2.0.1": "SATRE",
+}
+"""Names of documents in the guide."""
+
+
+def test_the_criteria_are_linked_to_the_final_model() -> None:
+    plain = record(details=False)
+    unknown = answers.criteria(plain)
+    assert unknown.kind == "stated"
+    assert unknown.more == "The record does not identify the model by a digest."
+    digest = "ab" * 32
+    models = [ModelDigests(round=1, after=digest)]
+    coverage = Coverage(rounds=1, measured=1, last_measured=1, models=models)
+    assert digest in answers.criteria(changed(plain, coverage=coverage)).more
+
+
+def test_the_policy_clause_states_what_a_guard_decided() -> None:
+    plain = record(details=False)
+    assert "policy.toml" in answers.release_policy(plain).text
+    assert "No guard judged single uploads" in answers.release_policy(plain).more
+    uploads = [CheckedUploads(outcome="withheld", count=1, rounds=[])]
+    guard = GuardCoverage(limit=0.6, decide_by="upper", uploads=uploads)
+    coverage = Coverage(rounds=3, measured=3, last_measured=3, guard=guard)
+    guarded = answers.release_policy(changed(plain, coverage=coverage))
+    assert "withheld 1 upload" in guarded.more
+
+
+def test_records_do_not_state_the_purpose_of_the_model() -> None:
+    assert answer_to("purpose and validity", record(details=False)).kind == "not stated"
 
 
 def test_names_in_records_are_shortened_and_escaped() -> None:

@@ -1,7 +1,6 @@
 """Packing of a record for release, with its report, a policy's verdict and a manifest."""
 
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -28,6 +27,7 @@ from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outputs import junit_xml, policy_section, verdict_json
 from fedaudit.gate.policy import Policy, read_policy
 from fedaudit.gate.verdict import Verdict
+from fedaudit.pack.clauses import clauses_json
 from fedaudit.pack.manifest import (
     SIGNATURE_FILE,
     Manifest,
@@ -37,11 +37,9 @@ from fedaudit.pack.manifest import (
     private_key,
 )
 from fedaudit.pack.suppressing import suppressed, total_suppressed
-from fedaudit.report.clauses import CAVEAT, ROWS, caveats
 from fedaudit.report.page import report_html
 from fedaudit.report.reproducing import study_file
 from fedaudit.report.summary import SUMMARY_FILE, summary_html
-from fedaudit.report.wording import printable
 from fedaudit.results.fields import SMALLEST_GROUP
 from fedaudit.results.older import resolve_older_settings
 from fedaudit.results.read import read_record
@@ -273,27 +271,3 @@ def _refuse_other_verdict(original: Verdict, packed: Verdict, smallest_group: in
             f"{packed.outcome!s} instead of {original.outcome!s}; give a smaller "
             "--smallest-group, or a policy that does not judge such groups"
         )
-
-
-def clauses_json(record: Record) -> str:
-    """Return the report's answers to legal questions as JSON; verification recomputes them."""
-    record = printable(record)
-    rows = [(row, row.answer(record)) for row in ROWS]
-    answers = [
-        {
-            "question": row.question,
-            "sources": [source._asdict() for source in row.sources],
-            **answer._asdict(),
-        }
-        for row, answer in rows
-    ]
-    document = {
-        "format": "fedaudit-clauses",
-        "version": 4,
-        "about": CAVEAT,
-        "record": record.content_hash,
-        "verdict": rows[0][1].text,
-        "caveats": caveats(record),
-        "clauses": answers,
-    }
-    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"

@@ -67,16 +67,35 @@ Answering = Callable[[Record], Answer]
 
 
 class Source(NamedTuple):
-    """Document that asks a question; ``text`` is the quoted clause, or why none is quoted."""
+    """Document that asks a question.
+
+    Attributes:
+        name: Name of the document.
+        date: Date of the document.
+        paragraph: Number of the clause; empty if its text could not be read.
+        text: The quoted clause, or why none is quoted.
+        quoted_from: "the document", or "other publications" that quote it; empty without a quote.
+    """
 
     name: str
     date: str
+    paragraph: str = ""
     text: str = UNCHECKED
+    quoted_from: Literal["", "the document", "other publications"] = ""
 
 
 class Row(NamedTuple):
-    """A question as a short topic and in full, its sources, and the function that answers it."""
+    """A question, its sources, and the function that answers it.
 
+    Attributes:
+        id: Identifier of the question in files.
+        topic: The question as a short topic.
+        question: The question in full.
+        sources: Documents that ask it.
+        answer: Function from a record to its answer.
+    """
+
+    id: str
     topic: str
     question: str
     sources: tuple[Source, ...]
@@ -231,6 +250,25 @@ def tester(record: Record) -> Answer:
     text = f"Date: {date}; tester and role: not stated"
     version = shortened(versions.get("fedaudit", "not stated"), 60)
     return Answer("not stated", text, f"Version of fedaudit: {version}.")
+
+
+def release_policy(record: Record) -> Answer:
+    """Return where the policy and its verdict are, and what a guard decided about uploads."""
+    decisions = guard_decisions(record)
+    uploads = f"{decisions}." if decisions else fixed("answers.no_guard")
+    return Answer("stated", fixed("answers.policy"), uploads)
+
+
+def criteria(record: Record) -> Answer:
+    """Return which files have the criteria, and the model to which they were applied."""
+    digest = record.coverage.final_model if record.coverage else ""
+    model = f"Final model: SHA-256 {digest}." if digest else fixed("answers.no_model")
+    return Answer("stated", fixed("answers.criteria"), model)
+
+
+def purpose(record: Record) -> Answer:
+    """Return that records do not state the purpose of the model."""
+    return Answer("not stated", "Not stated", fixed("answers.no_purpose"))
 
 
 def claimed_epsilon(record: Record) -> Answer:
@@ -407,7 +445,13 @@ def residual_risks(record: Record) -> list[str]:
 
 _SOURCES = {key: Source(**source) for key, source in _FIXED["sources"].items()}
 ROWS = tuple(
-    Row(row["topic"], row["question"], tuple(_SOURCES[s] for s in row["sources"]), _answering(row))
+    Row(
+        row["id"],
+        row["topic"],
+        row["question"],
+        tuple(_SOURCES[source] for source in row["sources"]),
+        _answering(row),
+    )
     for row in _FIXED["rows"]
 )
 
