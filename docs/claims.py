@@ -1,14 +1,14 @@
-"""Generate the page of claims from claims and records.
+"""Generate the page of claims from claims and results.
 
 python docs/claims.py                     write docs/claims.md
-python docs/claims.py --check             compare the page with claims and records
+python docs/claims.py --check             compare the page with claims and results
 python docs/claims.py --pairs RUNS NAME   compute the paired differences of AUCs that claims need
                                           from the runs of a study, into claims/pairs/NAME.json
 python docs/claims.py --again CLAIM       repeat the runs of a claim ("all": of every claim) and
-                                          compare every figure with the records
+                                          compare every figure with the results
 
-`claims/regimes.toml` names the regimes, `claims/PAPER.toml` the claims. No verdict is written by
-hand.
+`claims/regimes.toml` names the regimes, `claims/PAPER.toml` the claims, and `claims/words.toml` the
+words for their attacks, variants and figures. No verdict is written by hand.
 """
 
 import sys
@@ -42,7 +42,7 @@ def main(words: Sequence[str]) -> int:
     generated = page()
     if options.check:
         committed = PAGE.read_text(encoding="utf-8") if PAGE.is_file() else ""
-        print(difference(committed, generated) or "the page equals what claims and records give")
+        print(difference(committed, generated) or "the page equals what claims and results give")
         return 0 if committed == generated else 1
     write_whole(PAGE, generated)
     return 0

@@ -137,21 +137,22 @@ def test_partial_conjunction_p_values_use_simes_method() -> None:
     assert judging.partial([0.6], 4, 1) == 1.0
 
 
-def why(result: ClaimResult, *, tested: int = 1) -> str:
-    return routes.why(result, judging.ERROR, tested)
+def what_decides(result: ClaimResult) -> str:
+    return routes.what_decides(result, judging.ERROR)
 
 
 def test_a_claim_with_one_regime_states_what_would_decide_it() -> None:
-    assert why(verdict([HOLDS])) == (
-        "holds in `location30`; to decide it: a second regime that leaks (an undefended attack "
-        "with an AUC of 0.7)"
+    assert what_decides(verdict([HOLDS])) == (
+        "A second regime that leaks (an attack with an AUC of 0.7 without a defense)"
     )
-    assert why(verdict([NOT, NEITHER])) == (
-        "does not hold in `location30`; to decide it: another margin or a narrower claim, "
-        "because more of the same runs would not decide it"
+    assert what_decides(verdict([NOT, NEITHER])) == (
+        "Another margin or a narrower claim, because more of the same runs would not decide it"
     )
-    assert why(verdict([NOT, HOLDS])) == "does not hold in `location30`; holds in `tiny-cnn`"
-    assert why(verdict([HOLDS, HOLDS, NEITHER])) == "in 2 of 3 regimes, open in the others"
+    differing = verdict([NOT, HOLDS])
+    assert what_decides(differing) == ""
+    assert routes.decided_in(differing) == "does not hold in `location30`; holds in `tiny-cnn`"
+    agreeing = verdict([HOLDS, HOLDS, NEITHER])
+    assert routes.decided_in(agreeing) == "in 2 of 3 regimes, open in the others"
 
 
 def test_single_seed_regimes_do_not_count() -> None:
@@ -169,7 +170,8 @@ def test_single_seed_regimes_do_not_count() -> None:
         claim, [judging.combine_parts([part(*HOLDS)], leaking=True), regime_result]
     )
     assert judged.verdict == "open"
-    assert "does not count with one seed; to decide it: 2 seeds of `location30`" in why(judged)
+    assert what_decides(judged) == "At least 2 seeds of `location30` (1 so far)"
+    assert "Not counted: `location30` (one seed)" in page._figures_cell(judged)
 
 
 def test_a_conjunction_is_refuted_by_its_cheapest_part() -> None:
@@ -210,9 +212,11 @@ def test_a_smaller_scale_than_the_paper_does_not_contradict_it() -> None:
     assert judging.at_scale(against, data.Scale()) == "contradicted"
     assert judging.at_scale(verdict([HOLDS, HOLDS]), data.Scale(samples=5000)) == "confirmed"
     scaled = against._replace(verdict="not found at this scale")
-    words = judging.scale_words(scaled, data.Scale(clients=10, samples=5000, rounds=300))
-    assert "`tiny-cnn`: 10 clients x 300 samples, 24 rounds, test accuracy" in words
-    assert words.endswith("the paper: 10 clients x 5,000 samples, 300 rounds")
+    words = judging.paper_scale(scaled, data.Scale(clients=10, samples=5000, rounds=300))
+    assert words == "10 clients x 5,000 samples, 300 rounds"
+    assert routes.what_decides(scaled, judging.ERROR, words) == (
+        "Runs at the paper's scale: 10 clients x 5,000 samples, 300 rounds"
+    )
 
 
 def test_scales_are_read_from_records() -> None:
@@ -282,17 +286,6 @@ def test_figures_cover_the_seeds_of_their_difference() -> None:
     assert (part.one.seeds, part.reference.seeds, alone.seeds) == (1, 1, 3)
     assert part.one.value - part.reference.value == pytest.approx(part.gap.value, abs=1e-12)
     assert not part.is_over_common_samples
-
-
-def test_a_difference_over_common_samples_is_marked() -> None:
-    test = make_test()
-    figure, reference, gap = (Figure(value, value, value, "", 3) for value in (0.55, 0.57, -0.01))
-    marked = PartResult("location30", test, Term(), "open", figure, reference, gap)
-    assert marked.is_over_common_samples
-    assert "over common samples -0.010" in page._line([marked], leaking=True)
-    plain = marked._replace(gap=gap._replace(value=-0.02))
-    assert not plain.is_over_common_samples
-    assert "common" not in page._line([plain], leaking=True)
 
 
 def test_games_generalise_to_targets_only_with_separate_targets() -> None:
@@ -375,10 +368,11 @@ def test_all_tested_claims_of_a_paper_share_one_error() -> None:
     # Alone, the claim holds. With an open claim it does not, since both were tested.
     both = judging.correct_claims([verdict([barely], tier=2), verdict([NEITHER], tier=2)])
     assert both[0].verdict == "open"
-    assert routes.why(both[0], routes.share_of_error(both), 2) == (
-        "holds in `location30`; confirmed without correction (p = 0.04), but not after "
-        "correction over 2 claims; to decide it: about 4 seeds of `location30` (3 so far) (then "
-        "confirmed; less than 0.1 core hours)"
+    assert routes.before_correction(both[0], 2) == (
+        "confirmed without correction (p = 0.04), open after correction over 2 claims"
+    )
+    assert routes.what_decides(both[0], routes.share_of_error(both)) == (
+        "About 4 seeds of `location30` (3 so far): then confirmed (less than 0.1 core hours)"
     )
     not_tested = ClaimResult(both[0].claim, "not run", ())
     alone = judging.correct_claims([verdict([barely], tier=2), not_tested])
@@ -404,7 +398,7 @@ def test_the_family_wise_error_at_the_margin_is_controlled() -> None:
             -0.02,
             0.06,
             0.0,
-            "about 4 times the test samples of `location30`, or accuracies paired by sample",
+            "about 4 times the test samples of `location30` (or accuracies paired by sample)",
         ),
         (
             "tpr@0.001",
@@ -412,13 +406,6 @@ def test_the_family_wise_error_at_the_margin_is_controlled() -> None:
             0.06,
             0.0,
             "about 4 times the members and non-members of `location30`",
-        ),
-        (
-            "auc",
-            -0.0797,
-            0.1203,
-            0.02,
-            "another margin: 0.0203 in `location30` is too close to its limit",
         ),
     ],
 )
@@ -431,6 +418,28 @@ def test_an_open_comparison_states_the_required_sample_size(
     )
     times = min(routes.times_to(judged, verdict, judging.ERROR) for verdict in routes.FIRST)
     assert routes.more_of(judged, times) == expected
+
+
+@pytest.mark.parametrize(
+    ("figure", "value", "other", "verdict_", "expected"),
+    [
+        ("auc", 0.0203, {}, "confirmed", "seeds of `location30`, because its difference of 0.0203"),
+        ("auc", -0.0001, {}, "contradicted", "difference of -0.0001 is close to 0"),
+        ("auc", -0.0203, {}, "no difference", "difference of -0.0203 is close to -0.02"),
+        ("tpr@0.001", 0.0203, {}, "confirmed", "times the members and non-members of `location30`"),
+        ("auc", 0.0203, {"value": 0.7}, "confirmed", "its figure of 0.7203 is close to 0.72"),
+    ],
+)
+def test_a_figure_close_to_a_bound_states_that_runs_do_not_decide(
+    figure: str, value: float, other: dict[str, float], verdict_: judging.Verdict, expected: str
+) -> None:
+    gap = Figure(value, value - 0.1, value + 0.1, "", 3)
+    test, term = make_test("above", 0.02, figure), Term.model_validate(other)
+    judged = PartResult("location30", test, term, "open", gap, gap, gap)
+    assert routes.is_level(judged, routes.times_to(judged, verdict_, judging.ERROR))
+    reason = routes.too_close(judged, verdict_)
+    assert reason.startswith("more than 1,000 ")
+    assert expected in reason
 
 
 def test_every_claim_has_regimes_and_complete_comparisons() -> None:
@@ -609,9 +618,9 @@ def test_a_regime_without_base_run_has_an_unknown_leak(
 ) -> None:
     regime_result = judging.combine_parts([part(*HOLDS)], leaking=False)
     monkeypatch.setattr(page, "leak_of", lambda name: None)
-    assert page._here(regime_result).startswith("`location30` (unknown whether it leaks)")
+    assert page._why_omitted(regime_result) == "unknown leak"
     monkeypatch.undo()
-    assert page._here(regime_result).startswith("`location30` (no leak)")
+    assert page._why_omitted(regime_result) == "no leak"
 
 
 def test_an_unknown_option_prints_the_known_ones(

@@ -1,1 +1,1 @@
-"""The page of claims, from claims and records; `docs/claims.py` is its command."""
+"""The page of claims, from claims and results; `docs/claims.py` is its command."""

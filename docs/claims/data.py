@@ -33,7 +33,7 @@ class Scale(Part):
     records: int | None = None
     # In games, noisy copies of the target on which the server trains.
     copies: int | None = None
-    # In games, other records on which the server trains.
+    # In games, other samples on which the server trains.
     others: int | None = None
     # Accuracy of the undefended model, in [0, 1]; shown, not compared.
     test_accuracy: float | None = None
@@ -61,9 +61,9 @@ SIZES = {
     "clients": "clients",
     "samples": "samples",
     "rounds": "rounds",
-    "records": "training records",
+    "records": "training samples",
     "copies": "copies of the target",
-    "others": "other records",
+    "others": "other samples",
 }
 
 
@@ -110,6 +110,8 @@ class Term(Part):
     figure: str = ""
     # Number instead of a figure.
     value: float | None = None
+    # Words for the variant, instead of those in `claims/words.toml`.
+    words: str = ""
 
 
 class Test(Part):
@@ -138,7 +140,7 @@ class Claim(Part):
     says: str
     # Table, figure or section of the paper.
     where: str
-    # Figures of the paper.
+    # Figures of the paper, with the names of their metrics.
     theirs: str
     regimes: list[str] = []
     # Comparisons that must all hold.
@@ -146,8 +148,8 @@ class Claim(Part):
     # Whether the claim needs a regime that leaks: claims about attacks or defenses, not about
     # accuracy, cost or convergence.
     leaks: bool = True
-    # 1 if the claim needs two regimes, 2 if it needs one: ablations, and claims about one data set
-    # or one form of a method.
+    # 1 if the claim needs two regimes, 2 if it needs one: claims about one component or one form of
+    # a method, or about one data set.
     tier: Literal[1, 2] = 1
     # Reason why the claim has no test.
     not_run: str = ""
@@ -162,6 +164,8 @@ class Paper(Part):
 
     name: str
     title: str
+    # Terms of the paper that its claims use.
+    terms: str = ""
     scale: Scale = Scale()
     claim: list[Claim]
 
@@ -197,7 +201,7 @@ def papers() -> list[Paper]:
     all_papers = [
         read_toml(path, Paper)
         for path in sorted(CLAIMS.glob("*.toml"))
-        if path.name != "regimes.toml"
+        if path.name not in ("regimes.toml", "words.toml")
     ]
     ids = Counter(claim.id for paper in all_papers for claim in paper.claim)
     twice = [name for name, times in ids.items() if times > 1]

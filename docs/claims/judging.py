@@ -17,10 +17,10 @@ from docs.claims.comparing import (
     figures_of_gap,
     gap_of,
     leaks,
-    over_runs,
 )
-from docs.claims.data import Claim, Paper, Regime, Scale, Term, Test, named, regimes, variant_of
-from docs.claims.figures import FigureName, rows
+from docs.claims.data import Claim, Paper, Scale, Term, Test, regimes, variant_of
+from docs.claims.figures import rows
+from docs.claims.names import figure_words, setting_words
 from docs.claims.titles import scale_of
 from fedaudit.metrics.family import holm
 
@@ -131,11 +131,12 @@ def compare(name: str, test: Test, other: Term) -> PartResult:
         if figure is None:
             record = (term.study or regime.study, variant_of(regime, term))
             exists = rows(*record) is not None
-            what = term.figure or test.figure
+            what = figure_words(term.figure or test.figure)
             if term.attacks and not counts(regime, test, term):
-                what = f"attack whose {what} is above chance undefended"
-            wants = f"has no {what}" if exists else "was not run"
-            lacking = f"`{named(*record)}` {wants}"
+                what = f"attack with a {what} above chance level without a defense"
+            settings = ", ".join(setting_words(term.variant)) if term.variant else ""
+            run = f"a run of `{name}`{f' with {settings}' if settings else ''}"
+            lacking = f"`{name}` has no {what}" if exists else run
             return PartResult(name, test, other, "not run", first, against, None, lacking)
     gap = gap_of(regime, test, other)
     return with_verdict(
@@ -248,6 +249,29 @@ def combine_parts(parts: Sequence[PartResult], *, leaking: bool) -> RegimeResult
     return RegimeResult(name, "open", parts, counts=True)
 
 
+def deciding_part(result: RegimeResult) -> PartResult | None:
+    """Return the comparison that decides the verdict in a regime, or is furthest from holding.
+
+    None if no comparison was run.
+    """
+    compared = [part for part in result.parts if part.gap is not None]
+    if result.verdict == "contradicted":
+        against = [part for part in compared if part.verdict == "contradicted"]
+        return min(against, key=lambda part: part.p_value)
+    if result.verdict in ("confirmed", "no difference"):
+        alike = [part for part in compared if part.verdict == result.verdict]
+        return max(alike, key=lambda part: part.p_value)
+    return min(compared, key=_ease, default=None)
+
+
+def _ease(part: PartResult) -> float:
+    """Return how clearly a comparison holds; lowest if it has no limits."""
+    assert part.gap is not None
+    if part.gap.low is None or part.gap.high is None:
+        return -math.inf
+    return beyond(part, "confirmed")
+
+
 def seeds_of(part: PartResult) -> int:
     """Return the number of seeds of a comparison; sufficient for comparisons of constants."""
     seeds = part.gap.seeds if part.gap else 0
@@ -347,15 +371,12 @@ def at_scale(result: ClaimResult, paper: Scale) -> Verdict:
     return "not found at this scale" if smaller else result.verdict
 
 
-def scale_words(result: ClaimResult, paper: Scale) -> str:
-    """Describe the scale at which a claim was not found, and the paper's; empty otherwise."""
+def paper_scale(result: ClaimResult, paper: Scale) -> str:
+    """Describe the paper's scale if a claim was not found at a smaller one; empty otherwise."""
     if result.verdict != "not found at this scale":
         return ""
     theirs = result.claim.scale if result.claim.scale is not None else paper
-    regime_results = [
-        f"`{name}`: {measured_scale(name).words(theirs)}" for name in against_in(result)
-    ]
-    return f"{'; '.join(regime_results)}; the paper: {theirs.words(theirs)}"
+    return theirs.words(theirs)
 
 
 def against_in(result: ClaimResult) -> list[str]:
@@ -364,12 +385,3 @@ def against_in(result: ClaimResult) -> list[str]:
         for regime_result in result.counted
         if regime_result.verdict == "contradicted"
     ]
-
-
-def measured_scale(name: str) -> Scale:
-    regime: Regime = regimes()[name]
-    figures = rows(regime.study, regime.base) or {}
-    accuracy = figures.get(FigureName("test_accuracy"))
-    if accuracy is None:
-        return scale_of(name)
-    return scale_of(name).model_copy(update={"test_accuracy": over_runs(accuracy).value})

@@ -1,25 +1,34 @@
 """Markdown page of the claims."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from difflib import ndiff
 
-from docs.claims.comparing import BY_STUDENT, Figure, counts, leak_of, leaks, over_runs
-from docs.claims.data import ROOT, Paper, Regime, Term, papers, regimes, variant_of
+from docs.claims.comparing import leak_of, leaks, over_runs
+from docs.claims.data import ROOT, Paper, Regime, papers, regimes, variant_of
 from docs.claims.figures import FigureName, has_older_levels, rows
 from docs.claims.judging import (
     UNDECIDED,
     VERDICTS,
     ClaimResult,
-    PartResult,
     RegimeResult,
     Verdict,
+    deciding_part,
     judge_paper,
     needed_regimes,
-    scale_words,
+    paper_scale,
 )
-from docs.claims.routes import cheapest, hours_spent, share_of_error, why
+from docs.claims.names import attack_words
+from docs.claims.routes import (
+    before_correction,
+    cheapest,
+    decided_in,
+    hours_spent,
+    share_of_error,
+    what_decides,
+)
 from docs.claims.titles import title_of
+from docs.claims.words import regimes_words, with_limits
 
 PAGE = ROOT / "docs" / "claims.md"
 
@@ -33,31 +42,33 @@ MEANINGS = (
     (
         "confirmed",
         "The 95 % interval of the difference lies on the claimed side of the margin in at least "
-        "two regimes that count (in one for ablations), and no regime decides otherwise.",
+        "two regimes that count, and no regime decides otherwise. One regime is enough for claims "
+        "about one component or one form of a method, or about one data set.",
     ),
-    ("no difference", "The interval lies within the margin in as many regimes."),
+    ("no difference", "The interval lies within the margin in at least two regimes (or one)."),
     (
         "contradicted",
-        "The interval lies on the opposite side in as many regimes, and the claim holds in none.",
+        "The interval lies on the opposite side in at least two regimes (or one), and the claim "
+        "holds in none.",
     ),
     (
         "not found at this scale",
-        "The claim would be contradicted, but our regimes are smaller than the paper's. The scales "
-        "are stated.",
+        "The claim would be contradicted, but our regimes are smaller than the paper's.",
     ),
     ("depends on the regime", "The claim holds in one regime and fails in another."),
-    ("open", "None of the above. The cheapest way to decide the claim is stated."),
-    ("not run", "The reason is stated."),
+    ("open", "None of the above. The last column states the cheapest way to decide the claim."),
+    ("not run", "The last column states the missing runs."),
 )
 LEAKS = (
     (
         "membership",
-        "an undefended attack, chosen in advance, has an AUC of 0.7 or more (lower limit 0.65)",
+        "an attack on training without a defense, chosen in advance, has an AUC of 0.7 or more "
+        "(lower limit 0.65)",
     ),
     (
         "source inference",
-        "an undefended attack names the owner ten points more often than label distributions "
-        "explain",
+        "an attack on training without a defense identifies the client ten points more often than "
+        "label distributions explain",
     ),
     (
         "clustered learning",
@@ -66,15 +77,15 @@ LEAKS = (
     ),
     (
         "active membership inference",
-        "the server is right in 70 % of games without randomisation",
+        "the server is right in 70 % of [games](games.md) without noise on the samples",
     ),
 )
 INTRODUCTION = """# Claims of the papers
 
-Look up which claims of papers about membership and source inference hold in our records. A claim
+Look up which claims of papers about membership and source inference hold in our results. A claim
 compares two figures, such as the AUCs of two attacks, with a *margin*: the smallest difference that
 counts. A *regime* is a data set, a network and the training settings with which we tested claims.
-`python docs/claims.py` computes all verdicts from the claims (`claims/*.toml`) and the records
+`python docs/claims.py` computes all verdicts from the claims (`claims/*.toml`) and the results
 (`results/`), and generates this page. A test checks that the page is up to date.
 
 {verdicts}
@@ -84,15 +95,23 @@ regime that *leaks*. The condition depends on the topic of the claim:
 
 {leaks}
 
-The [leak ladder](ladder.md) shows when federations begin to leak. A mean of several attacks covers
-the attacks whose AUC differs from chance level without a defense
+The [leak ladder](ladder.md) shows when federations begin to leak.
+
+## Read a row
+
+Our figures start with the metric and the values for which the claim holds. Then each regime has a
+line with its verdict, the two figures, and their difference with its 95 % interval. If a claim has
+several comparisons, the line shows the one that decides the verdict, or that is furthest from
+holding, and counts all. The pages of [results](#regimes) have all figures. Unless stated, AUC and
+TPR are against both other clients' and held-out samples. A mean of several attacks covers the
+attacks whose AUC differs from chance level without a defense
 ([rule](figures.md#averages-over-attacks)).
 
 Each difference has two intervals:
 
 - *These runs* is about the models that we trained. AUCs are paired by sample within a run (DeLong,
-  or exact limits if few pairs are misordered). Other figures are paired by seed, or their separate
-  limits are combined.
+  or exact limits if the attack orders almost all pairs of a member and a non-member correctly).
+  Other figures are paired by seed, or their separate limits are combined.
 - *Further runs* is about the mean over all possible seeds. It is Student's t interval and needs
   five seeds. Rates and counts close to 0 have no such interval.
 
@@ -101,22 +120,25 @@ difference of the two figures. It leaves out samples whose role (member, other c
 sample) differs between the two runs: CoFedMID holds out members for validation, and a coalition's
 average has the members of several clients.
 
-A decided claim is marked **these runs only** if the second interval gives another verdict. Limits
-of games are about the played targets. If each game has a separate target, they are also about
-further targets.
+A decided claim is marked *these runs only* if the second interval gives another verdict. Intervals
+of games hold only for the target samples that were used. If each game has a separate target, they
+also hold for other samples.
 
-For each kind of interval, all tested claims of a paper share an error of 5 % (Holm). The interval
-of a single comparison is not corrected. [Decision
+For each kind of interval, all tested claims of a paper share an error of 5 % (Holm's correction).
+The interval of a single comparison is not corrected. The p-value of a verdict (p) is the
+probability of figures that support it at least as clearly, if it is wrong. [Decision
 15](decisions/0015-two-regimes-and-one-error.md) describes the rules, and how often they err.
 
 The cost of deciding an open claim is an estimate. It assumes that the figures stay the same, and
 that intervals shrink with the square root of the number of runs or samples. It includes the
-correction. If a claim has several parts, refuting one part can be cheaper than confirming all.
+correction. If a claim has several comparisons, refuting one can be cheaper than confirming all.
 
-To repeat the runs of a row and compare every figure with the records, run
+To repeat the runs of a row and compare every figure with the results, run
 `python docs/claims.py --again CLAIM --data-dir D`. `--again ami-weights` takes half a minute on one
 core and needs no data. `--again fedmia-fig5-rounds` takes a minute and a half (Location-30).
 `--again all` repeats every row and can be interrupted. [Regimes](#regimes) lists the hours.
+
+## Verdicts by paper
 """
 
 
@@ -160,13 +182,14 @@ def _readings(judged_papers: Sequence[tuple[Paper, Sequence[ClaimResult]]]) -> s
         f"Of the {len(claims)} decided claims, {readings['']} have the same verdict for further "
         f"runs, and {readings[OPEN_FURTHER]} are open for further runs. For "
         f"{readings[TOO_FEW_SEEDS]} claims, too few regimes have five seeds. For "
-        f"{readings[TARGETS_PLAYED]} claims, the limits are only about the played targets."
+        f"{readings[TARGETS_PLAYED]} claims, the intervals hold only for the target samples that "
+        "were used."
     )
 
 
 OPEN_FURTHER = "open for further runs"
-TOO_FEW_SEEDS = "too few seeds for further runs"
-TARGETS_PLAYED = "for the played targets"
+TOO_FEW_SEEDS = "too few seeds"
+TARGETS_PLAYED = "other target samples may differ"
 
 
 def reading_of(result: ClaimResult) -> str:
@@ -194,13 +217,13 @@ def _prices(judged_papers: Sequence[tuple[Paper, Sequence[ClaimResult]]]) -> str
         f"Of the {len(claims)} open claims, {few} could be decided with at most 3 times the "
         f"existing runs or samples, {some} with at most 10 times, and {many} with at most "
         f"{_OUT_OF_REACH} times. {len(times) - many} claims would need more, because their figures "
-        f"lie almost on the margin. {len(claims) - len(times)} claims need another regime, or "
-        "limits that no record has."
+        f"lie almost on the margin. {len(claims) - len(times)} claims need another regime, or a "
+        "confidence interval that our results do not contain."
     )
 
 
 def difference(committed: str, generated: str) -> str:
-    """Return the first lines in which a page differs from claims and records; empty if none."""
+    """Return the first lines in which a page differs from claims and results; empty if none."""
     if committed == generated:
         return ""
     lines = [
@@ -210,10 +233,10 @@ def difference(committed: str, generated: str) -> str:
     hidden = len(lines) - len(first_lines)
     return "\n".join(
         [
-            f"{len(lines)} lines of the page (-) differ from what claims and records give (+):",
+            f"{len(lines)} lines of the page (-) differ from what claims and results give (+):",
             *first_lines,
             *([f"and {hidden} more"] if hidden else []),
-            "Restore a record that was removed or changed by mistake; otherwise run "
+            "Restore a result that was removed or changed by mistake; otherwise run "
             "python docs/claims.py, which writes the page.",
         ]
     )
@@ -271,13 +294,15 @@ def _leak_words(name: str, regime: Regime) -> str:
     if leak is None:
         return "not known"
     figure = {
-        "membership": f"{regime.leak} AUC",
-        "sources": f"{regime.leak} above label distributions",
+        "membership": "AUC of {}",
+        "sources": "success rate of {} minus that of the label baseline",
         "clusters": "largest risk of a model",
-        "games": "success rate without randomisation",
+        "games": "success rate without noise",
     }[regime.kind]
-    contrast = ", for contrast" if regime.contrast else ""
-    return f"**{'yes' if leaks(name) else 'no'}**{contrast}: {figure} {_shown(leak)}"
+    figure = figure.format(attack_words(regime.leak)) if regime.leak else figure
+    contrast = " (chosen as an example without a leak)" if regime.contrast else ""
+    shown = with_limits(leak._replace(further=None))
+    return f"**{'yes' if leaks(name) else 'no'}**{contrast}: {figure} {shown}"
 
 
 # The claims.
@@ -285,24 +310,32 @@ def _leak_words(name: str, regime: Regime) -> str:
 
 def _section(paper: Paper, claims: Sequence[ClaimResult]) -> str:
     lines = [f"## {paper.name}", "", f"*{paper.title}*", ""]
-    head = ["verdict", "claim of the paper", "figures of the paper", "figures here"]
+    if paper.terms:
+        lines += [paper.terms.strip(), ""]
+    head = ["claim of the paper", "verdict", "our figures", "what would decide it"]
     lines += [_row(head), _row(["---"] * len(head))]
     share, tested = share_of_error(claims), sum(result.p_value is not None for result in claims)
     for result in claims:
-        note = f"<br>*{result.claim.note}*" if result.claim.note else ""
-        verdict = "<br>".join(filter(None, _verdict_cell(result, paper, share, tested)))
-        older = f"<br>*{_OLDER_LEVELS}*" if _rests_on_older_levels(result) else ""
-        says = f"<a id='{result.claim.id}'></a>{result.claim.says}{note}{older}"
-        theirs = f"{result.claim.where}: {result.claim.theirs}"
-        cell = "<br>".join(_here(regime_result) for regime_result in result.held) or "–"
-        lines.append(_row([verdict, says, theirs, cell]))
+        decides = what_decides(result, share, paper_scale(result, paper.scale))
+        cells = [_claim_cell(result), _verdict_cell(result, tested), _figures_cell(result), decides]
+        lines.append(_row([cell or "–" for cell in cells]))
     return "\n".join(lines)
 
 
 _OLDER_LEVELS = (
-    "The records are of an earlier version: their level of label distributions may be too high, "
+    "The results are of an earlier version: their level of label distributions may be too high, "
     "and the success beyond it too low."
 )
+
+
+def _claim_cell(result: ClaimResult) -> str:
+    claim = result.claim
+    older = _OLDER_LEVELS if _rests_on_older_levels(result) else ""
+    return _lines(
+        f"<a id='{claim.id}'></a>**{claim.says}**",
+        f"{claim.where}: {claim.theirs}",
+        *(f"*{note}*" for note in (claim.note, older) if note),
+    )
 
 
 def _rests_on_older_levels(result: ClaimResult) -> bool:
@@ -316,101 +349,41 @@ def _rests_on_older_levels(result: ClaimResult) -> bool:
     )
 
 
-def _verdict_cell(result: ClaimResult, paper: Paper, share: float, tested: int) -> Iterator[str]:
-    yield f"**{result.verdict}**"
-    yield why(result, share, tested, scale_words(result, paper.scale))
+def _verdict_cell(result: ClaimResult, tested: int) -> str:
+    reading = ""
     if result.verdict not in UNDECIDED:
         reading = reading_of(result)
-        yield f"*these runs only*: {reading}" if reading else "*further runs too*"
+        reading = f"*these runs only*: {reading}" if reading else "*further runs too*"
+    return _lines(
+        f"**{result.verdict}**", decided_in(result), before_correction(result, tested), reading
+    )
 
 
-def _here(regime_result: RegimeResult) -> str:
-    """Return a line for each test, with the hardest comparison first."""
-    if all(part.verdict == "not run" for part in regime_result.parts):
-        return f"`{regime_result.regime}`: not run"
-    leaking = regime_result.wanting != "leak"
-    groups: dict[int, list[PartResult]] = {}
-    for part in regime_result.parts:
-        groups.setdefault(id(part.test), []).append(part)
-    where = f"`{regime_result.regime}`"
-    if not leaking:
-        unknown = leak_of(regime_result.regime) is None
-        where += " (unknown whether it leaks)" if unknown else " (no leak)"
-    elif regime_result.wanting == "seeds":
-        where += " (one seed, does not count)"
-    lines = [_line(group, leaking) for group in groups.values()]
-    return f"{where}: {'<br>'.join(lines) if leaking else '; '.join(lines)}"
+def _figures_cell(result: ClaimResult) -> str:
+    """Return a line for each regime that counts, and the names of the others.
+
+    If no regime counts, all that were run have a line.
+    """
+    shown = result.counted or [one for one in result.held if deciding_part(one) is not None]
+    if not shown:
+        return ""
+    omitted = [f"`{one.regime}` ({_why_omitted(one)})" for one in result.held if one not in shown]
+    return _lines(*regimes_words(shown), f"Not counted: {', '.join(omitted)}" if omitted else "")
 
 
-def _line(group: Sequence[PartResult], leaking: bool) -> str:
-    first = group[0]
-    compared = [part for part in group if part.gap is not None]
-    if not compared or first.one is None:
-        return "not run"
-    hardest, *others_parts = sorted(compared, key=_ease)
-    head = f"{_side(first, first.test.one)} ".lstrip()
-    if hardest.other.value is not None:
-        return f"{head}{_both(first.one)}{_mark(hardest, leaking)}"
-    assert hardest.gap is not None
-    others = [
-        f"{_side(p, p.other)} {_plain(p.reference)}{_mark(p, leaking)}".lstrip()
-        for p in others_parts
-    ]
-    further = f"; {'; '.join(others)}" if others else ""
-    against = f"{_side(hardest, hardest.other)} {_plain(hardest.reference)}".lstrip()
-    common = "over common samples " if hardest.is_over_common_samples else ""
-    gap = f"{common}{_both(hardest.gap)}{_mark(hardest, leaking)}"
-    return f"{head}{_plain(first.one)}; {against}: {gap}{further}"
+def _why_omitted(result: RegimeResult) -> str:
+    if result.wanting == "leak":
+        return "unknown leak" if leak_of(result.regime) is None else "no leak"
+    if result.wanting == "seeds":
+        return "one seed"
+    if deciding_part(result) is not None:
+        return "incomplete"
+    lacking = [part.lacking for part in result.parts if " has no " in part.lacking]
+    return lacking[0].partition(" has ")[2] if lacking else "not run"
 
 
-def _ease(part: PartResult) -> float:
-    """Return how far a difference lies on the claimed side."""
-    assert part.gap is not None
-    if part.test.direction == "near":
-        return -abs(part.gap.value)
-    return -part.gap.value if part.test.direction == "below" else part.gap.value
-
-
-def _mark(part: PartResult, leaking: bool) -> str:
-    return f", {part.verdict}" if leaking else ""
-
-
-def _side(part: PartResult, term: Term) -> str:
-    several = ""
-    if term.attacks:
-        count = len(counts(regimes()[part.regime], part.test, term))
-        total = "" if count == len(term.attacks) else f" of {len(term.attacks)}"
-        several = f"mean of {count}{total} attacks"
-    # Labels of games are settings, which may be long.
-    attack = term.attack.replace(",", ", ").replace("_", " ") + (":" if "=" in term.attack else "")
-    named_by = [attack, several, term.variant or "", term.figure, term.group]
-    words = [word for word in named_by if word and word != "everybody"]
-    return " ".join(words) if term.value is None else ""
-
-
-def _both(figure: Figure) -> str:
-    text = _shown(figure)
-    if figure.further is None or figure.method == BY_STUDENT:
-        return text
-    low, high = (_number(limit) for limit in figure.further)
-    if (figure.low, figure.high) == figure.further:
-        return text
-    return f"{text[:-1]}; further runs {low} to {high})" if figure.low is not None else text
-
-
-def _plain(figure: Figure | None) -> str:
-    return "" if figure is None else _number(figure.value)
-
-
-def _shown(figure: Figure) -> str:
-    if figure.low is None or figure.high is None:
-        return _number(figure.value)
-    return f"{_number(figure.value)} ({_number(figure.low)} to {_number(figure.high)})"
-
-
-def _number(value: float) -> str:
-    digits = 3 if abs(value) < 10 else 1 if abs(value) < 100 else 0
-    return f"{value:.{digits}f}"
+def _lines(*texts: str) -> str:
+    return "<br>".join(filter(None, texts))
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

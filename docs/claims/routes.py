@@ -7,13 +7,14 @@ from typing import NamedTuple
 from scipy.special import ndtri, stdtrit
 
 from docs.claims.again import seconds_of
-from docs.claims.comparing import BY_STUDENT, leak_of
+from docs.claims.comparing import BY_STUDENT
 from docs.claims.data import RECORDS, Claim, is_of_games, regimes, variant_of
 from docs.claims.figures import rows
 from docs.claims.judging import (
     ERROR,
     FEWEST_SEEDS,
     LIMIT,
+    UNDECIDED,
     ClaimResult,
     PartResult,
     RegimeResult,
@@ -22,7 +23,9 @@ from docs.claims.judging import (
     needed_regimes,
     seeds_of,
 )
+from docs.claims.names import figure_words
 from fedaudit.metrics.intervals import FEWEST_RUNS
+from fedaudit.report.wording import capital, join_and
 
 MANY = 1000
 """Seeds, or factor of samples, from which a difference counts as equal to its margin."""
@@ -32,11 +35,6 @@ _VERDICTS: dict[str, str] = {
     "contradicted": "shown not to hold",
     "no difference": "no difference",
     "depends on the regime": "shown to depend on the regime",
-}
-STATES: dict[str, str] = {
-    "confirmed": "holds in",
-    "contradicted": "does not hold in",
-    "no difference": "no difference in",
 }
 
 
@@ -198,66 +196,65 @@ def _lacks_limits(part: PartResult) -> bool:
 # In words.
 
 
-def why(result: ClaimResult, share: float, tested: int, scale: str = "") -> str:
-    """Describe where a claim is decided, or what would decide an open claim.
-
-    ``share`` is the p-value below which the claim would be decided, ``tested`` the number of tested
-    claims of its paper, and ``scale`` the scale of regimes that are smaller than the paper.
-    """
-    claim, counted = result.claim, result.counted
-    if claim.not_run:
-        return claim.not_run
-    if result.verdict == "not run":
-        return "; ".join(_not_run(states) for states in result.held)
+def decided_in(result: ClaimResult) -> str:
+    """Describe the regimes that support a verdict; empty if all regimes that count do."""
     if result.verdict == "depends on the regime":
+        states = {"confirmed": "holds", "contradicted": "does not hold"}
         return "; ".join(
-            f"{STATES[h.verdict]} `{h.regime}`" for h in counted if h.verdict in STATES
+            f"{states.get(one.verdict, one.verdict)} in `{one.regime}`"
+            for one in result.counted
+            if one.verdict != "open"
         )
-    if result.verdict != "open":
-        return "; ".join(filter(None, [_where(result), scale]))
-    states = [
-        _state(regime_result)
-        for regime_result in result.held
-        if regime_result.verdict in STATES or regime_result.wanting
-    ]
-    if result.by_itself != "open" and result.p_value is not None:
-        states.append(
-            f"{result.by_itself} without correction (p = {result.p_value:.2g}), but not after "
-            f"correction over {tested} claims"
-        )
-    return "; ".join([*states, f"to decide it: {_settling(result, share)}"])
-
-
-def _where(result: ClaimResult) -> str:
-    alike = STATES if result.verdict in ("contradicted", "not found at this scale") else {}
-    verdict = "contradicted" if alike else result.verdict
-    agreeing, among = (
-        sum(regime_result.verdict == verdict for regime_result in result.counted),
-        len(result.counted),
-    )
+    if result.verdict in UNDECIDED:
+        return ""
+    verdict = "contradicted" if result.verdict == "not found at this scale" else result.verdict
+    agreeing = sum(regime_result.verdict == verdict for regime_result in result.counted)
+    among = len(result.counted)
     if among == 1:
         return "in one regime"
     return "" if agreeing == among else f"in {agreeing} of {among} regimes, open in the others"
 
 
-def _state(result: RegimeResult) -> str:
-    if result.wanting == "leak":
-        return _no_leak(result.regime)
-    if result.wanting == "seeds":
-        return f"`{result.regime}` does not count with one seed"
-    return f"{STATES[result.verdict]} `{result.regime}`"
+def before_correction(result: ClaimResult, tested: int) -> str:
+    """Describe the verdict of an open claim without the correction over all tested claims."""
+    if result.verdict != "open" or result.by_itself == "open" or result.p_value is None:
+        return ""
+    if result.p_value > ERROR:
+        return f"regimes differ, but not significantly (p = {result.p_value:.2g})"
+    return (
+        f"{result.by_itself} without correction (p = {result.p_value:.2g}), open after correction "
+        f"over {tested} claims"
+    )
+
+
+def what_decides(result: ClaimResult, share: float, scale: str = "") -> str:
+    """Describe what would decide a claim; empty if it is decided.
+
+    Args:
+        result: The claim.
+        share: The p-value below which the claim would be decided.
+        scale: Scale of the paper, if the regimes are smaller.
+    """
+    if result.claim.not_run:
+        return result.claim.not_run
+    if result.verdict == "not run":
+        return capital("; ".join(_not_run(regime_result) for regime_result in result.held))
+    if result.verdict == "not found at this scale":
+        return f"Runs at the paper's scale: {scale}"
+    return capital(_settling(result, share)) if result.verdict == "open" else ""
 
 
 def _settling(result: ClaimResult, share: float) -> str:
     route = cheapest(result, share)
     if route is not None:
-        needed = [(step.part, step.times) for step in route.steps if step.part is not None]
-        text = "; ".join(more_of(part, times) for part, times in needed)
-        if any(is_level(part, times) for part, times in needed):
-            return text
-        if text:
+        needs = [(step.part, step.times) for step in route.steps if step.part is not None]
+        level = [(part, times) for part, times in needs if is_level(part, times)]
+        if level:
+            return join_and([too_close(part, route.verdict) for part, _ in level])
+        if needs:
             hours = f"about {route.hours:.1f}" if route.hours >= 0.05 else "less than 0.1"
-            return f"{text} (then {_VERDICTS[route.verdict]}; {hours} core hours)"
+            text = join_and([more_of(part, times) for part, times in needs])
+            return f"{text}: then {_VERDICTS[route.verdict]} ({hours} core hours)"
     options = [
         *_one_seed(result),
         *(
@@ -267,14 +264,13 @@ def _settling(result: ClaimResult, share: float) -> str:
         ),
     ]
     options += [
-        f"a record of `{part.regime}` with limits of {part.test.one.figure or part.test.figure}"
+        f"a confidence interval of the {figure_words(figure)} in `{part.regime}`"
         for regime_result in result.counted
         for part in regime_result.parts
         if _lacks_limits(part)
+        for figure in [part.test.one.figure or part.test.figure]
     ][:1]
-    if len(result.counted) < needed_regimes(result.claim):
-        if options:
-            return "; or ".join(options)
+    if len(result.counted) < needed_regimes(result.claim) and not options:
         another = "a second regime" if result.counted else "a regime"
         return f"{another} {_that_counts(result.claim)}"
     return "; or ".join(options) or (
@@ -284,7 +280,7 @@ def _settling(result: ClaimResult, share: float) -> str:
 
 def _one_seed(result: ClaimResult) -> list[str]:
     return [
-        f"{FEWEST_SEEDS} seeds of `{regime_result.regime}` or more (1 so far)"
+        f"at least {FEWEST_SEEDS} seeds of `{regime_result.regime}` (1 so far)"
         for regime_result in result.held
         if regime_result.wanting == "seeds"
     ]
@@ -294,28 +290,22 @@ def _that_counts(claim: Claim) -> str:
     if not claim.leaks:
         return "with another data set or network"
     requirement = {
-        "membership": "an undefended attack with an AUC of 0.7",
-        "sources": "an undefended attack that names the owner ten points more often than the label "
-        "distribution allows",
+        "membership": "an attack with an AUC of 0.7 without a defense",
+        "sources": "an attack that identifies the client ten points more often than label "
+        "distributions explain",
         "clusters": "a model with a measured risk of 0.6",
-        "games": "a server that is right in 70 % of games without randomisation",
+        "games": "a server that is right in 70 % of games without noise on the samples",
     }[regimes()[claim.regimes[0]].kind]
     return f"that leaks ({requirement})"
-
-
-def _no_leak(name: str) -> str:
-    if leak_of(name) is None:
-        return f"whether `{name}` leaks is unknown, because its base was not run"
-    return f"no leak in `{name}`"
 
 
 def _not_run(result: RegimeResult) -> str:
     lacking = list(dict.fromkeys(part.lacking for part in result.parts if part.lacking))
     regime = regimes()[result.regime]
     if rows(regime.study, regime.base) is None:
-        hours = f" ({regime.hours:.1f} h planned)" if regime.hours else ""
-        return f"`{result.regime}` was not run{hours}"
-    further = f", nor {len(lacking) - 1} more" if len(lacking) > 1 else ""
+        hours = f" ({regime.hours:.1f} core hours)" if regime.hours else ""
+        return f"a run of `{result.regime}`{hours}"
+    further = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
     return f"{lacking[0]}{further}"
 
 
@@ -323,19 +313,38 @@ def is_level(part: PartResult, times: float) -> bool:
     return times * (seeds_of(part) if _rests_on(part) == "seeds" else 1) > MANY
 
 
+def too_close(part: PartResult, verdict: Verdict) -> str:
+    """Explain why no practical number of runs or samples gives a verdict."""
+    assert part.gap is not None
+    value = part.gap.value
+    rests = _rests_on(part)
+    amount = f"{MANY:,} seeds" if rests == "seeds" else f"{MANY:,} times the {rests}"
+    margin = part.test.margin
+    bounds = {margin, -margin}
+    if part.test.direction != "near" and verdict == "contradicted":
+        bounds = {0.0}
+    elif part.test.direction != "near" and verdict == "confirmed":
+        bounds = {margin if part.test.direction == "above" else -margin}
+    nearest = min(bounds, key=lambda bound: abs(bound - value))
+    shift = part.other.value or 0.0
+    what = "difference" if part.other.value is None else "figure"
+    return (
+        f"more than {amount} of `{part.regime}`, because its {what} of "
+        f"{round(value + shift, 4):g} is close to {nearest + shift:g}"
+    )
+
+
 def more_of(part: PartResult, times: float) -> str:
     assert part.gap is not None
     name, seeds = f"`{part.regime}`", seeds_of(part)
     if part.gap.low is None:
-        return f"{FEWEST_RUNS} seeds of {name} ({seeds} so far), the fewest with limits"
-    if is_level(part, times):
-        return f"another margin: {part.gap.value:.4f} in {name} is too close to its limit"
+        return f"{FEWEST_RUNS} seeds of {name} ({seeds} so far), the fewest with an interval"
     rests = _rests_on(part)
     if rests == "seeds":
         count = max(math.ceil(times * seeds), seeds + 1)
         return f"about {count:,} seeds of {name} ({seeds} so far)"
     text = f"about {_round_up(times)} times the {rests} of {name}"
-    return f"{text}, or accuracies paired by sample" if rests == "test samples" else text
+    return f"{text} (or accuracies paired by sample)" if rests == "test samples" else text
 
 
 def _round_up(times: float) -> str:

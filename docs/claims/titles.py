@@ -156,8 +156,9 @@ def _shift(config: Mapping[str, Any]) -> str:
 
 def _games(config: Mapping[str, Any]) -> str:
     game = config["game"]
+    trained = f"{game['copies']:,} copies of the target and {game['background']:,} other samples"
     played = f"{game['games']:,} games a point over {game['targets']:,} targets"
-    return f"batches of {game['batch']}, {played}"
+    return f"batches of {game['batch']}, {trained}, {played}"
 
 
 def _range(ends: Sequence[float]) -> str:

@@ -1,0 +1,206 @@
+"""Comparisons and regimes of a claim in words."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from docs.claims.comparing import BY_STUDENT, Figure, counts
+from docs.claims.data import Term, Test, regimes
+from docs.claims.judging import VERDICTS, PartResult, RegimeResult, Verdict, deciding_part
+from docs.claims.names import attack_words, figure_words, setting_words, words
+from fedaudit.report.wording import capital, join_and
+from fedaudit.results.estimate import COUNTS
+
+
+class Side(NamedTuple):
+    """Side of a comparison in words."""
+
+    figure: str
+    # Attack, or number of attacks; empty if the figure has none.
+    attack: str
+    # Variant, settings and group of clients.
+    settings: tuple[str, ...]
+
+
+BASES = {
+    "membership": "no defense",
+    "sources": "alpha 100, 10 epochs",
+    "clusters": "IFCA",
+    "games": "",
+}
+"""Settings of the base of a regime, by topic."""
+OF_MODELS = ("overfitting",)
+"""Figures that results list by attack, but that are about models."""
+STATES: Mapping[Verdict, str] = {
+    "confirmed": "holds",
+    "contradicted": "does not hold",
+    "not run": "incomplete",
+}
+"""Verdicts on a regime, if other words describe them better."""
+HOLDS: Mapping[Verdict, tuple[str, str]] = {
+    "confirmed": ("holds", "hold"),
+    "contradicted": ("does not hold", "do not hold"),
+    "no difference": ("shows no difference", "show no difference"),
+    "open": ("is open", "are open"),
+    "not run": ("was not run", "were not run"),
+}
+"""Verdicts on one comparison and on several."""
+
+
+def side_of(regime_name: str, test: Test, term: Term) -> Side:
+    regime = regimes()[regime_name]
+    figure, attack = figure_words(term.figure or test.figure, test.contrast), ""
+    settings: tuple[str, ...] = () if term.group in ("everybody", "planted") else (term.group,)
+    if term.words:
+        settings += tuple(term.words.split(", "))
+    elif term.variant is not None:
+        settings += setting_words(term.variant)
+    elif BASES[regime.kind]:
+        settings += tuple(BASES[regime.kind].split(", "))
+    if term.attacks:
+        figure = f"mean {figure}"
+    elif term.attack in words().attacks:
+        attack = "" if (term.figure or test.figure) in OF_MODELS else attack_words(term.attack)
+    elif term.attack:
+        # In games, the settings of a point.
+        settings += setting_words(term.attack)
+    return Side(figure, attack, settings)
+
+
+class Comparison(NamedTuple):
+    """Comparison in words."""
+
+    # Figure, what both sides have in common, and the values for which the claim holds.
+    head: str
+    # Number of attacks of a mean; empty for a single one.
+    attacks: str
+    # Values and their difference.
+    values: str
+
+
+def comparison_words(part: PartResult) -> Comparison:
+    assert part.one is not None
+    assert part.gap is not None
+    digits = 1 if (part.test.one.figure or part.test.figure) in COUNTS else None
+    head, labels = common_and_own_words(part.regime, part.test, part.other)
+    if part.other.value is not None:
+        head = f"{head}; needed: {needed(part.test, part.other)}"
+        return Comparison(capital(head), _attacks(part), with_limits(part.one, digits))
+    assert part.reference is not None
+    head = f"{head}; needed difference: {needed(part.test, part.other)}".removeprefix("; ")
+    values = [
+        f"{label}: {number(figure.value, digits)}"
+        for label, figure in zip(labels, (part.one, part.reference), strict=True)
+    ]
+    common = " over common samples" if part.is_over_common_samples else ""
+    gap = f"difference{common}: {with_limits(part.gap, digits)}"
+    return Comparison(capital(head), _attacks(part), "; ".join([*values, gap]))
+
+
+def common_and_own_words(regime: str, test: Test, other: Term) -> tuple[str, list[str]]:
+    """Return what both sides of a comparison have in common, and the words for each side.
+
+    The base of a regime has no words if both sides, or the only side, are the base.
+    """
+    terms = [test.one] if other.value is not None else [test.one, other]
+    sides = [side_of(regime, test, term) for term in terms]
+    base = BASES[regimes()[regime].kind].split(", ")
+    if all(term.variant is None and not term.words for term in terms):
+        sides = [
+            side._replace(settings=tuple(word for word in side.settings if word not in base))
+            for side in sides
+        ]
+    first, last = sides[0], sides[-1]
+    shared = [word for word in first.settings if word in last.settings]
+    same_figure, same_attack = first.figure == last.figure, first.attack == last.attack
+    head = _head(first.figure if same_figure else "", first.attack if same_attack else "", shared)
+    labels = [
+        ", ".join(
+            [
+                *([] if same_figure else [side.figure]),
+                *([] if same_attack else [side.attack]),
+                *(word for word in side.settings if word not in shared),
+            ]
+        )
+        for side in sides
+    ]
+    return head, labels
+
+
+def _attacks(part: PartResult) -> str:
+    """Return how many attacks of a mean are above chance level without a defense."""
+    attacks = part.test.one.attacks
+    if not attacks:
+        return ""
+    number = len(counts(regimes()[part.regime], part.test, part.test.one))
+    return f"{number} attacks" if number == len(attacks) else f"{number} of {len(attacks)} attacks"
+
+
+def _head(figure: str, attack: str, settings: Sequence[str]) -> str:
+    name = f"{figure} of {attack}" if figure and attack else figure or attack
+    if not settings:
+        return name
+    return f"{name} ({', '.join(settings)})" if name else ", ".join(settings)
+
+
+def needed(test: Test, other: Term) -> str:
+    """Return the values of a figure or difference for which a claim holds."""
+    value = other.value or 0.0
+    if test.direction == "near":
+        return f"within {test.margin:g} of {value:g}"
+    limit = value + test.margin if test.direction == "above" else value - test.margin
+    # Without rounding, 0.1 + 0.02 has 17 digits, and 0 minus a margin of 0 is "-0".
+    return f"{test.direction} {round(limit, 6) + 0.0:g}"
+
+
+def regimes_words(results: Sequence[RegimeResult]) -> list[str]:
+    """Return the deciding comparison of each regime, below a line with the figure."""
+    lines: dict[str, list[str]] = {}
+    for result in results:
+        part = deciding_part(result)
+        assert part is not None
+        head, attacks, values = comparison_words(part)
+        omitted = {"leak": "no leak", "seeds": "one seed"}.get(result.wanting, "")
+        state = omitted or STATES.get(result.verdict, result.verdict)
+        line = f"{', '.join(filter(None, [f'`{result.regime}` {state}', attacks]))}: {values}"
+        is_single = len(result.parts) == 1 or omitted
+        lines.setdefault(head, []).append(line if is_single else f"{line}; {_tally(result.parts)}")
+    return [line for head, below in lines.items() for line in (head, *below)]
+
+
+def _tally(parts: Sequence[PartResult]) -> str:
+    numbers = Counter(part.verdict for part in parts)
+    if len(numbers) == 1:
+        (verdict,) = numbers
+        amount = "both" if len(parts) == 2 else f"all {len(parts)}"
+        if verdict == "contradicted":
+            return f"none of {len(parts)} comparisons holds"
+        return f"{amount} comparisons {HOLDS[verdict][1]}"
+    states = [
+        f"{numbers[verdict]} {HOLDS[verdict][numbers[verdict] > 1]}"
+        for verdict in VERDICTS
+        if numbers[verdict]
+    ]
+    return f"of {len(parts)} comparisons, {join_and(states)}"
+
+
+# Numbers.
+
+
+def with_limits(figure: Figure, digits: int | None = None) -> str:
+    """Return a figure with its interval for these runs, and for further runs if it is known."""
+    text = number(figure.value, digits)
+    if figure.low is None or figure.high is None:
+        return text
+    limits = f"{number(figure.low, digits)} to {number(figure.high, digits)}"
+    if figure.further in (None, (figure.low, figure.high)) or figure.method == BY_STUDENT:
+        return f"{text} ({limits})"
+    assert figure.further is not None
+    low, high = (number(limit, digits) for limit in figure.further)
+    return f"{text} ({limits}; further runs {low} to {high})"
+
+
+def number(value: float, digits: int | None = None) -> str:
+    if digits is None:
+        digits = 3 if abs(value) < 10 else 1 if abs(value) < 100 else 0
+    return f"{value:.{digits}f}"
