@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from fedaudit.plan import games as _games
     from fedaudit.plan import optional as _optional
     from fedaudit.plan import sections as _sections
-    from fedaudit.plan.file import read_study as read_study
     from fedaudit.plan.values import study_from as study_from
     from fedaudit.privacy_budget.budget import budget as budget
     from fedaudit.signals.measure import measure as measure
@@ -63,6 +62,7 @@ if TYPE_CHECKING:
     from fedaudit.study.front.federation import AuditOptions as AuditOptions
     from fedaudit.study.front.federation import Federation as Federation
     from fedaudit.study.front.games import Games as Games
+    from fedaudit.study.front.target_names import read_study as read_study
     from fedaudit.study.running.reattack import reattack as reattack
     from fedaudit.study.running.run import run_study as run_study
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from fedaudit.gate.policy import read_policy
-from fedaudit.plan.file import read_study
+from fedaudit.study.front.target_names import read_study
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gate"
 

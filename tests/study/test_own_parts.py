@@ -21,11 +21,12 @@ from fedaudit.fl.hooks import ConfiguredDefense, Defense, TrainingContext
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.record import record
 from fedaudit.observe.round import Upload
-from fedaudit.plan.file import read_studies, read_study
+from fedaudit.plan.file import read_studies
 from fedaudit.plan.identity import run_key, with_code
 from fedaudit.plan.values import study_from
 from fedaudit.results.read import read_record
 from fedaudit.study.build import refuse_misfits
+from fedaudit.study.front.target_names import read_study
 from fedaudit.study.running.reattack import reattack
 from tests.live.federation import data, network, rounds
 from tests.programs import exit_code

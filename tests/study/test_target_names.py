@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import fedaudit
 from fedaudit.core.errors import BadInput
 from fedaudit.plan.file import read_studies
 from fedaudit.study.front.target_names import with_target_numbers
@@ -37,6 +38,26 @@ def targets_of(folder: Path, targets: str, *, label: str = "hospital") -> tuple[
 
 def test_names_give_the_same_study_as_numbers(tmp_path: Path) -> None:
     assert targets_of(tmp_path, '"south", "east"') == (2, 0) == targets_of(tmp_path, "2, 0")
+
+
+def test_a_study_that_is_read_in_python_may_name_clients(tmp_path: Path) -> None:
+    targets_of(tmp_path, '"south"')
+    path = tmp_path / "study.toml"
+    assert fedaudit.read_study(path, data_dir=tmp_path).audit.targets == (2,)
+    overrides: dict[str, object] = {"audit.targets": ["east", 1]}
+    assert fedaudit.read_study(path, overrides, data_dir=tmp_path).audit.targets == (0, 1)
+    with pytest.raises(BadInput, match="no client named 'sout'; did you mean 'south'"):
+        fedaudit.read_study(path, {"audit.targets": ["sout"]}, data_dir=tmp_path)
+
+
+def test_settings_without_a_file_refuse_names_and_state_what_takes_them() -> None:
+    says = (
+        "should be numbers of clients; fedaudit.read_study, .* and fedaudit.audit also take names"
+    )
+    with pytest.raises(BadInput, match=says):
+        fedaudit.study_from({"name": "x", "audit": {"targets": [0, "south"]}})
+    with pytest.raises(BadInput, match=says):
+        fedaudit.Audit(targets=["south"])  # type: ignore[arg-type]
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_name(tmp_path: Path) -> None:

@@ -29,30 +29,6 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
 """Characters that are not used in file names."""
 
 
-def read_study(path: Path | str, overrides: dict[str, object] | None = None) -> Study:
-    """Read a study from a TOML file, without its variants.
-
-    Args:
-        path: The file.
-        overrides: Values by dotted name that replace the file's, such as
-            ``{"training.rounds": 10}``.
-
-    Returns:
-        The settings, which :func:`fedaudit.run_study` runs.
-
-    Raises:
-        BadInput: The file does not exist or is not TOML, or a setting is wrong.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> from pathlib import Path
-        >>> _ = Path("mine.toml").write_text("name = 'mine'\\n[data]\\nname = 'digits'\\n")
-        >>> fa.read_study("mine.toml", {"training.rounds": 3}).training.rounds
-        3
-    """
-    return read_studies(Path(path), overrides)[0]
-
-
 def read_studies(
     path: Path,
     overrides: dict[str, object] | None = None,

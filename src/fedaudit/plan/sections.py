@@ -182,6 +182,16 @@ class TrainingSection(Section):
         return LocalTraining(**self.model_dump(exclude={"rounds", "participation"}))
 
 
+def _refuse_names(targets: object) -> object:
+    """Raise if a client has a name, which only the data translate to a number."""
+    if isinstance(targets, list | tuple) and any(isinstance(target, str) for target in targets):
+        raise ValueError(
+            "it should be numbers of clients; fedaudit.read_study, `fedaudit run` and "
+            "fedaudit.audit also take names"
+        )
+    return targets
+
+
 @public
 class AuditSection(Section):
     """The audited clients and samples, and the adversary's view.
@@ -233,7 +243,7 @@ class AuditSection(Section):
     }
 
     draw: DrawName = "fair"
-    targets: tuple[Count, ...] = (0,)
+    targets: Annotated[tuple[Count, ...], BeforeValidator(_refuse_names)] = (0,)
     unit: Literal["sample", "person"] = "sample"
     samples: Count = Field(default=300, validation_alias=AliasChoices(*SAMPLES_NAMES))
     clients_per_person: Annotated[int, Field(ge=1, strict=True)] = 1

@@ -1,12 +1,51 @@
-"""Names of audited clients in settings, resolved to the numbers of clients."""
+"""Study files, in which names of audited clients are resolved to the numbers of clients."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.naming import number_of_client
 from fedaudit.core.objects import PartReference
 from fedaudit.datasets.catalog import client_names_of
+from fedaudit.plan.file import read_studies
+from fedaudit.plan.sections import Study
+
+
+def read_study(
+    path: Path | str,
+    overrides: dict[str, object] | None = None,
+    *,
+    data_dir: Path | str | None = None,
+) -> Study:
+    """Read a study from a TOML file, without its variants.
+
+    If ``audit.targets`` names clients as the data do, the data are read, and the names are replaced
+    by numbers.
+
+    Args:
+        path: The file.
+        overrides: Values by dotted name that replace the file's, such as
+            ``{"training.rounds": 10}``.
+        data_dir: Folder of data sets, for names of clients; by default, the folder in the
+            environment variable ``FEDAUDIT_DATA``.
+
+    Returns:
+        The settings, which :func:`fedaudit.run_study` runs.
+
+    Raises:
+        BadInput: The file does not exist or is not TOML, a setting is wrong, or the data set has no
+            client of a name.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> from pathlib import Path
+        >>> _ = Path("mine.toml").write_text("name = 'mine'\\n[data]\\nname = 'digits'\\n")
+        >>> fa.read_study("mine.toml", {"training.rounds": 3}).training.rounds
+        3
+    """
+    folder = None if data_dir is None else Path(data_dir)
+    return read_studies(Path(path), overrides, partial(with_target_numbers, data_dir=folder))[0]
 
 
 def with_target_numbers(settings: dict[str, object], *, data_dir: Path | None) -> dict[str, object]:
