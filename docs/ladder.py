@@ -511,8 +511,9 @@ def _answer(uploads: ProbitLine, made_from: Sequence[Rung], checked_on: Sequence
     young = [rung for rung in made_from if rung.gap < 0.01]
     studies = {rung.study for rung in made_from}
     return (
-        f"**From a loss gap of {gaps[0]:.1f} standard deviations.** The loss gap of an upload is "
-        "its mean loss on held-out samples minus its mean loss on training samples, divided by the "
+        f"**Federations leak from a loss gap of {gaps[0]:.1f} standard deviations on.** The loss "
+        "gap of an upload is its mean loss on held-out samples minus its mean loss on training "
+        "samples, divided by the "
         "standard deviation of the loss on held-out samples. The expected AUC of the strongest "
         f"attack is\n\n    Φ({uploads.intercept:.2f} + {uploads.slope:.2f} · gap)\n\n"
         f"where Φ is the cumulative normal distribution. This gives an {thresholds}.\n\n"
@@ -551,8 +552,8 @@ def _first_to_see(made_from: Sequence[Rung]) -> str:
     weakest = min(means[0], key=lambda name: means[0][name])
     head = ["gap of uploads", "federations", *(f"`{name}`" for name in UPLOAD_ATTACKS)]
     return (
-        f"**`{first}`.** In the third of the federations with the smallest gaps, `{first}` has the "
-        f"highest mean AUC, {means[0][first]:.2f}, and `{weakest}` the lowest, "
+        f"**`{first}` detects a leak first.** In the third of the federations with the smallest "
+        f"gaps, it has the highest mean AUC, {means[0][first]:.2f}, and `{weakest}` the lowest, "
         f"{means[0][weakest]:.2f}. In the third with the largest gaps, `{last}` has the "
         f"highest mean AUC, {means[-1][last]:.2f}. The table shows the mean AUC of each attack, "
         "and in how many federations the attack is the strongest:\n\n" + _grid(head, rows)

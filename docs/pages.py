@@ -47,6 +47,8 @@ ATTACK_COLUMNS = (
     "attacks of a [set](settings.md#attacks). Attacks with *none: name it* belong to no set. To "
     "run them, name them in the study."
 )
+MIN_REFERRED = 8
+"""Number of words from which the meaning of a setting is not repeated in the catalogue."""
 LIMITS = {
     annotated_types.Ge: (">=", "ge"),
     annotated_types.Gt: (">", "gt"),
@@ -168,17 +170,19 @@ def _catalogue(kind: str) -> str:
         head.append("paper")
         rows = [[*row, entry.doc.source] for row, entry in zip(rows, entries, strict=True)]
     blocks = [f"## {kind.capitalize()}", _grid(head, rows)]
+    title, described = "", list(filter(_has_more, entries))
     if kind == "attacks":
         blocks.insert(1, ATTACK_COLUMNS)
         rules = {part.name: part for e in entries for part in e.parts if part.kind == "rule"}
-        blocks += [f"### Rule: {rule.name}\n\n{_details(rule)}" for rule in rules.values()]
-    else:
-        names_by_details: dict[str, list[str]] = {}
-        for entry in filter(_has_more, entries):
-            names_by_details.setdefault(_details(entry), []).append(entry.name)
-        blocks += [
-            f"### {', '.join(names)}\n\n{text}" for text, names in names_by_details.items() if text
-        ]
+        title, described = "Rule: ", list(rules.values())
+    by_details: dict[str, list[CatalogueEntry]] = {}
+    for entry in described:
+        by_details.setdefault(_details(entry, {}), []).append(entry)
+    explained: dict[str, str] = {}
+    for text, (first, *others) in by_details.items():
+        if text:
+            names = ", ".join(entry.name for entry in (first, *others))
+            blocks.append(f"### {title}{names}\n\n{_details(first, explained)}")
     return "\n\n".join(blocks)
 
 
@@ -187,23 +191,38 @@ def _has_more(entry: CatalogueEntry) -> bool:
     return bool(entry.settings or doc.attributes or doc.rest or doc.differs)
 
 
-def _details(entry: CatalogueEntry) -> str:
+def _details(entry: CatalogueEntry, explained: dict[str, str]) -> str:
+    """Return the section of an entry.
+
+    Args:
+        entry: The entry.
+        explained: Long meanings of settings in earlier sections, each with the section's entry, to
+            which this section refers. Those of this section are added.
+    """
     doc = entry.doc
     # A section with nothing but settings does not repeat the description in the table above it.
     has_text = entry.kind == "rule" or bool(doc.rest or doc.differs)
     blocks = [*([doc.first] if has_text else []), *doc.rest]
     settings = entry.settings or [Option(name, "", text) for name, text in doc.attributes.items()]
+    meanings = {s.name: _meaning(s, entry, explained) for s in settings}
     if settings and entry.kind in ("rule", "signal"):
         # Each attack that uses them lists their defaults.
-        blocks.append(_grid(["setting", "meaning"], [[_code(s.name), s.meaning] for s in settings]))
+        rows = [[_code(name), meaning] for name, meaning in meanings.items()]
+        blocks.append(_grid(["setting", "meaning"], rows))
     elif entry.settings:
-        rows = [[_code(s.name), _code(s.default), s.meaning] for s in entry.settings]
+        rows = [[_code(s.name), _code(s.default), meanings[s.name]] for s in entry.settings]
         argument = "argument in Python" if entry.kind == "draw" else "setting"
         blocks.append(_grid([argument, "default", "meaning"], rows))
     # The table of every other kind has a column of papers.
     blocks += [f"*Paper:* {doc.source}"] if doc.source and entry.kind == "rule" else []
     blocks += [f"*Differs from the paper:* {doc.differs}"] if doc.differs else []
     return "\n\n".join(blocks)
+
+
+def _meaning(setting: Option, entry: CatalogueEntry, explained: dict[str, str]) -> str:
+    first = explained.setdefault(f"{setting.name}: {setting.meaning}", entry.name)
+    is_long = len(setting.meaning.split()) >= MIN_REFERRED
+    return f"As for {_code(first)}." if is_long and first != entry.name else setting.meaning
 
 
 def _code(text: str) -> str:

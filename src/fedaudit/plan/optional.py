@@ -210,8 +210,8 @@ class UnlearningSection(Section):
     Attributes:
         method: "retrain" trains a new federation without the samples. "continue" continues
             training without them. "ascent" first lets each audited client maximise the loss on its
-            samples, and then continues training. "nothing" does not change the model: a control
-            that must fail the test.
+            samples, and then continues training. "nothing" does not change the model, for
+            comparison.
         rounds: Further rounds of "continue" and "ascent". The learning-rate schedule restarts over
             this many rounds.
         margin: Largest difference in AUC from the retrained federation that passes the test.
@@ -266,7 +266,7 @@ class AttackerSection(Section):
         kind: "mislabel" trains on the audited samples with wrong labels, which are the same in
             every poisoned round, instead of the client's samples. "ascent" maximises the loss on
             the audited samples, up to twice the loss of uniform predictions. "none" sends honest
-            updates: a control that is measured in the same rounds.
+            updates, and is measured in the same rounds, for comparison.
         client: Number of the malicious client; by default the last client that is not audited.
         first: First poisoned round.
         every: Number of rounds from one poisoned round to the next. The last honest round before
