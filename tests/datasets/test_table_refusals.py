@@ -71,6 +71,44 @@ def test_files_of_other_kinds_and_encodings_are_refused(
     assert "encoding" in message
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "latin-1"])
+@pytest.mark.parametrize("codec", ["utf-32", "utf-32-be"])
+def test_utf_32_text_is_refused_by_its_name(tmp_path: Path, codec: str, encoding: str) -> None:
+    path = tmp_path / "patients.csv"
+    path.write_bytes(("\ufeff" * (codec == "utf-32-be") + text_of(patients())).encode(codec))
+    message = refused(path, encoding=encoding)
+    assert message == (
+        f"patients.csv is UTF-32 text, and not {encoding} text; save the table as CSV in UTF-8"
+    )
+
+
+@pytest.mark.parametrize(("codec", "encoding"), [("utf-8-sig", "utf-8"), ("utf-16", "utf-16")])
+def test_a_second_byte_order_mark_is_refused(tmp_path: Path, codec: str, encoding: str) -> None:
+    path = tmp_path / "patients.csv"
+    path.write_bytes(("\ufeff" + text_of(patients())).encode(codec))
+    assert refused(path, encoding=encoding) == (
+        "patients.csv begins with two byte order marks; save the table with one or none"
+    )
+
+
+@pytest.mark.parametrize("character", ["\u200b", "\u00ad", "\u2060", "\ufeff", "\x07"])
+def test_a_name_with_an_invisible_character_is_refused(tmp_path: Path, character: str) -> None:
+    path = tmp_path / "patients.csv"
+    path.write_text(f"age,re{character}admitted\n1,yes\n2,no\n", encoding="utf-8")
+    says = (
+        f"the name of column 2 of 'patients.csv', {f're{character}admitted'!r}, has the invisible"
+    )
+    assert refused(path).startswith(f"{says} character U+{ord(character):04X}; remove")
+
+
+def test_visible_names_in_other_scripts_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "patients.csv"
+    names = ("می\u200cرود", '"Age\n(years)"')
+    path.write_text(f"{','.join(names)},readmitted\n1,2,yes\n2,3,no\n", encoding="utf-8")
+    table = fa.datasets.csv(path, label="readmitted").stored().table
+    assert [*table.columns] == ["می\u200cرود", "Age\n(years)", "readmitted"]
+
+
 def test_every_encoding_and_a_byte_order_mark_give_the_same_rows(tmp_path: Path) -> None:
     text = text_of(patients()).replace("surgery", "Chirurgie für alle")
     path, features = tmp_path / "patients.csv", []

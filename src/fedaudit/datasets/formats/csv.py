@@ -27,14 +27,19 @@ _SEPARATORS = (",", ";", "\t", "|")
 _SUFFIXES = (".csv", ".tsv", ".tab", ".txt", ".data")
 _SAMPLE_BYTES = 2**16
 """Number of leading bytes of a file from which the separator is recognised."""
+_BYTE_ORDER_MARK = "\ufeff"
 _CHUNK_BYTES = 2**20
 _SAMPLE_ROWS = 100
 _MAX_COLUMNS = 10_000
+_UTF_32 = "UTF-32 text"
 _FORMAT_BY_START = {
     b"PK\x03\x04": "an Excel or zip file",
     b"\xd0\xcf\x11\xe0": "an Excel file",
     b"PAR1": "a Parquet file",
     b"\x1f\x8b": "a compressed file",
+    # These begin like UTF-16 text, or contain zeros like a binary file.
+    b"\xff\xfe\0\0": _UTF_32,
+    b"\0\0\xfe\xff": _UTF_32,
     b"\xff\xfe": "UTF-16 text (encoding = 'utf-16')",
     b"\xfe\xff": "UTF-16 text (encoding = 'utf-16')",
 }
@@ -102,6 +107,11 @@ class csv(TableSource, DataFile):
                 start = file.read(_SAMPLE_BYTES)
                 is_whole = len(start) == size
                 sample = codecs.getincrementaldecoder(codec)("strict").decode(start, final=is_whole)
+                if sample.startswith(_BYTE_ORDER_MARK):
+                    raise BadInput(
+                        f"{path.name} begins with two byte order marks; save the table with one or "
+                        "none"
+                    )
                 separator = self.separator or _recognised_separator(path, sample, is_whole)
                 file.seek(0)
                 with io.TextIOWrapper(file, codec, "strict", newline="") as text:
@@ -137,10 +147,11 @@ def _refuse_misread_bytes(path: Path, file: IO[bytes], encoding: str) -> None:
         except UnicodeDecodeError:
             is_utf8 = False
             decoder.reset()
-    if description and encoding != "utf-16":
+    if description == _UTF_32 or (description and encoding != "utf-16"):
+        other = "" if description == _UTF_32 else ", or set encoding"
         raise BadInput(
             f"{path.name} is {description}, and not {encoding} text; save the table as CSV in "
-            "UTF-8, or set encoding"
+            f"UTF-8{other}"
         )
     if is_utf8 and not is_ascii and not encoding.startswith("utf"):
         raise BadInput(

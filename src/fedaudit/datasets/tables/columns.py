@@ -1,6 +1,7 @@
 """Columns of a table as arrays: numbers, or texts that are encoded as codes."""
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -254,14 +255,27 @@ def refuse_infinite(table: Table, name: str, column: NumberColumn) -> None:
         )
 
 
+def _is_invisible(character: str) -> bool:
+    """Return whether a character has no width, so that two different names look equal."""
+    is_format = unicodedata.category(character) in ("Cc", "Cf")
+    # Line breaks of quoted names are visible, and joiners are part of words in Persian and Hindi.
+    return is_format and character not in "\t\n\r\u200c\u200d"
+
+
 def refuse_names(table: str, names: Sequence[str]) -> None:
-    """Raise if the name of a column is empty or used twice."""
+    """Raise if the name of a column is empty, has an invisible character, or is used twice."""
     empty = [number for number, name in enumerate(names, 1) if not name]
     if empty:
         raise BadInput(
             f"column {empty[0]} of {table!r} has no name; name it, or write the table without an "
             "index"
         )
+    for number, name in enumerate(names, 1):
+        if invisible := next(filter(_is_invisible, name), ""):
+            raise BadInput(
+                f"the name of column {number} of {table!r}, {name!r}, has the invisible character "
+                f"U+{ord(invisible):04X}; remove this character from the name"
+            )
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
         raise BadInput(f"{table!r} has two columns named {repeated[0]!r}; rename or remove one")
