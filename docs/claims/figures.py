@@ -14,7 +14,7 @@ from fedaudit.metrics import advantage, hypervolume
 from fedaudit.metrics.delong import auc_interval
 from fedaudit.metrics.intervals import clopper_pearson
 from fedaudit.plan.optional import DefenseSection
-from fedaudit.results.aggregate import Value, Values, subtract_figures
+from fedaudit.results.aggregate import Value, Values, subtract_estimates
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (
     EPOCHS,
@@ -317,7 +317,7 @@ def _of_sources(run: SourceResult, figures: Mapping[str, Estimate]) -> Iterator[
     baseline = figures[LABEL_BASELINE].level if LABEL_BASELINE in figures else None
     if baseline is not None:
         # Successes on the same samples correlate positively, so separate limits are wide enough.
-        yield "over_label_baseline", subtract_figures(success, share(baseline))
+        yield "over_label_baseline", subtract_estimates(success, share(baseline))
     if run.by_round:
         yield "best_round", share(max(run.by_round))
         yield "least_round", share(min(run.by_round))

@@ -10,7 +10,7 @@ from docs.claims.comparing import counts
 from docs.claims.data import Term, regimes
 from docs.claims.data import Test as ClaimTest
 from docs.claims.figures import FigureName
-from fedaudit.results.aggregate import Value, Values, average_figures, mean_over_seeds
+from fedaudit.results.aggregate import Value, Values, average_estimates, mean_over_seeds
 from fedaudit.results.comparison import EVERY_ATTACK, STRONGEST_ATTACK, AttackEntry, Comparison
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ControlResult
@@ -260,16 +260,16 @@ def test_a_mean_omits_seeds_without_value_and_foreign_limits() -> None:
     first: Values = {1: by_client, None: by_client}
     others: list[Values] = [{2: by_client}, {2: by_client, None: by_client}, {1: {4: value}}]
     for other in others:
-        assert average_figures([first, other]) == {}
+        assert average_estimates([first, other]) == {}
     every: Values = {1: by_client, 2: by_client, None: by_client}
-    some = average_figures([every, first])
+    some = average_estimates([every, first])
     assert list(some) == [1]
     mean = mean_over_seeds(some)
     assert mean is not None
     assert mean.seeds == 1
-    assert list(average_figures([every, every])) == [1, 2, None]
+    assert list(average_estimates([every, every])) == [1, 2, None]
     # What a record says over its runs alone is averaged as it is.
-    assert list(average_figures([{None: by_client}, {None: by_client}])) == [None]
+    assert list(average_estimates([{None: by_client}, {None: by_client}])) == [None]
 
 
 def test_claims_do_not_average_attacks_without_common_runs(

@@ -204,7 +204,7 @@ def verify(
         First day on which the audit may have started, such as 2027-06-30. An older pack could be
         the evidence of an earlier model.
     recording
-        Folder of the study's run, or of a live recording, from which all figures, controls and
+        Folder of the study's run, or of a live recording, from which all estimates, controls and
         settings of the record are recomputed.
     other_version
         Accept a pack of another version if everything that can be checked is sound.
@@ -278,7 +278,7 @@ def export(
         Folder of the pack.
     format
         in-toto (attestation of the verdict), cyclonedx (model card in a bill of materials),
-        model-card (Hugging Face), ro-crate (Five Safes RO-Crate), csv or parquet (all figures).
+        model-card (Hugging Face), ro-crate (Five Safes RO-Crate), csv or parquet (all estimates).
     out
         File or, for ro-crate, folder to write, which must not exist.
     model

@@ -188,7 +188,7 @@ def compare(*records: Path, out: Path | None = None) -> None:
         recording that was attacked. Or one comparison.json, or its folder, to update the
         comparison from its records.
     out
-        HTML file to write; the figures are written next to it as JSON. The default is
+        HTML file to write; the estimates are written next to it as JSON. The default is
         comparison.html in the current folder, or next to the comparison that is updated. Records,
         and comparisons of other records, are never replaced.
     """

@@ -1,4 +1,4 @@
-"""CycloneDX 1.6 bill of materials with a model card: the judged figures with their limits."""
+"""CycloneDX 1.6 bill of materials with a model card: the judged estimates with their limits."""
 
 import json
 
@@ -11,7 +11,7 @@ from fedaudit.results.estimate import TEST_ACCURACY
 def bill_of_materials(evidence: Evidence) -> str:
     """Return a bill of materials with the model and its model card, as JSON.
 
-    The card has the worst figure of each ceiling of the policy, and the test accuracies. Its
+    The card has the worst estimate of each ceiling of the policy, and the test accuracies. Its
     limitations are the statements of the record on what was not tested.
 
     Raises:

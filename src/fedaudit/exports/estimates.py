@@ -1,4 +1,4 @@
-"""Tables of all figures of a record, as CSV and Parquet."""
+"""Tables of all estimates of a record, as CSV and Parquet."""
 
 import csv
 import io
@@ -11,10 +11,10 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def estimate_rows(record: Record) -> list[dict[str, object]]:
-    """Return a row for each figure, all with the same keys.
+    """Return a row for each estimate, all with the same keys.
 
-    ``over_runs`` marks figures over all runs of a study. A figure has None for the tests that it
-    lacks.
+    ``over_runs`` marks estimates over all runs of a study. An estimate has None for the tests that
+    it lacks.
     """
     rows: list[dict[str, object]] = [
         *({"over_runs": False, **row} for row in record.rows()),
@@ -25,7 +25,7 @@ def estimate_rows(record: Record) -> list[dict[str, object]]:
 
 
 def estimates_csv(record: Record) -> str:
-    """Return all figures as CSV, in which no text begins like a formula of a spreadsheet."""
+    """Return all estimates as CSV, in which no text begins like a formula of a spreadsheet."""
     rows, text = estimate_rows(record), io.StringIO(newline="")
     writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
@@ -34,7 +34,7 @@ def estimates_csv(record: Record) -> str:
 
 
 def estimates_parquet(record: Record) -> bytes:
-    """Return all figures as a Parquet file.
+    """Return all estimates as a Parquet file.
 
     Raises:
         BadInput: The package pyarrow is not installed.

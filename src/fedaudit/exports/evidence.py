@@ -54,7 +54,7 @@ class Evidence(NamedTuple):
 
     @property
     def judged(self) -> list[tuple[Check, FigureCheck, float]]:
-        """Ceilings of the policy, each with its worst figure and the value of this figure."""
+        """Ceilings of the policy, each with its worst estimate and the value of this estimate."""
         return [
             (check, worst, worst.value)
             for check in self.verdict.checks

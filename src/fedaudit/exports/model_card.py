@@ -1,4 +1,4 @@
-"""Section of a Hugging Face model card about the audit, with figures that its tools read."""
+"""Section of a Hugging Face model card about the audit, with estimates that its tools read."""
 
 from fedaudit.core.importing import refuse_missing
 from fedaudit.exports.evidence import Evidence, describe_check
@@ -10,7 +10,7 @@ from fedaudit.report.wording import printable
 
 
 def model_card(evidence: Evidence) -> str:
-    """Return a model card in Markdown: the summary, and the judged figures in its metadata.
+    """Return a model card in Markdown: the summary, and the judged estimates in its metadata.
 
     Raises:
         BadInput: The package huggingface_hub is not installed.

@@ -1,5 +1,5 @@
 """Release gate: comparison of a record's upper confidence limits with the ceilings of a policy.
 
-A *figure* is an estimate in a record, such as the AUC of an attack on a client in a run. A
-*ceiling* is the largest value of a metric that a policy allows.
+A *ceiling* is the largest value of a metric that a policy allows. It is compared with the estimates
+of a record, such as the AUC of an attack on a client in a run. Verdicts call them figures.
 """

@@ -1,4 +1,4 @@
-"""Ceilings of a policy: which figures of a record each ceiling limits, and how they are compared.
+"""Ceilings of a policy: which estimates of a record each ceiling limits, and how they are compared.
 
 To let a policy limit another metric, add a row to :data:`CEILINGS`.
 """
@@ -78,16 +78,16 @@ _MISSING = "the record has no such figure"
 
 @dataclass(frozen=True)
 class Ceiling:
-    """Kind of figure that a policy may limit.
+    """Kind of estimate that a policy may limit.
 
     Attributes:
         section: Table of the policy.
         setting: Key in that table. Its value is a number, or a table of numbers by false-positive
             rate.
-        metric: Metric of the figures. For a table of rates, the false-positive rate is appended.
+        metric: Metric of the estimates. For a table of rates, the false-positive rate is appended.
         name: Name in a verdict; the metric's name if empty.
-        figures: Function that yields the figures to compare, including missing ones.
-        compare: Function that compares a figure with the ceiling.
+        estimates: Function that yields the estimates to compare, including missing ones.
+        compare: Function that compares an estimate with the ceiling.
         contrasts: Whether each kind of non-members is judged separately.
         format_as: Metric whose number format is used; ``metric`` if empty.
     """
@@ -96,7 +96,7 @@ class Ceiling:
     setting: str
     metric: str
     name: str
-    figures: Callable[[CeilingRule], Iterator[ComparedFigure]]
+    estimates: Callable[[CeilingRule], Iterator[ComparedFigure]]
     compare: Callable[[ComparedFigure, float, float], FigureCheck] = compare_interval
     contrasts: bool = False
     format_as: str = ""
@@ -120,7 +120,7 @@ def ceiling_checks(record: Record, policy: Policy, trust: Trust) -> Iterator[Che
                 continue
             rule = CeilingRule(record, policy, trust, metric, contrast, ceiling)
             results = [
-                row.compare(figure, ceiling, trust.confidence) for figure in row.figures(rule)
+                row.compare(figure, ceiling, trust.confidence) for figure in row.estimates(rule)
             ]
             unbounded = metric == EPSILON and clients_without_bound(record, policy.membership)
             if not results and (unbounded or is_too_small_for(record, policy, metric, contrast)):
@@ -189,7 +189,7 @@ def _is_pooled(
 
 
 def _uncontrolled_doubts(record: Record) -> Callable[[Estimate], str]:
-    """Return a function that explains why a figure without a fair draw is in doubt.
+    """Return a function that explains why an estimate without a fair draw is in doubt.
 
     Without a fair draw, only a control can show that inputs do not reveal who is a member.
     """

@@ -85,7 +85,7 @@ def evaluate_policy(record: Record, policy: Policy) -> Verdict:
 def verdict_without_uploads(name: str, policy: Policy, reason: str) -> Verdict:
     """Return the verdict on a guard that sent no upload, so that there is no record.
 
-    It is inconclusive: nothing exceeds a ceiling, and no figure shows that nothing would.
+    It is inconclusive: nothing exceeds a ceiling, and no estimate shows that nothing would.
 
     Args:
         name: Name of the guard's folder.
@@ -163,7 +163,7 @@ def _contradictions(record: Record, points: Sequence[PointPlayed]) -> Iterator[C
 
 
 def _missing_figures(record: Record, policy: Policy) -> Iterator[str]:
-    """Yield clients and attacks without separate figures, with the reason."""
+    """Yield clients and attacks without separate estimates, with the reason."""
     membership = policy.membership
     judges_each = membership is not None and membership.judges_each
     if (unmeasured := never_measured(record)) and not judges_each:
@@ -269,14 +269,14 @@ def _subject(record: str, policy: str, outcome: Outcome) -> str:
 
 
 def figure_text(result: FigureCheck, metric: str) -> str:
-    """Format a figure with its limits: "0.612 (0.58–0.64)"."""
+    """Format an estimate with its limits: "0.612 (0.58–0.64)"."""
     limits = interval(result.low, result.high, metric)
     value = format_value(result.value, metric) if result.value is not None else "no figure"
     return f"{value} ({limits})" if limits and result.low != result.high else value
 
 
 def _correction(record: Record, policy: Policy, checks: Sequence[Check]) -> str:
-    """State which corrections are applied to the limits of a study's figures."""
+    """State which corrections are applied to the limits of a study's estimates."""
     figures = sum(check.figures for check in checks)
     confidence = f"{100 * policy.evidence.confidence:.6g}%"
     text = (
@@ -328,7 +328,7 @@ def _explained(checks: Sequence[Check], outcome: Outcome, title: str) -> list[st
 
 
 def _explain_check(check: Check) -> str:
-    """Explain a check: its worst figure, the number of others, and what would decide it."""
+    """Explain a check: its worst estimate, the number of others, and what would decide it."""
     worst = check.worst
     if worst is None or check.ceiling is None:
         return f"{check.name}: {check.reason}"
@@ -337,7 +337,7 @@ def _explain_check(check: Check) -> str:
     figure = (
         f"{_worst(check)}, where {format_value(check.ceiling, check.metric)} is allowed{counts}"
     )
-    # The samples for the worst figure are left out if check.needs states those for all figures.
+    # The samples for the worst estimate are left out if check.needs states those for all estimates.
     more = worst.more.text if worst.more and not (check.needs and worst.more.count) else ""
     return "; ".join(filter(None, [figure, check.reason, more, check.needs]))
 

@@ -1,4 +1,4 @@
-"""Figures that a policy judges: their coordinates, and those that are missing or not judged."""
+"""Estimates that a policy judges: their coordinates, and those that are missing or not judged."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
@@ -26,7 +26,7 @@ CONTRASTS = {
     "mixed": "both kinds of non-members together",
 }
 MAX_FIGURES = 50_000
-"""Maximum number of figures of one kind. Studies have a few hundred."""
+"""Maximum number of estimates of one kind. Studies have a few hundred."""
 ALPHA = 0.05
 """Family-wise error rate of the bounds on epsilon from all points of games that are judged."""
 
@@ -46,7 +46,7 @@ def unfair_contrasts(record: Record) -> list[str]:
     """Return the contrasts without a fair draw, if the record also has contrasts with a fair draw.
 
     They are not judged, since other differences between clients could look like leakage. A
-    recording may lack the value of such a figure, if no two clients share a class.
+    recording may lack the value of such an estimate, if no two clients share a class.
     """
     figures = [figure for figure in record.findings if figure.attack]
     fair = {figure.contrast for figure in figures if figure.fair and figure.value is not None}
@@ -88,7 +88,7 @@ def _min_upper_limit(rate: float, members: int, nonmembers: int) -> float:
 
 
 class FigureRun(NamedTuple):
-    """Coordinates of a figure: attack, defense, client and run; None for all clients or runs."""
+    """Coordinates of an estimate: attack, defense, client and run; None for all clients or runs."""
 
     attack: str
     defense: str
@@ -108,7 +108,7 @@ class FigureRun(NamedTuple):
 def judged_attacks(record: Record, policy: MembershipPolicy | None) -> list[str]:
     """Return the membership attacks to judge: those that the policy names, or all that were run.
 
-    An attack that ran but has no figure is included, and is reported as missing.
+    An attack that ran but has no estimate is included, and is reported as missing.
     """
     if policy is None:
         return []
@@ -150,7 +150,7 @@ def point_name(point: PointPlayed, record: Record) -> str:
 
 
 def refuse_too_many_figures(n_figures: int) -> None:
-    """Raise if a damaged record would make the gate judge more figures than any study has."""
+    """Raise if a damaged record would make the gate judge more estimates than any study has."""
     if n_figures > MAX_FIGURES:
         raise BadInput(
             f"the record's attacks, clients and seeds would make {n_figures:,} figures of each "
@@ -159,7 +159,7 @@ def refuse_too_many_figures(n_figures: int) -> None:
 
 
 def _audited_clients(record: Record) -> list[int]:
-    """Return clients that must have figures: those that settings name, and those with figures."""
+    """Return clients that must have estimates: those that settings name or that have any."""
     targets = {figure.target for figure in record.findings if figure.attack}
     for section in ("audit", "recording"):
         table = record.config.get(section)
@@ -172,7 +172,7 @@ def _audited_clients(record: Record) -> list[int]:
 def judged_runs(
     record: Record, policy: MembershipPolicy, *, every_seed: bool = False
 ) -> list[FigureRun]:
-    """Return the coordinates that must have figures, and any others that have figures.
+    """Return the coordinates that must have estimates, and any others that have estimates.
 
     Args:
         record: Record.
@@ -198,14 +198,14 @@ def judged_runs(
 
 
 def run_of(figure: Estimate) -> FigureRun:
-    """Return the coordinates of a figure."""
+    """Return the coordinates of an estimate."""
     return FigureRun(figure.attack, figure.defense, figure.target, figure.seed)
 
 
 def figures_by_run(
     rule: CeilingRule, *, every_seed: bool = False
 ) -> Iterator[tuple[FigureRun, Estimate | None]]:
-    """Yield pairs of coordinates and a figure, or None if there is no figure."""
+    """Yield pairs of coordinates and an estimate, or None if there is no estimate."""
     assert rule.policy.membership is not None
     by_run: dict[FigureRun, list[Estimate | None]] = {}
     for figure in rule.record.findings:
@@ -255,7 +255,7 @@ def clients_without_bound(record: Record, policy: MembershipPolicy | None) -> li
 def undecided_pooled_clients(record: Record, policy: MembershipPolicy | None) -> list[int]:
     """Return clients whose individual AUC is not shown to be below the ceiling.
 
-    Only pooled clients are considered: those that are also part of a figure over all clients.
+    Only pooled clients are considered: those that are also part of an estimate over all clients.
     """
     if policy is None or policy.judges_each or policy.auc is None:
         return []
@@ -285,12 +285,12 @@ def undecided_pooled_clients(record: Record, policy: MembershipPolicy | None) ->
 
 
 def shows_leak(figure: Estimate, ceiling: float) -> bool:
-    """Return True if a figure shows a leak, or is certainly above the ceiling."""
+    """Return True if an estimate shows a leak, or is certainly above the ceiling."""
     return bool(above_chance(figure)) or (figure.low is not None and figure.low > ceiling)
 
 
 def missing_reasons(record: Record) -> Callable[[FigureRun], str]:
-    """Return a function that explains why there is no figure; "" if no reason is known."""
+    """Return a function that explains why there is no estimate; "" if no reason is known."""
     present = {(figure.attack, figure.target) for figure in record.findings}
     never, partly_run = set(never_measured(record)), partly_run_attacks(record)
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Outcome(StrEnum):
-    """Outcome of a figure, a check or the gate; only lower bounds can be NOT_REFUTED."""
+    """Outcome of an estimate, a check or the gate; only lower bounds can be NOT_REFUTED."""
 
     PASS = "pass"
     FAIL = "fail"

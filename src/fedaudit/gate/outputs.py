@@ -34,7 +34,7 @@ MAX_LINES = 40
 """Maximum number of printed lines of 80 columns. A file of the verdict is always complete."""
 _MIN_ROWS = 4
 _FIGURE_WIDTH, _MAX_FIGURE_WIDTH = 21, 34
-"""Columns for a figure with both limits, such as "0.582 (0.516–0.645)"."""
+"""Columns for an estimate with both limits, such as "0.582 (0.516–0.645)"."""
 _COMPLETE = "a verdict written with --json or --junit is complete"
 
 
@@ -138,8 +138,8 @@ def _check_lines(check: Check, width: int) -> list[str]:
 def _row(outcome: str, name: str, ceiling: str = "", figure: str = "") -> list[str]:
     if not ceiling:
         return [f"{outcome:<13}{shortened(name, WIDTH - 13)}".rstrip()]
-    # The name is shortened and not the figure, whose last number is the deciding limit. The columns
-    # of outcome and ceiling have widths 13 and 7.
+    # The name is shortened and not the estimate, whose last number is the deciding limit. The
+    # columns of outcome and ceiling have widths 13 and 7.
     name_width = WIDTH - 13 - 7 - 2 - max(_FIGURE_WIDTH, min(len(figure), _MAX_FIGURE_WIDTH))
     lines = textwrap.wrap(shortened(name, 2 * name_width - 4), name_width - 1) or [""]
     first_columns = f"{outcome:<13}{lines[0]:<{name_width}}{ceiling:>7}"
@@ -148,7 +148,7 @@ def _row(outcome: str, name: str, ceiling: str = "", figure: str = "") -> list[s
 
 
 MAX_CASE_LINES = 50
-"""Maximum number of figures that a test case lists. The verdict lists all figures."""
+"""Maximum number of estimates that a test case lists. The verdict lists all estimates."""
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -166,8 +166,8 @@ def junit_xml(verdict: Verdict) -> str:
         "errors": outcomes.count(Outcome.INCONCLUSIVE),
         "skipped": outcomes.count(Outcome.NOT_REFUTED),
     }
-    # If no figure passes a ceiling, the gate is inconclusive, even if no check is inconclusive. An
-    # additional test case reports this.
+    # If no estimate passes a ceiling, the gate is inconclusive, even if no check is inconclusive.
+    # An additional test case reports this.
     needs_extra_case = verdict.outcome is Outcome.INCONCLUSIVE and not counts["errors"]
     if needs_extra_case:
         counts |= {"tests": counts["tests"] + 1, "errors": 1}

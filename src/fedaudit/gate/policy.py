@@ -1,4 +1,4 @@
-"""Policy of a gate: ceilings on figures of a record, and requirements on the evidence."""
+"""Policy of a gate: ceilings on estimates of a record, and requirements on the evidence."""
 
 import hashlib
 import json
@@ -62,8 +62,8 @@ class MembershipPolicy(Table):
         attacks: Attacks that are required and judged; all attacks of the record if empty.
         targets: Audited clients that are required and judged, by number or name; all if empty.
         clients: "each" judges every client by its limits. "pooled" judges clients together, if the
-            record has a figure over all clients. A client for which a leak is shown, or whose lower
-            limit is above a ceiling, is always judged by its limits.
+            record has an estimate over all clients. A client for which a leak is shown, or whose
+            lower limit is above a ceiling, is always judged by its limits.
         small_audits: Outcome of a true-positive rate if too few samples are audited to show that
             it is below its ceiling: "inconclusive" or "not judged".
         seeds: "each" judges every run by its limits. "these runs" judges the mean over the runs by

@@ -1,4 +1,4 @@
-"""Additional samples or seeds that would decide a figure whose interval contains its ceiling."""
+"""Additional samples or seeds that would decide an estimate whose interval contains its ceiling."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -53,7 +53,7 @@ def limited_sample_size_searches() -> Iterator[None]:
 
 
 class RequiredSamples(RecordPart):
-    """Number of samples or seeds that would decide a figure if its value stayed the same.
+    """Number of samples or seeds that would decide an estimate if its value stayed the same.
 
     Attributes:
         what: What is counted, such as "members", "audited samples" or "seeds".
@@ -69,7 +69,7 @@ class RequiredSamples(RecordPart):
 
 
 class DecidingSize(NamedTuple):
-    """Smallest sample size that decides a figure, with the outcome."""
+    """Smallest sample size that decides an estimate, with the outcome."""
 
     size: int
     outcome: Outcome
@@ -114,7 +114,7 @@ def required_sample_size(
     unit: int = 1,
     largest: int | None = None,
 ) -> RequiredSamples:
-    """Return the additional samples or seeds that would decide a figure.
+    """Return the additional samples or seeds that would decide an estimate.
 
     Args:
         limits: Function that returns the expected limits at a size.
@@ -156,7 +156,7 @@ def required_sample_size(
 
 
 def samples_for_figure(figure: Estimate, ceiling: float) -> RequiredSamples | None:
-    """Return the samples that would decide a figure of membership inference; None if unknown."""
+    """Return the samples that would decide an estimate of membership inference; None if unknown."""
     rate = rate_of(figure.metric)
     if figure.value is None:
         return None if rate is None else _nonmembers_to_measure(rate, figure.n_nonmembers)

@@ -1,4 +1,4 @@
-"""Checks that a record's figures are reliable: controls, evaluation, coverage, attacks that ran."""
+"""Checks that estimates are reliable: controls, evaluation, coverage and attacks of the record."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
@@ -34,7 +34,7 @@ from fedaudit.results.record import ControlResult, Record
 from fedaudit.results.runs import Coverage
 
 POSITIVE_CONTROL = "planted leak"
-"""Control with a leak that attacks must detect. If it fails, figures may be too low."""
+"""Control with a leak that attacks must detect. If it fails, estimates may be too low."""
 SOURCE_CONTROLS = ("untrained model",)
 """Controls of source inference attacks."""
 MAX_NAMED = 5
@@ -45,10 +45,10 @@ _MAX_REASON = 160
 
 
 class Trust(NamedTuple):
-    """Reasons to doubt a figure above its ceiling.
+    """Reasons to doubt an estimate above its ceiling.
 
     Attributes:
-        unsound: Reason why no figure of the record is reliable; empty if there is none.
+        unsound: Reason why no estimate of the record is reliable; empty if there is none.
         confidence: Confidence level that limits must have.
     """
 
@@ -56,14 +56,14 @@ class Trust(NamedTuple):
     confidence: float
 
     def doubt(self, figure: Estimate | None) -> str:
-        """Return the reason why a figure may be too high; empty if there is none."""
+        """Return the reason why an estimate may be too high; empty if there is none."""
         if self.unsound or figure is None or not figure.doubt:
             return self.unsound
         return f"the control {figure.doubt} failed, so the figure may not show leakage"
 
 
 def trust_in(record: Record, evidence: EvidencePolicy) -> Trust:
-    """Return the reasons to doubt a record's figures."""
+    """Return the reasons to doubt a record's estimates."""
     return Trust(_why_unsound(record), evidence.confidence)
 
 
@@ -168,7 +168,7 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
 
 
 def _after_comma(labels: Mapping[Setting, str], figure: Estimate) -> str:
-    """Return a comma and the label that distinguishes a figure from others of the same attack."""
+    """Return a comma and the label that distinguishes estimates of the same attack."""
     label = labels[setting_of(figure)]
     return f", {label}" if label else ""
 

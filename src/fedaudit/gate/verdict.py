@@ -1,4 +1,4 @@
-"""Verdict of a gate: its checks, and comparisons of figures with ceilings."""
+"""Verdict of a gate: its checks, and comparisons of estimates with ceilings."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -34,11 +34,11 @@ _AROUND = "on both sides of the ceiling, and"
 
 
 class FigureCheck(Interval):
-    """Comparison of a figure with its ceiling.
+    """Comparison of an estimate with its ceiling.
 
     Attributes:
-        what: Name of the figure: "fedmia-2 on client 0 in seed 1".
-        value: Value of the figure; None if the record has no value or no such figure.
+        what: Name of the estimate: "fedmia-2 on client 0 in seed 1".
+        value: Value of the estimate; None if the record has no value or no such estimate.
         outcome: Outcome of the comparison.
         reason: Reason for the outcome, unless limits and ceiling explain it.
         more: Additional samples or seeds that would decide the comparison; None if it is decided.
@@ -57,16 +57,17 @@ class Check(RecordPart):
     Attributes:
         section: Section of the policy.
         name: Name of the ceiling or requirement, such as "AUC against unseen samples".
-        metric: Metric of the figures; empty for a requirement.
+        metric: Metric of the estimates; empty for a requirement.
         ceiling: Largest allowed value; None for a requirement.
-        outcome: Worst outcome of the figures.
+        outcome: Worst outcome of the estimates.
         reason: Reason for the outcome.
-        figures: Number of figures that are compared with the ceiling.
-        outcomes: Number of figures by outcome.
-        worst: The figure with the worst outcome; if there are several, the one with the largest
+        figures: Number of estimates that are compared with the ceiling.
+        outcomes: Number of estimates by outcome.
+        worst: The estimate with the worst outcome; if there are several, the one with the largest
             upper limit.
-        needs: Additional samples or seeds that would decide all figures, if several are undecided.
-        open: All figures that do not pass, the worst first.
+        needs: Additional samples or seeds that would decide all estimates, if several are
+            undecided.
+        open: All estimates that do not pass, the worst first.
     """
 
     section: Section
@@ -132,7 +133,7 @@ def requirement_check(
 def ceiling_check(
     section: Section, name: str, metric: str, ceiling: float, results: Sequence[FigureCheck]
 ) -> Check:
-    """Return the check of a ceiling; it is inconclusive if there is no figure."""
+    """Return the check of a ceiling; it is inconclusive if there is no estimate."""
     ranked = sorted(results, key=_rank, reverse=True)
     worst = ranked[0] if ranked else None
     return Check(
@@ -164,8 +165,8 @@ def overall_outcome(checks: Sequence[Check]) -> Outcome:
 
 
 def _needs(results: Sequence[FigureCheck]) -> str:
-    """Return the evidence that would decide all of several figures; empty if unknown."""
-    # Figures that a failed control invalidates are left out: more samples cannot decide them.
+    """Return the evidence that would decide all of several estimates; empty if unknown."""
+    # Estimates that a failed control invalidates are left out: more samples cannot decide them.
     undecided = [
         result
         for result in results
@@ -190,39 +191,39 @@ def _needs(results: Sequence[FigureCheck]) -> str:
 
 
 def _rank(result: FigureCheck) -> tuple[int, float]:
-    """Return a sort key that is largest for the worst figure."""
+    """Return a sort key that is largest for the worst estimate."""
     numbers = [number for number in (result.high, result.value, result.low) if number is not None]
-    # A missing figure is worse than a figure whose limits are too wide.
+    # A missing estimate is worse than an estimate whose limits are too wide.
     return severity(result.outcome), numbers[0] if numbers else float("inf")
 
 
 def is_doubted(reason: str) -> bool:
-    """Return True if a reason states that a figure is not reliable."""
+    """Return True if a reason states that an estimate is not reliable."""
     return reason.startswith((_ABOVE, _AROUND))
 
 
 class ComparedFigure(NamedTuple):
-    """Figure to compare with a ceiling; it may be missing from the record.
+    """Estimate to compare with a ceiling; it may be missing from the record.
 
     Attributes:
-        name: Name of the figure.
-        figure: The figure; None if the record lacks it.
-        missing: Reason why the figure is missing or inconclusive; empty if it is neither.
-        doubt: Reason why a figure above the ceiling is not reliable; empty if it is reliable.
-        more: Function that returns the additional samples or seeds that would decide the figure.
-            It is called only if the figure is undecided.
+        name: Name of the estimate.
+        estimate: The estimate; None if the record lacks it.
+        missing: Reason why the estimate is missing or inconclusive; empty if it is neither.
+        doubt: Reason why an estimate above the ceiling is not reliable; empty if it is reliable.
+        more: Function that returns the additional samples or seeds that would decide the estimate.
+            It is called only if the estimate is undecided.
     """
 
     name: str
-    figure: Estimate | None
+    estimate: Estimate | None
     missing: str = ""
     doubt: str = ""
     more: Callable[[], RequiredSamples | None] = lambda: None
 
 
 def compare_interval(compared: ComparedFigure, ceiling: float, confidence: float) -> FigureCheck:
-    """Compare a figure's limits with a ceiling; a missing figure never passes."""
-    figure = compared.figure
+    """Compare an estimate's limits with a ceiling; a missing estimate never passes."""
+    figure = compared.estimate
     if figure is None or compared.missing:
         return _inconclusive(compared)
     outcome, reason, can_be_decided = _outcome(figure, ceiling, confidence, compared.doubt)
@@ -233,10 +234,10 @@ def compare_interval(compared: ComparedFigure, ceiling: float, confidence: float
 
 def compare_lower_bound(compared: ComparedFigure, ceiling: float, confidence: float) -> FigureCheck:
     """Compare a lower bound with a ceiling: a bound can fail, but never pass."""
-    figure = compared.figure
+    figure = compared.estimate
     if figure is None or figure.low is None:
         missing = compared.missing or (figure.note if figure else "")
-        return _inconclusive(compared._replace(figure=None, missing=missing))
+        return _inconclusive(compared._replace(estimate=None, missing=missing))
     outcome, reason = compare_bound(figure.low, ceiling), figure.note
     if outcome is Outcome.FAIL and compared.doubt:
         outcome, reason = Outcome.INCONCLUSIVE, f"{_ABOVE} {compared.doubt}"
@@ -246,11 +247,11 @@ def compare_lower_bound(compared: ComparedFigure, ceiling: float, confidence: fl
 
 
 def compare_exact(compared: ComparedFigure, ceiling: float, confidence: float) -> FigureCheck:
-    """Compare an exactly known figure with a ceiling."""
-    figure = compared.figure
+    """Compare an exactly known estimate with a ceiling."""
+    figure = compared.estimate
     if figure is None or figure.value is None:
         missing = compared.missing or (figure.note if figure else "") or "there is no guarantee"
-        return _inconclusive(compared._replace(figure=None, missing=missing))
+        return _inconclusive(compared._replace(estimate=None, missing=missing))
     outcome = Outcome.PASS if figure.value <= ceiling else Outcome.FAIL
     return _figure_check(compared, outcome, figure.note, high=figure.value)
 
@@ -258,7 +259,7 @@ def compare_exact(compared: ComparedFigure, ceiling: float, confidence: float) -
 def compare_exact_or_fail(
     compared: ComparedFigure, ceiling: float, confidence: float
 ) -> FigureCheck:
-    """Compare an exactly known figure with a ceiling; a figure without a value fails."""
+    """Compare an exactly known estimate with a ceiling; an estimate without a value fails."""
     result = compare_exact(compared, ceiling, confidence)
     has_value = result.value is not None
     return result if has_value else result.model_copy(update={"outcome": Outcome.FAIL})
@@ -277,8 +278,8 @@ def _figure_check(
     high: float | None = None,
     more: RequiredSamples | None = None,
 ) -> FigureCheck:
-    value = compared.figure.value if compared.figure else None
-    method = compared.figure.method if compared.figure else ""
+    value = compared.estimate.value if compared.estimate else None
+    method = compared.estimate.method if compared.estimate else ""
     return FigureCheck(
         what=compared.name,
         value=value,
@@ -294,7 +295,7 @@ def _figure_check(
 def _outcome(
     figure: Estimate, ceiling: float, confidence: float, doubt: str
 ) -> tuple[Outcome, str, bool]:
-    """Return the outcome, the reason, and whether more samples could decide the figure."""
+    """Return the outcome, the reason, and whether more samples could decide the estimate."""
     if figure.value is None:
         # The sample may be too small.
         return Outcome.INCONCLUSIVE, figure.note or "the record has no value for this figure", True

@@ -1,7 +1,7 @@
 """Comparison of a pack's record with a record that is recomputed from its run.
 
-Correct figures can still hide a leak if the attack that finds it was omitted. The folder of the run
-and the receiver's policy therefore determine which attacks are expected.
+Correct estimates can still hide a leak if the attack that finds it was omitted. The folder of the
+run and the receiver's policy therefore determine which attacks are expected.
 """
 
 import re
@@ -94,7 +94,7 @@ def compare_with_run(
 def recompute_record(
     record: Record, recording: Path, data_dir: Path | None = None, *, trust: bool = False
 ) -> Record:
-    """Recompute the record from the run, with the attacks and figures of the packed one."""
+    """Recompute the record from the run, with the attacks and metrics of the packed one."""
     _refuse_games(record)
     with TemporaryDirectory() as folder:
         attacked = _attacked(record, recording, Path(folder) / "again", data_dir, trust)
@@ -288,11 +288,11 @@ def _attacked(
 
 
 _ADD_EVIDENCE = frozenset({"planted_leak", "blind_classifier"})
-"""Settings of figures that add a control if they are turned on."""
+"""Evaluation settings that add a control if they are turned on."""
 
 
 def compare_choices(record: Record, recording: Path, policy: Policy | None) -> Findings:
-    """Compare attacks and settings of figures with those that the run was started with."""
+    """Compare attacks and evaluation settings with those with which the run was started."""
     study = None if record.watched else recorded_study(recording)
     planned = set(read_recording(recording).attacks if study is None else study.attacks)
     attacks = attacks_of(record)

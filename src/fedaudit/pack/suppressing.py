@@ -1,6 +1,6 @@
 """Suppression of single samples and small groups in a record.
 
-A reader must not be able to compute suppressed figures from the remaining ones. An AUC is a mean
+A reader must not be able to compute suppressed estimates from the remaining ones. An AUC is a mean
 over pairs of a member and a non-member. The AUC against all non-members is therefore a weighted
 mean of the AUCs against each kind of non-members, its *parts*. The same is true of AUCs over seeds,
 over clients and within classes. If only one part is missing, it can be computed from the total and
@@ -32,14 +32,14 @@ _SOURCE = attrgetter("attack", "defense", "view")
 
 
 class FigureKey(NamedTuple):
-    """Metric and coordinates of a figure, except the attack: all attacks have the same samples.
+    """Metric and coordinates of an estimate, except the attack: all attacks have the same samples.
 
     Attributes:
         kind: Metric and the remaining coordinates.
         within: Property that members and non-members share, such as "class".
         contrast: Kind of non-members.
-        target: Audited client; None for a figure over all clients.
-        seed: Seed of the run; None for a figure over all runs.
+        target: Audited client; None for an estimate over all clients.
+        seed: Seed of the run; None for an estimate over all runs.
     """
 
     kind: tuple[Hashable, ...]
@@ -62,7 +62,7 @@ class Size(NamedTuple):
 
 
 def figure_key(figure: Estimate) -> FigureKey:
-    """Return the metric and the coordinates of a figure, except its attack."""
+    """Return the metric and the coordinates of an estimate, except its attack."""
     kind = (figure.metric, figure.against, *(getattr(figure, name) for name in _KIND))
     return FigureKey(kind, figure.within, figure.contrast, figure.target, figure.seed)
 
@@ -71,12 +71,12 @@ class HiddenParts(NamedTuple):
     """Parts of a record that must be hidden.
 
     Attributes:
-        figures: Keys of hidden figures over all samples.
+        estimates: Keys of hidden estimates over all samples.
         groups: Hidden groups, in the form of :func:`group_of`.
         clients: Clients whose number of audited samples is hidden.
     """
 
-    figures: set[FigureKey]
+    estimates: set[FigureKey]
     groups: set[Hashable]
     clients: set[int]
 
@@ -112,10 +112,10 @@ def hidden_parts(record: Record, smallest: int) -> HiddenParts:
 
 
 def _hidden_keys(figures: Iterable[Estimate], smallest: int) -> set[FigureKey]:
-    """Return the keys of figures that must be hidden.
+    """Return the keys of estimates that must be hidden.
 
-    A figure over contrasts or seeds is hidden if any of its parts is hidden. A figure over clients
-    stays visible if at least two clients are hidden that have enough samples together.
+    An estimate over contrasts or seeds is hidden if any of its parts is hidden. An estimate over
+    clients stays visible if at least two clients are hidden that have enough samples together.
     """
     sizes: dict[FigureKey, Size] = {}
     for figure in figures:
@@ -134,7 +134,7 @@ def _hidden_keys(figures: Iterable[Estimate], smallest: int) -> set[FigureKey]:
     over_runs = {key._replace(seed=None) for key in sizes if key.seed is not None}
     for key in sizes.keys() - hidden:
         hidden_sizes = list(hidden_clients.get(_over_clients(key), {}).values())
-        # A mean over runs is computed from the runs' figures, not from the clients' figures.
+        # A mean over runs is computed from the runs' estimates, not from the clients' estimates.
         is_total = key.target is None and not (key.seed is None and key in over_runs)
         if is_total and hidden_sizes and not _are_inseparable(hidden_sizes, smallest):
             hidden.add(key)
@@ -144,12 +144,12 @@ def _hidden_keys(figures: Iterable[Estimate], smallest: int) -> set[FigureKey]:
 
 
 def _over_clients(key: FigureKey) -> FigureKey:
-    """Return the key of the figure over all clients that includes a figure."""
+    """Return the key of the estimate over all clients that includes an estimate."""
     return key._replace(within="class" if key.within == "class" else "", target=None)
 
 
 def _over_contrasts(keys: Iterable[FigureKey]) -> set[FigureKey]:
-    """Return the keys of the figures over all non-members that include some figures."""
+    """Return the keys of the estimates over all non-members that include some estimates."""
     return {key._replace(contrast=MIXED) for key in keys if key.contrast in _PARTS_OF_MIXED}
 
 
@@ -163,7 +163,7 @@ def _hidden_clients(rows: Sequence[ClientRow], targets: Collection[int], smalles
 
 
 class Division(NamedTuple):
-    """Division of a target's samples into groups, such as classes, for figures of one setting.
+    """Division of a target's samples into groups, such as classes, for estimates of one setting.
 
     Attributes:
         by: What divides the samples: "class" or "client".
@@ -183,7 +183,7 @@ class Division(NamedTuple):
 
 
 def group_of(figure: Estimate) -> Hashable:
-    """Return the division and name of the group that a figure is about."""
+    """Return the division and name of the group that an estimate is about."""
     return _division(figure, figure.by), figure.group
 
 
@@ -209,8 +209,8 @@ def _hidden_groups(
 ) -> set[str]:
     if division.by == "class":
         return _with_complement(sizes, (), smallest, total)
-    # The figures against single clients all have the target's members. Only the non-members differ,
-    # and only their numbers add up to a total.
+    # The estimates against single clients all have the target's members. Only the non-members
+    # differ, and only their numbers add up to a total.
     if any(size.members < smallest for size in sizes.values()):
         return set(sizes)
     others = {name: Size(size.nonmembers, size.nonmembers) for name, size in sizes.items()}
@@ -280,7 +280,7 @@ _VALUE_FIELDS = (
     *("value", "low", "high", "at_threshold", "further", "ceiling", "realised_fpr"),
     "labels_alone",
 )
-"""Fields of a figure that reveal its value, or that are computed from the same samples."""
+"""Fields of an estimate that reveal its value, or that are computed from the same samples."""
 
 
 class Suppressed(NamedTuple):
@@ -303,14 +303,14 @@ def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
     samples; source attacks with too few samples of a client; small class counts and small numbers
     of audited samples.
 
-    A figure on too few samples loses its value and its curve. Trajectories of its client are
+    An estimate on too few samples loses its value and its curve. Trajectories of its client are
     removed, and controls on that client keep only their outcome. If samples belong to people, sizes
-    are numbers of people. Figures from which a suppressed figure could be computed are removed too,
-    see :mod:`fedaudit.pack.suppressing`. A second call changes nothing.
+    are numbers of people. Estimates from which a suppressed estimate could be computed are removed
+    too, see :mod:`fedaudit.pack.suppressing`. A second call changes nothing.
     """
     keys, small_groups, small_clients = hidden_parts(record, smallest)
     findings = [_figure(figure, smallest, keys) for figure in record.findings]
-    # Figures that were suppressed earlier are included, so that their curves are removed too.
+    # Estimates that were suppressed earlier are included, so that their curves are removed too.
     hidden = [figure for figure in findings if is_suppressed(figure)]
     curves, clients = set(map(_CURVE, hidden)), set(map(_CLIENT, hidden))
     few_sources = {
@@ -356,8 +356,8 @@ def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
         if row.topic != "source"
         or _SOURCE(row) not in few_sources | (few_fair_sources if row.contrast == FAIR else set())
     ]
-    # Figures on single samples of people have numbers of samples, so that they are hidden together
-    # with the figure on people.
+    # Estimates on single samples of people have numbers of samples, so that they are hidden
+    # together with the estimate on people.
     single_samples = [row for row in record.of_single_samples if _CURVE(row) not in curves]
     estimates = [*findings, *single_samples, *groups, *others]
     other_clients = _other_clients(record.other_clients, smallest)
@@ -375,7 +375,7 @@ def _figure(figure: Estimate, smallest: int, keys: Collection[FigureKey]) -> Est
 
 
 def is_suppressed(figure: Estimate) -> bool:
-    """Return True if a figure has lost its value to :func:`suppressed`."""
+    """Return True if an estimate has lost its value to :func:`suppressed`."""
     return figure.value is None and figure.note.startswith(_SUPPRESSED)
 
 
@@ -410,8 +410,8 @@ def total_suppressed(counts: Mapping[str, int], packed: Record) -> dict[str, int
 
 
 def wrongly_suppressed(record: Record, smallest: int) -> list[Estimate]:
-    """Return figures that are marked as suppressed without reason, or for another group size."""
-    keys = hidden_parts(record, smallest).figures
+    """Return estimates that are marked as suppressed without reason, or for another group size."""
+    keys = hidden_parts(record, smallest).estimates
     return [
         figure
         for figure in record.findings

@@ -1,4 +1,4 @@
-"""Averages of figures over seeds and clients, and differences between the rows of a comparison."""
+"""Averages of estimates over seeds and clients, and differences between rows of a comparison."""
 
 import math
 from collections import Counter
@@ -30,30 +30,30 @@ from fedaudit.results.estimate import COUNTS, Coordinates, Estimate, Interval, T
 
 @dataclass(frozen=True)
 class Value(IntervalEstimate[float | None]):
-    """Figure of one run and client, possibly without limits.
+    """Estimate for one run and client, possibly without confidence limits.
 
     Attributes:
         cancels: True if random errors of several runs cancel in their mean, because each run has
-            its own samples and its figure is unbiased. False for accuracies on shared test samples
-            and for rates at a threshold that each run chooses.
+            its own samples and its estimate is unbiased. False for accuracies on shared test
+            samples and for rates at a threshold that each run chooses.
     """
 
     cancels: bool = False
 
     @classmethod
     def without_limits(cls, value: float, *, cancels: bool = False) -> "Value":
-        """Return a figure that has no limits."""
+        """Return an estimate that has no confidence limits."""
         return cls(value, None, None, "", cancels)
 
 
 Values = Mapping[int | None, Mapping[int | None, Value]]
-"""Figures by seed and target client. The key None instead of a seed is for figures over all runs of
-the record."""
+"""Estimates by seed and target client. The key None instead of a seed is for estimates over all
+runs of the record."""
 
 
 @dataclass(frozen=True)
 class OverSeeds(SeedMean):
-    """Figure over seeds and clients, with one interval for these runs and one for further runs."""
+    """Mean over seeds and clients, with one interval for these runs and one for further runs."""
 
     further: Interval | None = None
 
@@ -77,8 +77,8 @@ def further_runs_interval(
     wider one, because its limits hold at every threshold.
 
     Args:
-        values: The figure in each run.
-        within: Range of the figure.
+        values: The estimate in each run.
+        within: Range of the estimate.
         these: Limits for the completed runs, or None if they have no interval. A limit that is None
             means the end of the range.
     """
@@ -99,19 +99,19 @@ def describe_runs(runs: int) -> str:
     return f"these {runs} runs" if runs > 1 else "the one run"
 
 
-def average_each(figures: Sequence[Estimate]) -> list[Estimate]:
-    """Return every figure averaged over its runs, in the order of the figures.
+def average_each(estimates: Sequence[Estimate]) -> list[Estimate]:
+    """Average estimates over runs, and return the averages in the order of the estimates.
 
     Args:
-        figures: Figures of single runs. Figures that differ only in the seed are averaged. The
-            average over one run is the figure of that run.
+        estimates: Estimates of single runs. Estimates that differ only in the seed are averaged.
+            The average over one run is the estimate of that run.
     """
     groups: dict[tuple[object, ...], list[Estimate]] = {}
-    for figure in figures:
-        groups.setdefault(without_seed(figure), []).append(figure)
+    for estimate in estimates:
+        groups.setdefault(without_seed(estimate), []).append(estimate)
     runs: dict[tuple[str, ...], set[int | None]] = {}
-    for figure in figures:
-        runs.setdefault(_study_of(figure), set()).add(figure.seed)
+    for estimate in estimates:
+        runs.setdefault(_study_of(estimate), set()).add(estimate.seed)
     return [
         average_runs(group).model_copy(
             update={"note": _notes_of(group, len(runs[_study_of(group[0])]))}
@@ -120,59 +120,59 @@ def average_each(figures: Sequence[Estimate]) -> list[Estimate]:
     ]
 
 
-def _study_of(figure: Estimate) -> tuple[str, ...]:
-    return figure.topic, figure.algorithm, figure.attack, figure.defense, figure.view
+def _study_of(estimate: Estimate) -> tuple[str, ...]:
+    return estimate.topic, estimate.algorithm, estimate.attack, estimate.defense, estimate.view
 
 
-def without_seed(figure: Estimate) -> tuple[object, ...]:
-    """Return a key that is equal for figures that differ only in the seed."""
+def without_seed(estimate: Estimate) -> tuple[object, ...]:
+    """Return a key that is equal for estimates that differ only in the seed."""
     names = [name for name in Coordinates.model_fields if name != "seed"]
-    return figure.metric, figure.against, *(getattr(figure, name) for name in names)
+    return estimate.metric, estimate.against, *(getattr(estimate, name) for name in names)
 
 
-def _notes_of(figures: Sequence[Estimate], runs: int) -> str:
-    counts = Counter(figure.note for figure in figures if figure.note)
+def _notes_of(estimates: Sequence[Estimate], runs: int) -> str:
+    counts = Counter(estimate.note for estimate in estimates if estimate.note)
     notes = [f"in {times} of {runs} runs {note}" for note, times in counts.items()]
-    if len(figures) < runs:
-        notes.append(f"{runs - len(figures)} of {runs} runs do not have this figure")
+    if len(estimates) < runs:
+        notes.append(f"{runs - len(estimates)} of {runs} runs do not have this figure")
     return "; ".join(notes)
 
 
-def average_runs(figures: Sequence[Estimate], limits: Sequence[LimitsAt] = ()) -> Estimate:
-    """Return the mean of a figure over several runs, with limits for these and for further runs.
+def average_runs(estimates: Sequence[Estimate], limits: Sequence[LimitsAt] = ()) -> Estimate:
+    """Average an estimate over several runs, with limits for these and for further runs.
 
     Runs that have no value because of too few samples are left out, and the note mentions them. The
     one-sided tests of the runs are combined into one test.
 
     Args:
-        figures: The same figure of each run.
+        estimates: The same estimate of each run.
         limits: Limits of each run that has a value, as a function of the confidence. They are
             needed for rates, because each run chooses its own threshold. Without them, a rate over
             several runs has no limits.
 
     Source: Fisher 1925, section 21.1 (tests of several runs).
     """
-    valued = [figure for figure in figures if figure.value is not None]
-    missing = [figure for figure in figures if figure.value is None]
+    valued = [estimate for estimate in estimates if estimate.value is not None]
+    missing = [estimate for estimate in estimates if estimate.value is None]
     reason = f": {missing[0].note}" if missing and missing[0].note else ""
     if not valued:
-        note = f"0 of {len(figures)} seeds gave this figure{reason}"
-        return figures[0].model_copy(update={"seed": None, "note": note})
-    if len(figures) == 1:
+        note = f"0 of {len(estimates)} seeds gave this figure{reason}"
+        return estimates[0].model_copy(update={"seed": None, "note": note})
+    if len(estimates) == 1:
         return valued[0].model_copy(update={"seed": None, "tests": _tests_over_runs(valued)})
-    values = [figure.value or 0.0 for figure in valued]
+    values = [estimate.value or 0.0 for estimate in valued]
     is_rate = rate_of(valued[0].metric) is not None
     over_these = _limits_of(valued, limits)
     # For rates, also limits of the fraction of members above the thresholds that the runs used.
-    fixed = [(figure, figure.at_threshold or Interval()) for figure in valued if is_rate]
-    limited = _limited([(figure.value, part.low, part.high) for figure, part in fixed])
+    fixed = [(estimate, estimate.at_threshold or Interval()) for estimate in valued if is_rate]
+    limited = _limited([(estimate.value, part.low, part.high) for estimate, part in fixed])
     at_threshold = limits_if_independent(limited) if limited else None
     method = f"{_methods(valued)}, over {describe_runs(len(valued))}"
-    left_out = f" of {len(figures)}" if missing else ""
+    left_out = f" of {len(estimates)}" if missing else ""
     minimum, maximum = valued[0].range
     if valued[0].metric in COUNTS:
-        maximum = max(figure.ceiling or 0.0 for figure in valued)
-    # Limits from summed variances may leave the range of the figure.
+        maximum = max(estimate.ceiling or 0.0 for estimate in valued)
+    # Limits from summed variances may leave the range of the estimate.
     these = None
     if over_these is not None:
         these = _lower_limit(over_these.low, valued), min(over_these.high, maximum)
@@ -184,10 +184,10 @@ def average_runs(figures: Sequence[Estimate], limits: Sequence[LimitsAt] = ()) -
             "high": None if these is None else these[1],
             "method": "" if over_these is None and at_threshold is None else method,
             "tests": _tests_over_runs(valued),
-            "n_members": sum(figure.n_members for figure in figures),
-            "n_nonmembers": sum(figure.n_nonmembers for figure in figures),
-            "samples": sum(figure.samples for figure in figures),
-            "labels_alone": _mean_of_known([figure.labels_alone for figure in valued]),
+            "n_members": sum(estimate.n_members for estimate in estimates),
+            "n_nonmembers": sum(estimate.n_nonmembers for estimate in estimates),
+            "samples": sum(estimate.samples for estimate in estimates),
+            "labels_alone": _mean_of_known([estimate.labels_alone for estimate in valued]),
             "realised_fpr": None,
             "at_threshold": None
             if at_threshold is None
@@ -200,31 +200,33 @@ def average_runs(figures: Sequence[Estimate], limits: Sequence[LimitsAt] = ()) -
     )
 
 
-def _tests_over_runs(figures: Sequence[Estimate]) -> list[Test]:
+def _tests_over_runs(estimates: Sequence[Estimate]) -> list[Test]:
     """Combine the tests of each null hypothesis that was tested in all runs."""
     combined_tests = []
-    for null in dict.fromkeys(test.null for test in figures[0].tests):
-        tested = [(figure, test) for figure in figures if (test := figure.test(null)) is not None]
-        p_values = [_one_sided(figure, test) for figure, test in tested]
+    for null in dict.fromkeys(test.null for test in estimates[0].tests):
+        tested = [
+            (estimate, test) for estimate in estimates if (test := estimate.test(null)) is not None
+        ]
+        p_values = [_one_sided(estimate, test) for estimate, test in tested]
         valid = [p for p in p_values if p is not None]
-        if len(tested) == len(figures):
+        if len(tested) == len(estimates):
             combined_tests.append(
                 Test(
                     null=null,
                     level=_mean_of_known([test.level for _, test in tested]),
                     high=_mean_of_known([test.high for _, test in tested]),
-                    p_value=fisher_p_value(valid) if len(valid) == len(figures) else None,
+                    p_value=fisher_p_value(valid) if len(valid) == len(estimates) else None,
                 )
             )
     return combined_tests
 
 
-def _one_sided(figure: Estimate, test: Test) -> float | None:
-    """Return a one-sided p-value of a test, or 1 if the figure is not above 0."""
+def _one_sided(estimate: Estimate, test: Test) -> float | None:
+    """Return a one-sided p-value of a test, or 1 if the estimate is not above 0."""
     if test.p_value is None or not test.two_sided:
         return test.p_value
     # The exact test is symmetric.
-    return test.p_value / 2 if (figure.value or 0.0) > 0 else 1.0
+    return test.p_value / 2 if (estimate.value or 0.0) > 0 else 1.0
 
 
 def _mean_of_known(values: Sequence[float | None]) -> float | None:
@@ -232,22 +234,22 @@ def _mean_of_known(values: Sequence[float | None]) -> float | None:
     return fmean(known_values) if len(known_values) == len(values) else None
 
 
-def correct_tests(figures: Sequence[Estimate], alpha: float) -> list[Estimate]:
-    """Return the figures with tests that are corrected for multiple testing.
+def correct_tests(estimates: Sequence[Estimate], alpha: float) -> list[Estimate]:
+    """Return the estimates with tests that are corrected for multiple testing.
 
     Args:
-        figures: All figures among which a reader could pick the largest. Their tests of one null
-            hypothesis form a family.
-        alpha: Error level of each family, in (0, 1).
+        estimates: All estimates among which a reader could pick the largest. Their tests of one
+            null hypothesis form a family.
+        alpha: Significance level of each family, in (0, 1).
 
     Source: Holm 1979.
     """
-    changed = {index: dict[str, Test]() for index in range(len(figures))}
-    for null in dict.fromkeys(test.null for figure in figures for test in figure.tests):
+    changed = {index: dict[str, Test]() for index in range(len(estimates))}
+    for null in dict.fromkeys(test.null for estimate in estimates for test in estimate.tests):
         family = [
             (index, test)
-            for index, figure in enumerate(figures)
-            if (test := figure.test(null)) is not None and test.p_value is not None
+            for index, estimate in enumerate(estimates)
+            if (test := estimate.test(null)) is not None and test.p_value is not None
         ]
         correction = holm([test.p_value for _, test in family], alpha=alpha)
         outcomes = zip(family, correction.adjusted, correction.significant, strict=True)
@@ -255,42 +257,44 @@ def correct_tests(figures: Sequence[Estimate], alpha: float) -> list[Estimate]:
             outcome = {"adjusted": adjusted, "significant": bool(significant)}
             changed[index][null] = test.model_copy(update=outcome)
     return [
-        figure.model_copy(
-            update={"tests": [changed[index].get(test.null, test) for test in figure.tests]}
+        estimate.model_copy(
+            update={"tests": [changed[index].get(test.null, test) for test in estimate.tests]}
         )
-        for index, figure in enumerate(figures)
+        for index, estimate in enumerate(estimates)
     ]
 
 
-def _lower_limit(low: float, figures: Sequence[Estimate]) -> float | None:
-    """Return a lower limit within the figure's range.
+def _lower_limit(low: float, estimates: Sequence[Estimate]) -> float | None:
+    """Return a lower confidence limit within the estimate's range.
 
     It is None if no run has a lower limit and ``low`` does not exceed the end of the range.
     """
-    minimum = figures[0].range.minimum
-    if low <= minimum and all(figure.low is None for figure in figures):
+    minimum = estimates[0].range.minimum
+    if low <= minimum and all(estimate.low is None for estimate in estimates):
         return None
     return max(low, minimum)
 
 
-def _limits_of(figures: Sequence[Estimate], limits: Sequence[LimitsAt]) -> ConfidenceLimits | None:
-    if rate_of(figures[0].metric) is not None:
-        return limits_by_p_values(limits) if len(limits) == len(figures) else None
-    limited = _limited([(figure.value, figure.low, figure.high) for figure in figures])
-    combine = limits_if_independent if errors_cancel(figures[0].metric) else limits_if_dependent
+def _limits_of(
+    estimates: Sequence[Estimate], limits: Sequence[LimitsAt]
+) -> ConfidenceLimits | None:
+    if rate_of(estimates[0].metric) is not None:
+        return limits_by_p_values(limits) if len(limits) == len(estimates) else None
+    limited = _limited([(estimate.value, estimate.low, estimate.high) for estimate in estimates])
+    combine = limits_if_independent if errors_cancel(estimates[0].metric) else limits_if_dependent
     return None if limited is None else combine(limited)
 
 
 def _limited(
-    figures: Sequence[tuple[float | None, float | None, float | None]],
+    estimates: Sequence[tuple[float | None, float | None, float | None]],
 ) -> list[Limited[float]] | None:
     """Return values with their limits; None if a value or a limit is missing."""
     limited = [
         Limited(value, low, high)
-        for value, low, high in figures
+        for value, low, high in estimates
         if value is not None and low is not None and high is not None
     ]
-    return limited if len(limited) == len(figures) else None
+    return limited if len(limited) == len(estimates) else None
 
 
 def restrict_targets(values: Values, targets: Collection[int | None]) -> Values:
@@ -302,11 +306,11 @@ def restrict_targets(values: Values, targets: Collection[int | None]) -> Values:
     return {seed: by_target for seed, by_target in by_seed.items() if by_target}
 
 
-def average_figures(parts: Sequence[Values]) -> Values:
-    """Return the mean of several figures, for each seed and target that all of them have.
+def average_estimates(parts: Sequence[Values]) -> Values:
+    """Return the mean of several estimates, for each seed and target that all of them have.
 
-    Figures of one run are computed on the same samples, so their limits are averaged. A record's
-    figures over its runs are averaged only if they all cover the same runs.
+    Estimates of one run are computed on the same samples, so their limits are averaged. A record's
+    estimates over its runs are averaged only if they all cover the same runs.
     """
     return {
         seed: {target: _mean(values, "figures") for target, values in by_target.items()}
@@ -358,7 +362,7 @@ def mean_over_seeds(values: Values) -> OverSeeds | None:
 
 
 def difference(values: Values, base: Values) -> Difference | None:
-    """Return the mean difference between two figures, at the clients and seeds that both have.
+    """Return the mean difference between two estimates, at the clients and seeds that both have.
 
     Two studies with one seed have the same client data and audited samples. Seeds are therefore
     paired, so that effects on both studies cancel. The two intervals of a seed are combined as if
@@ -374,7 +378,7 @@ def difference(values: Values, base: Values) -> Difference | None:
         shared = [target for target in values[seed] if target in base[seed]]
         if shared:
             means = (_mean([side[seed][target] for target in shared]) for side in (values, base))
-            gaps.append(subtract_figures(*means))
+            gaps.append(subtract_estimates(*means))
     return mean_difference(gaps)
 
 
@@ -400,17 +404,17 @@ def mean_difference(gaps: Sequence[Value]) -> Difference | None:
     )
 
 
-def subtract_figures(figure: Value, other: Value) -> Value:
-    """Return the difference of two figures, with limits combined as if they were independent."""
-    gap = figure.value - other.value
-    if figure.low is None or figure.high is None or other.low is None or other.high is None:
+def subtract_estimates(estimate: Value, other: Value) -> Value:
+    """Return the difference of two estimates, with limits combined as if they were independent."""
+    gap = estimate.value - other.value
+    if estimate.low is None or estimate.high is None or other.low is None or other.high is None:
         return Value.without_limits(gap)
     return Value(
         gap,
-        max(-1.0, gap - math.hypot(figure.value - figure.low, other.high - other.value)),
-        min(1.0, gap + math.hypot(figure.high - figure.value, other.value - other.low)),
-        figure.method,
-        figure.cancels and other.cancels,
+        max(-1.0, gap - math.hypot(estimate.value - estimate.low, other.high - other.value)),
+        min(1.0, gap + math.hypot(estimate.high - estimate.value, other.value - other.low)),
+        estimate.method,
+        estimate.cancels and other.cancels,
     )
 
 
@@ -429,7 +433,7 @@ def _over_seeds(runs: Sequence[Value]) -> Value:
 
 
 def _mean(parts: Sequence[Value], what: str = "clients") -> Value:
-    """Return the mean of figures of the same run or runs, with limits if all figures have them."""
+    """Return the mean of estimates of the same runs, with limits if all estimates have them."""
     if len(parts) == 1:
         return parts[0]
     value = fmean(part.value for part in parts)

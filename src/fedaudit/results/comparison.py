@@ -23,7 +23,7 @@ STRONGEST_ATTACK = "strongest attack"
 MIRRORED = "mirrored"
 """Suffix of the name of an attack whose AUC is replaced by 1 - AUC."""
 OF_SEVERAL = (EVERY_ATTACK, STRONGEST_ATTACK)
-"""Names of figures that combine several attacks."""
+"""Names of estimates that combine several attacks."""
 
 
 class Source(RecordPart):
@@ -66,7 +66,7 @@ class Row(RecordPart):
 
 
 class Difference(Interval):
-    """Difference between a figure of a row and the same figure of its base, on the same clients.
+    """Difference between an estimate of a row and that of its base, on the same clients.
 
     Attributes:
         runs: Number of seeds that were paired; 0 if the limits are those of a single seed.
@@ -79,7 +79,7 @@ class Difference(Interval):
 
 
 class AttackEntry(Interval):
-    """Figure of one attack, or of several together, in a row: a mean over seeds and clients.
+    """Estimate of one attack, or of several together, in a row: a mean over seeds and clients.
 
     Attributes:
         part: "inside" for audited clients that use the row's defense, or for all audited clients if
@@ -87,22 +87,22 @@ class AttackEntry(Interval):
             for audited clients of the base of this row.
         attack: Catalogue name of the attack. ``EVERY_ATTACK`` for the mean over the attacks that
             count (:func:`fedaudit.results.tradeoffs.directions_of`), ``STRONGEST_ATTACK`` for the
-            attack with the largest figure on each client.
-        attacks: Attacks from which a figure of several attacks is computed; "NAME, mirrored" if the
-            AUC of an attack is replaced by 1 - AUC. Empty for a single attack.
+            attack with the largest estimate on each client.
+        attacks: Attacks from which an estimate of several attacks is computed; "NAME, mirrored" if
+            the AUC of an attack is replaced by 1 - AUC. Empty for a single attack.
         contrast: Non-members with which members are compared, as in an estimate.
-        value: The figure; None if it is missing.
+        value: The estimate; None if it is missing.
         clients: All audited clients of ``part``; empty in older comparisons.
-        targets: Clients over which the figure is a mean; all clients of ``part`` if there is no
-            figure. An average leaves out clients on which no attack counts.
-        seeds: Number of runs over which the figure is a mean.
-        above: True if the figure is above chance for at least one client, by the record's corrected
-            test and by the figure's interval; None if untested. For the strongest attack: whether
-            any attack of the row counts in the row's averages.
+        targets: Clients over which the estimate is a mean; all clients of ``part`` if there is no
+            estimate. An average leaves out clients on which no attack counts.
+        seeds: Number of runs over which the estimate is a mean.
+        above: True if the estimate is above chance for at least one client, by the record's
+            corrected test and by the estimate's interval; None if untested. For the strongest
+            attack: whether any attack of the row counts in the row's averages.
         by_test: As ``above``, but only by the test. None if untested, for several attacks together,
             and in older comparisons.
         change: Difference from the row's base; None for a row without a base.
-        note: Why there is no figure, or for which runs or clients the figure or its change is
+        note: Why there is no estimate, or for which runs or clients the estimate or its change is
             missing.
         further: Interval for further runs; None with one seed.
     """
@@ -125,10 +125,10 @@ class AttackEntry(Interval):
 
 
 class FigureEntry(RecordPart):
-    """Figure of utility, source inference or clustering in a row, over the runs of its record.
+    """Estimate of utility, source inference or clustering in a row, over the runs of its record.
 
     Attributes:
-        runs: Number of runs that have the figure.
+        runs: Number of runs that have the estimate.
         change: Difference from the row's base, paired by seed. None if the row has no base, or no
             seed in common with it.
     """
@@ -193,7 +193,7 @@ class Front(Interval):
 
 
 class Comparison(RecordPart):
-    """Comparison of records. Figures of attacks are ``entries``, and all others are ``figures``."""
+    """Comparison of records: estimates of attacks (``entries``), and all others (``figures``)."""
 
     format: Literal["fedaudit-comparison"] = "fedaudit-comparison"
     version: Literal[2] = 2
@@ -204,7 +204,7 @@ class Comparison(RecordPart):
     fronts: list[Front] = Field(default_factory=list)
 
     def on(self, topic: str, metric: str = "", against: str = "") -> list[FigureEntry]:
-        """Return the figures on a topic, of one metric if it is given."""
+        """Return the estimates on a topic, of one metric if it is given."""
         return [
             entry
             for entry in self.figures

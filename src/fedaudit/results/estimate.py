@@ -1,4 +1,4 @@
-"""Estimates: the figures of an audit, with intervals, tests, coordinates and ranges."""
+"""Estimates of an audit, with their intervals, tests, coordinates and ranges."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -21,7 +21,8 @@ from fedaudit.results.fields import (
 NO_DEFENSE = "none"
 """Name of the defense if there is none."""
 AT_THRESHOLD = "at the threshold used"
-"""Method of limits that treat a rate's threshold as fixed. No verdict depends on them."""
+"""Method of confidence limits that treat a rate's threshold as fixed. No verdict depends on
+them."""
 PEOPLE_IGNORED = "people ignored"
 """Ends the method of limits that treat several samples of one person as independent."""
 GUESSING = "guessing"
@@ -31,8 +32,8 @@ BOOTSTRAP = "bootstrap"
 
 _FIGURES = "figures"
 _NEVER_SHARED = ("metric", "value")
-"""Fields that every figure of a compact entry has itself, so that a short file cannot expand to
-millions of figures."""
+"""Fields that every estimate of a compact entry has itself, so that a short file cannot expand to
+millions of estimates."""
 
 SUCCESS_RATE = "attack_success_rate"
 """Fraction of samples whose client a source attack identifies."""
@@ -41,7 +42,7 @@ TEST_ACCURACY = "test_accuracy"
 TRAIN_ACCURACY = "train_accuracy"
 GENERALISATION_GAP = "generalisation_gap"
 UPLOAD_GAP = "upload_gap"
-"""Figures of utility. The upload gap is the generalisation gap of each client's model on the
+"""Estimates of utility. The upload gap is the generalisation gap of each client's model on the
 client's own samples, in the last measured round, averaged over clients. It uses uploaded models, or
 local models if clients upload none. It is missing if no single upload is observed, mostly in
 clustered federations."""
@@ -60,9 +61,9 @@ OWN_MODEL = "clients with the model"
 MOVED = "clients that moved"
 MOVED_AT_THE_END = "clients that moved at the end"
 AGREEMENT = "agreement with the groups"
-"""Figures of clustered learning, in addition to the fairness gaps."""
+"""Estimates of clustered learning, in addition to the fairness gaps."""
 
-# Figures that are numbers of clients.
+# Estimates that are numbers of clients.
 COUNTS = (
     VIOLATIONS,
     SURE_VIOLATIONS,
@@ -115,7 +116,7 @@ class Coordinates(RecordPart):
     Attributes:
         topic: What was audited: "membership", "source", "clusters", "utility", ...
         algorithm: Name of an algorithm in which clients choose between models; otherwise empty.
-        attack: Catalogue name of the attack; empty for a figure of the run itself.
+        attack: Catalogue name of the attack; empty for an estimate of the run itself.
         defense: Name of the defense that was used; "none" without a defense.
         view: Name of the adversary's view.
         contrast: Non-members with which members are compared: "other_client", "unseen" or "mixed".
@@ -123,7 +124,7 @@ class Coordinates(RecordPart):
             training data, or "fair" for samples of a fair draw, whose labels all have the
             distribution of the target's labels.
         unit: Unit of membership: single samples, or people with all of their samples.
-        target: The audited client; None for a figure over all audited clients together.
+        target: The audited client; None for an estimate over all audited clients together.
         within: What a member and a non-member must have in common to be compared: their "class", or
             the "client" whose random draw decided their membership. Empty if all pairs are
             compared.
@@ -131,7 +132,7 @@ class Coordinates(RecordPart):
             if they are not grouped.
         group: Name of the group of samples, or of a group of clients.
         point: Label of a point of a sweep, as in a study of games.
-        seed: Root seed of the run; None for a figure over the runs of a study.
+        seed: Root seed of the run; None for an estimate over the runs of a study.
     """
 
     topic: str = "membership"
@@ -150,7 +151,7 @@ class Coordinates(RecordPart):
 
 
 class Interval(Limits[Finite]):
-    """Limits of a figure.
+    """Confidence limits of an estimate.
 
     Attributes:
         method: How the limits were computed, with their confidence level, or why there are none.
@@ -160,19 +161,19 @@ class Interval(Limits[Finite]):
 
 
 class Test(RecordPart):
-    """Test of whether a figure exceeds the level of its null hypothesis.
+    """Test of whether an estimate exceeds the level of its null hypothesis.
 
     Attributes:
         null: The null hypothesis, such as "guessing".
-        level: Expected figure under the null hypothesis.
-        high: Upper 95% quantile of the figure under the null hypothesis.
-        p_value: Uncorrected p-value. For a figure over several runs, their p-values are combined by
-            Fisher's method. None in records that state only the outcome.
+        level: Expected estimate under the null hypothesis.
+        high: Upper 95% quantile of the estimate under the null hypothesis.
+        p_value: Uncorrected p-value. For an estimate over several runs, their p-values are combined
+            by Fisher's method. None in records that state only the outcome.
         two_sided: True if the p-value is that of a two-sided test.
         adjusted: The smallest family-wise error level at which the test is significant (Holm).
-        significant: Whether the test is significant at the study's error level, corrected for all
-            tests of its family. None if it belongs to no family, such as the test of a single run
-            in a study with several runs.
+        significant: Whether the test is significant at the study's significance level, corrected
+            for all tests of its family. None if it belongs to no family, such as the test of a
+            single run in a study with several runs.
     """
 
     null: str = GUESSING
@@ -185,33 +186,34 @@ class Test(RecordPart):
 
 
 class Estimate(Interval, Coordinates):
-    """Figure with its intervals and tests, at its coordinates.
+    """Estimate of a metric at its coordinates, with intervals and tests.
 
     Attributes:
         metric: "auc", "tpr@0.01", "balanced_accuracy", "epsilon", "formal_epsilon", ...
         against: For a difference, the name of what is subtracted. One of the tests has it as its
             null hypothesis.
-        value: The figure; None if it could not be computed.
-        low: Lower limit for these runs. None if it could not be computed, for example for a rate
-            with too few non-members.
-        at_threshold: For a rate, limits of the fraction of members above the threshold that was
-            used, whose true false-positive rate may differ from the target rate.
-        further: For a figure over five or more runs, the interval for further runs of the same
+        value: The estimated value; None if it could not be computed.
+        low: Lower confidence limit for these runs. None if it could not be computed, for example
+            for a rate with too few non-members.
+        at_threshold: For a rate, confidence limits of the fraction of members above the threshold
+            that was used, whose true false-positive rate may differ from the target rate.
+        further: For an estimate over five or more runs, the interval for further runs of the same
             procedure, with runs as units. No verdict depends on it.
-        tests: Tests of the null hypotheses that could explain the figure.
-        n_members: Number of members from which the figure is computed.
-        n_nonmembers: Number of non-members from which the figure is computed.
-        samples: Number of samples from which a figure without members and non-members is computed.
+        tests: Tests of the null hypotheses that could explain the estimate.
+        n_members: Number of members from which the estimate is computed.
+        n_nonmembers: Number of non-members from which the estimate is computed.
+        samples: Number of samples from which an estimate without members and non-members is
+            computed.
         fair: True if one random draw decided between members and non-members, so that they differ
             only in membership. If False, differences between clients or pools of samples may
-            contribute to the figure, and headlines and gates use it only if there is no fair
-            figure.
+            contribute to the estimate, and headlines and gates use it only if there is no fair
+            estimate.
         labels_alone: AUC of the best score that uses labels and no model, learned on one half of
             the samples and evaluated on the other. None if it was not computed.
         realised_fpr: Actual false-positive rate at the threshold of a rate.
-        ceiling: Largest possible figure, which a perfect attack has. For numbers of clients, the
+        ceiling: Largest possible value, which a perfect attack has. For numbers of clients, the
             number of all clients.
-        note: Why the figure has no value, or a limitation of it ("inconclusive: needs ...").
+        note: Why the estimate has no value, or a limitation of it ("inconclusive: needs ...").
     """
 
     metric: str
@@ -246,14 +248,14 @@ class Estimate(Interval, Coordinates):
 
     @property
     def doubt(self) -> str:
-        """The failed control that invalidates this figure; empty if there is none.
+        """The failed control that invalidates this estimate; empty if there is none.
 
         It is derived from the controls of a record and is not serialised.
         """
         return self._doubt
 
     def with_doubt(self, doubt: str) -> "Estimate":
-        """Return the figure marked with the failed control that invalidates it."""
+        """Return the estimate marked with the failed control that invalidates it."""
         copy = self.model_copy()
         copy._doubt = doubt
         return copy
@@ -263,7 +265,7 @@ class Estimate(Interval, Coordinates):
         """The value, which must not be None.
 
         Raises:
-            ValueError: The figure has no value.
+            ValueError: The estimate has no value.
         """
         if self.value is None:
             raise ValueError(f"{self.metric} has no value: {self.note}")
@@ -286,13 +288,13 @@ class Estimate(Interval, Coordinates):
 
     @property
     def significant(self) -> bool | None:
-        """Outcome of the figure's default test after correction; None if untested."""
+        """Outcome of the estimate's default test after correction; None if untested."""
         test = self.test()
         return None if test is None else test.significant
 
     @property
     def level(self) -> float | None:
-        """Expected figure under the default test's null hypothesis; None if no test states it."""
+        """Expected estimate under the default test's null hypothesis; None if no test states it."""
         test = self.test()
         return None if test is None else test.level
 
@@ -311,20 +313,21 @@ def compact(estimates: Sequence[Estimate]) -> list[dict[str, object]]:
 
 
 def expand(entries: object) -> object:
-    """Return one entry for each figure. Validation later refuses input that is not a list."""
+    """Return one entry for each estimate. Validation later refuses input that is not a list."""
     if not isinstance(entries, list):
         return entries
     expanded_entries: list[object] = []
     for entry in entries:
-        figures = entry.get(_FIGURES) if isinstance(entry, Mapping) else None
-        if not isinstance(figures, list):
+        estimates = entry.get(_FIGURES) if isinstance(entry, Mapping) else None
+        if not isinstance(estimates, list):
             expanded_entries.append(entry)
             continue
         shared = {
             name: value for name, value in entry.items() if name not in (_FIGURES, *_NEVER_SHARED)
         }
         expanded_entries += [
-            {**shared, **figure} if isinstance(figure, Mapping) else figure for figure in figures
+            {**shared, **estimate} if isinstance(estimate, Mapping) else estimate
+            for estimate in estimates
         ]
     return expanded_entries
 
@@ -339,5 +342,5 @@ def _merge(entries: Sequence[dict[str, object]]) -> dict[str, object]:
         if name not in _NEVER_SHARED
         and all(name in entry and entry[name] == value for entry in others)
     }
-    figures = [{k: v for k, v in entry.items() if k not in shared} for entry in entries]
-    return {**shared, _FIGURES: figures}
+    estimates = [{k: v for k, v in entry.items() if k not in shared} for entry in entries]
+    return {**shared, _FIGURES: estimates}

@@ -1,4 +1,4 @@
-"""Types and ranges of a record's fields, so that no impossible figure can be read from a file."""
+"""Types and ranges of a record's fields, so that no impossible estimate can be read from a file."""
 
 from collections.abc import Sized
 from itertools import pairwise
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 
 LARGEST = 1e15
-"""Limit of all counts and figures. Floats represent every integer up to it exactly."""
+"""Limit of all counts and estimates. Floats represent every integer up to it exactly."""
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 SignedFraction = Annotated[float, Field(ge=-1, le=1)]
@@ -18,7 +18,8 @@ Finite = Annotated[float, Field(ge=-1e100, le=1e100)]
 """Signal or score in a plot. Losses of a diverged run are large."""
 
 SMALLEST_GROUP = 10
-"""Default size below which a group of samples is small, so that figures about it are not shared."""
+"""Default size below which a group of samples is small, so that estimates about it are not
+shared."""
 
 _ROUNDING = 1e-6
 

@@ -523,7 +523,9 @@ def points_played(points: Sequence[GamePoint], estimates: Sequence[Estimate]) ->
     for estimate in estimates:
         if estimate.topic == GAMES:
             if estimate.point not in by_label:
-                raise ValueError(f"there is no point {estimate.point[:60]!r}, which a figure names")
+                raise ValueError(
+                    f"there is no point {estimate.point[:60]!r}, which an estimate names"
+                )
             by_label[estimate.point].append(estimate)
     return [
         PointPlayed.model_construct(**dict(point), estimates=by_label[point.label])

@@ -1,4 +1,4 @@
-"""Chance level: figures above it, models near it, and figures that failed controls invalidate."""
+"""Comparison of estimates and models with chance level, and estimates that controls invalidate."""
 
 from collections.abc import Collection, Mapping
 from itertools import product, zip_longest
@@ -9,7 +9,7 @@ from fedaudit.results.estimate import TRAIN_ACCURACY, Estimate
 from fedaudit.results.record import ControlResult, Record
 
 HIDES_LEAKS = ("planted leak", "reported training metrics")
-"""Controls whose failure means that figures may be too low, but not that they may be too high."""
+"""Controls whose failure means that estimates may be too low, but not that they may be too high."""
 STRONG_LEAK = 0.7
 """AUC from which a leak is called strong, by a report and by the warning of a guard."""
 NOT_RELIED_ON = "not relied on: a control failed"
@@ -20,9 +20,9 @@ _ANY = -1
 
 
 class _Scope(NamedTuple):
-    """Figures that a failed control covers.
+    """Estimates that a failed control covers.
 
-    For clients and runs, None stands for a figure over all of them, and -1 for any figure.
+    For clients and runs, None stands for an estimate over all of them, and -1 for any estimate.
     """
 
     attack: str
@@ -34,13 +34,13 @@ AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
 def mark_doubts(record: AnyRecord) -> AnyRecord:
-    """Return the record with figures that state the failed control that invalidates them.
+    """Return the record with the failed control stated in each estimate that it invalidates.
 
-    A control of one attack, client or run invalidates the figures of that attack, client or run,
-    and figures over all clients or runs. A control of one client takes precedence over the same
+    A control of one attack, client or run invalidates the estimates of that attack, client or run,
+    and estimates over all clients or runs. A control of one client takes precedence over the same
     control over all clients.
     """
-    clients = {figure.target for figure in record.estimates} - {None}
+    clients = {estimate.target for estimate in record.estimates} - {None}
     decided = {(c.control, c.attack, c.target) for c in record.controls if c.passed is not None}
     failed: dict[_Scope, str] = {}
     for control in record.controls:
@@ -52,27 +52,28 @@ def mark_doubts(record: AnyRecord) -> AnyRecord:
                 targets = undecided if undecided < clients else {None}
             for scope in product((control.attack,), (*targets, _ANY), (control.seed, _ANY)):
                 failed.setdefault(_Scope(*scope), control_name(control))
-    doubts = [(figure, _doubt(figure, failed)) for figure in record.estimates]
-    if all(figure.doubt == doubt for figure, doubt in doubts):
+    doubts = [(estimate, _doubt(estimate, failed)) for estimate in record.estimates]
+    if all(estimate.doubt == doubt for estimate, doubt in doubts):
         return record
     marked = [
-        figure if figure.doubt == doubt else figure.with_doubt(doubt) for figure, doubt in doubts
+        estimate if estimate.doubt == doubt else estimate.with_doubt(doubt)
+        for estimate, doubt in doubts
     ]
     return record.model_copy(update={"estimates": marked})
 
 
-def _doubt(figure: Estimate, failed: Mapping[_Scope, str]) -> str:
-    if not failed or figure.topic not in _TOPICS:
+def _doubt(estimate: Estimate, failed: Mapping[_Scope, str]) -> str:
+    if not failed or estimate.topic not in _TOPICS:
         return ""
-    coordinates = (figure.target, figure.seed)
+    coordinates = (estimate.target, estimate.seed)
     clients, runs = ((_ANY,) if number is None else (None, number) for number in coordinates)
-    scopes = product(dict.fromkeys(("", figure.attack)), clients, runs)
+    scopes = product(dict.fromkeys(("", estimate.attack)), clients, runs)
     return next((name for scope in scopes if (name := failed.get(_Scope(*scope)))), "")
 
 
-def without_doubts(figures: Collection[Estimate]) -> list[Estimate]:
-    """Return the figures that no failed control invalidates."""
-    return [figure for figure in figures if not figure.doubt]
+def without_doubts(estimates: Collection[Estimate]) -> list[Estimate]:
+    """Return the estimates that no failed control invalidates."""
+    return [estimate for estimate in estimates if not estimate.doubt]
 
 
 def control_name(control: ControlResult) -> str:
@@ -129,9 +130,9 @@ def near_guessing(record: Record, least: float = LEAST_LEARNED) -> list[NearGues
     if guess is None:
         return []
     below: dict[str, list[tuple[int, float]]] = {}
-    for figure in record.where(topic="utility", metric=TRAIN_ACCURACY):
-        if figure.seed is not None and is_near_guessing(figure.number, guess, least):
-            below.setdefault(figure.defense, []).append((figure.seed, figure.number))
+    for estimate in record.where(topic="utility", metric=TRAIN_ACCURACY):
+        if estimate.seed is not None and is_near_guessing(estimate.number, guess, least):
+            below.setdefault(estimate.defense, []).append((estimate.seed, estimate.number))
     return [
         NearGuessing(defense, tuple(seed for seed, _ in rows), min(a for _, a in rows), guess)
         for defense, rows in below.items()
@@ -158,53 +159,53 @@ def most_frequent_class(record: Record) -> float | None:
 
 
 def alpha_of(record: Record) -> float:
-    """Return the study's error level for a family of tests; 5% if the record does not state it."""
-    figures = record.config.get("figures")
-    alpha = figures.get("alpha") if isinstance(figures, dict) else None
+    """Return the study's significance level for a family of tests; 5% if it is not stated."""
+    settings = record.config.get("figures")
+    alpha = settings.get("alpha") if isinstance(settings, dict) else None
     return alpha if isinstance(alpha, float) and 0 < alpha < 1 else 0.05
 
 
-def above_chance(figure: Estimate) -> bool | None:
-    """Return True if a figure is above chance level.
+def above_chance(estimate: Estimate) -> bool | None:
+    """Return True if an estimate is above chance level.
 
     Two conditions must hold: the record's test, corrected for multiple testing in the whole study,
-    is significant, and the figure's uncorrected interval excludes chance level. If one of them is
+    is significant, and the estimate's uncorrected interval excludes chance level. If one of them is
     missing, the other decides. For a rate, only the test decides, because it is exact. The interval
     of a rate is conservative, since it holds at every threshold.
 
     Returns:
-        None if the figure has neither a test nor limits, or if a failed control invalidates it.
+        None if the estimate has neither a test nor limits, or if a failed control invalidates it.
     """
-    if figure.value is None or figure.doubt:
+    if estimate.value is None or estimate.doubt:
         return None
-    excludes = _excludes_guessing(figure)
-    if figure.significant is None:
+    excludes = _excludes_guessing(estimate)
+    if estimate.significant is None:
         return excludes
-    by_test = rate_of(figure.metric) is not None
-    return figure.significant and (by_test or excludes is not False)
+    by_test = rate_of(estimate.metric) is not None
+    return estimate.significant and (by_test or excludes is not False)
 
 
-def exceeds_by_test_only(figure: Estimate) -> bool:
+def exceeds_by_test_only(estimate: Estimate) -> bool:
     """Return True if the corrected test is significant, but the interval includes chance level.
 
-    This can happen for a figure over several runs: the test is whether any run leaks, and the
+    This can happen for an estimate over several runs: the test is whether any run leaks, and the
     interval is that of their mean.
     """
-    tested = figure.value is not None and not figure.doubt and figure.significant is True
-    return tested and not above_chance(figure)
+    tested = estimate.value is not None and not estimate.doubt and estimate.significant is True
+    return tested and not above_chance(estimate)
 
 
-def exceeds_by_interval_only(figure: Estimate) -> bool:
+def exceeds_by_interval_only(estimate: Estimate) -> bool:
     """Return True if the interval excludes chance level, and the test is not significant."""
-    return figure.significant is False and _excludes_guessing(figure) is True
+    return estimate.significant is False and _excludes_guessing(estimate) is True
 
 
-def _excludes_guessing(figure: Estimate) -> bool | None:
-    level = 0.0 if figure.against else figure.level
+def _excludes_guessing(estimate: Estimate) -> bool | None:
+    level = 0.0 if estimate.against else estimate.level
     if level is not None:
-        low = figure.value if figure.low is None else figure.low
+        low = estimate.value if estimate.low is None else estimate.low
         return None if low is None else low > level
-    if figure.metric not in HEADLINE_METRICS:
+    if estimate.metric not in HEADLINE_METRICS:
         return None
-    chance = chance_of(figure.metric)
-    return None if chance is None or figure.low is None else figure.low > chance
+    chance = chance_of(estimate.metric)
+    return None if chance is None or estimate.low is None else estimate.low > chance

@@ -40,7 +40,7 @@ def read_record(path: Path, *, max_bytes: int = MAX_RESULT_BYTES) -> Record:
 
     The file is not trusted. Its size and depth are limited. It must be JSON without repeated keys,
     infinite or NaN numbers, and control characters. All fields are validated, so that impossible
-    figures raise an error.
+    estimates raise an error.
 
     Args:
         path: A record file.
@@ -58,7 +58,7 @@ def read_record(path: Path, *, max_bytes: int = MAX_RESULT_BYTES) -> Record:
             "writes; use the original record"
         )
     record = _with_source_contrast(_validated(Record, document, path, "the record format"))
-    metrics = len({figure.metric for figure in record.findings})
+    metrics = len({estimate.metric for estimate in record.findings})
     if metrics > _MAX_METRICS:
         raise Damaged(
             f"{path} has {metrics:,} different metrics, but a record has at most "
@@ -95,17 +95,17 @@ def _refuse_missing_samples(record: Record, path: Path) -> None:
     Confidence limits depend on both numbers. Bounds on epsilon are exempt: for an empirical bound,
     the random assignment may have made every sample a member, and a formal bound has no samples.
     """
-    for figure in [*record.findings, *record.groups]:
-        is_from_scores = figure.metric in (AUC, BALANCED_ACCURACY) or figure.metric.startswith(
+    for estimate in [*record.findings, *record.groups]:
+        is_from_scores = estimate.metric in (AUC, BALANCED_ACCURACY) or estimate.metric.startswith(
             "tpr@"
         )
-        if not (figure.attack and is_from_scores):
+        if not (estimate.attack and is_from_scores):
             continue
-        if figure.value is not None and min(figure.n_members, figure.n_nonmembers) < 1:
+        if estimate.value is not None and min(estimate.n_members, estimate.n_nonmembers) < 1:
             raise Damaged(
-                f"{path} has a figure of {_short(figure.attack)} with {figure.n_members} members "
-                f"and {figure.n_nonmembers} non-members, but it needs at least one of each; use "
-                "the original record"
+                f"{path} has an estimate of {_short(estimate.attack)} with {estimate.n_members} "
+                f"members and {estimate.n_nonmembers} non-members, but it needs at least one of "
+                "each; use the original record"
             )
 
 

@@ -1,7 +1,7 @@
-"""Format of the record of a study: all results as plain data, without executable content.
+"""Format of a record, the result file of a study: plain data, without executable content.
 
 A record is one JSON document. Reports, comparisons and gates read records, and no files of runs.
-Rates are in [0, 1]. A figure that could not be computed is ``None``, and its ``note`` says why.
+Rates are in [0, 1]. An estimate that could not be computed is ``None``, and its ``note`` says why.
 """
 
 import hashlib
@@ -58,9 +58,9 @@ RECORDING_KEYS = frozenset({"name", "key", "view", "every", "keep", "attacks", "
 }
 """Keys of the table ``recording`` in the record of a live recording."""
 _TOPICS_WITH_VALUES = frozenset({"source", "clusters", "utility"})
-"""Topics whose figures always have a value, because they are counts and means of observations."""
+"""Topics whose estimates always have a value, because they are counts and means of observations."""
 _key_of = attrgetter(*Coordinates.model_fields, "metric", "against")
-"""Coordinates that identify a figure within a record."""
+"""Coordinates that identify an estimate within a record."""
 SOURCE_RULE_SUFFIX = "arg max"
 """End of the rule over clients of an attack that identifies sources and scores no membership."""
 
@@ -146,7 +146,7 @@ class ExposedSample(RecordPart):
 
 
 class ControlResult(Limits[Fraction]):
-    """Result of a control: a check whose result is known in advance if the audit is valid.
+    """Result of a control experiment, whose result is known in advance if the audit is valid.
 
     Attributes:
         control: "permuted members", "untrained model", "blind classifier", "planted leak", "claimed
@@ -320,8 +320,8 @@ class Record(RecordPart):
         evaluation: "aligned" if the same non-members were evaluated in all rounds, "redraw" if
             other non-members were drawn for every round and client, as in published code.
         null_members: True for a null audit: held-out samples are labelled as members, to show which
-            figures an evaluation reports without any leak.
-        estimates: All figures.
+            estimates an evaluation reports without any leak.
+        estimates: All estimates.
         made_as: Content hash of the record in an older format from which this record was converted.
         clients: One row for each client. If there are over ``MOST_CLIENTS`` clients, only the
             audited clients and those with the most audited samples have rows.
@@ -330,11 +330,11 @@ class Record(RecordPart):
             None in older records.
         watched: True for a live recording of a federation, whose training fedaudit does not
             control.
-        accuracies: Test accuracy by round. The figures of utility are among ``estimates``.
+        accuracies: Test accuracy by round. The estimates of utility are among ``estimates``.
         sources: Predictions of each source attack in each run.
         clusters: Models of a clustered federation in each run, with their clients and risks.
-        points: Points of a study of games, without their figures; empty for other studies.
-        detector: Detection of planted models by a client, without figures; None if it was not
+        points: Points of a study of games, without their estimates; empty for other studies.
+        detector: Detection of planted models by a client, without estimates; None if it was not
             measured.
         coverage: Rounds and uploads that were measured. None in records of older versions and of
             games.
@@ -380,15 +380,15 @@ class Record(RecordPart):
 
     @property
     def source_estimates(self) -> list[Estimate]:
-        """The main figures of source inference: on clients' own samples if such figures exist."""
-        figures = self.where(topic="source")
-        return [figure for figure in figures if figure.contrast == OWN] or figures
+        """Main estimates of source inference: those on clients' own samples, if there are any."""
+        estimates = self.where(topic="source")
+        return [estimate for estimate in estimates if estimate.contrast == OWN] or estimates
 
     @property
     def fair_source_estimates(self) -> list[Estimate]:
-        """Figures of source inference that are not in :attr:`source_estimates`."""
+        """Estimates of source inference that are not in :attr:`source_estimates`."""
         main = set(map(id, self.source_estimates))
-        return [figure for figure in self.where(topic="source") if id(figure) not in main]
+        return [estimate for estimate in self.where(topic="source") if id(estimate) not in main]
 
     @property
     def federation_size(self) -> int:
@@ -408,12 +408,12 @@ class Record(RecordPart):
 
     @property
     def games(self) -> list[PointPlayed]:
-        """Points of a study of games, each with its figures."""
+        """Points of a study of games, each with its estimates."""
         return points_played(self.points, self.estimates)
 
     @property
     def detection(self) -> Detection | None:
-        """Detector of a study of games with its figures; None if there is no detector."""
+        """Detector of a study of games with its estimates; None if there is no detector."""
         return detection(self.detector, self.estimates)
 
     @property
@@ -421,39 +421,51 @@ class Record(RecordPart):
         """Unit of the audit: samples, or people with all their samples."""
         return (
             "person"
-            if any(figure.unit == "person" for figure in self.where(topic="membership"))
+            if any(estimate.unit == "person" for estimate in self.where(topic="membership"))
             else "sample"
         )
 
     @property
     def findings(self) -> list[Estimate]:
-        """Figures on membership that are not limited to one class or one client's samples."""
+        """Estimates on membership that are not limited to one class or one client's samples."""
         unit = self.unit
         return [
-            figure for figure in self._on_membership if not figure.attack or figure.unit == unit
+            estimate
+            for estimate in self._on_membership
+            if not estimate.attack or estimate.unit == unit
         ]
 
     @property
     def of_single_samples(self) -> list[Estimate]:
-        """Figures on single samples, in a record whose ``findings`` are about people."""
+        """Estimates on single samples, in a record whose ``findings`` are about people."""
         unit = self.unit
-        return [figure for figure in self._on_membership if figure.attack and figure.unit != unit]
+        return [
+            estimate
+            for estimate in self._on_membership
+            if estimate.attack and estimate.unit != unit
+        ]
 
     @property
     def _on_membership(self) -> list[Estimate]:
         return [
-            figure for figure in self.estimates if figure.topic == "membership" and not figure.by
+            estimate
+            for estimate in self.estimates
+            if estimate.topic == "membership" and not estimate.by
         ]
 
     @property
     def groups(self) -> list[Estimate]:
         """AUCs within one class, or on one client's samples."""
-        return [figure for figure in self.estimates if figure.topic == "membership" and figure.by]
+        return [
+            estimate
+            for estimate in self.estimates
+            if estimate.topic == "membership" and estimate.by
+        ]
 
     @property
     def others(self) -> list[Estimate]:
         """Estimates on topics other than membership."""
-        return [figure for figure in self.estimates if figure.topic != "membership"]
+        return [estimate for estimate in self.estimates if estimate.topic != "membership"]
 
     @field_validator("estimates", mode="before")
     @classmethod
@@ -466,18 +478,18 @@ class Record(RecordPart):
 
     @model_validator(mode="after")
     def _validate_values(self) -> "Record":
-        for figure in self.estimates:
-            if figure.topic in _TOPICS_WITH_VALUES and figure.value is None:
-                raise ValueError(f"{figure.metric} of topic {figure.topic} has no value")
+        for estimate in self.estimates:
+            if estimate.topic in _TOPICS_WITH_VALUES and estimate.value is None:
+                raise ValueError(f"{estimate.metric} of topic {estimate.topic} has no value")
         return self
 
     @model_validator(mode="after")
     def _validate_uniqueness(self) -> "Record":
         if len(set(map(_key_of, self.estimates))) < len(self.estimates):
             first, times = Counter(map(_key_of, self.estimates)).most_common(1)[0]
-            figure = next(figure for figure in self.estimates if _key_of(figure) == first)
+            estimate = next(estimate for estimate in self.estimates if _key_of(estimate) == first)
             raise ValueError(
-                f"{figure.metric} of {figure.attack or 'the run itself'} appears {times} times "
+                f"{estimate.metric} of {estimate.attack or 'the run itself'} appears {times} times "
                 "with the same coordinates"
             )
         return self
@@ -486,20 +498,20 @@ class Record(RecordPart):
     def _validate_sources(self) -> "Record":
         run_of = attrgetter("attack", "defense", "view", "seed")
         runs = set(map(run_of, self.sources))
-        figures = [figure for figure in self.source_estimates if not figure.against]
+        estimates = [estimate for estimate in self.source_estimates if not estimate.against]
         if len(runs) != len(self.sources) or runs != {
-            run_of(figure) for figure in figures if figure.seed is not None
+            run_of(estimate) for estimate in estimates if estimate.seed is not None
         }:
-            raise ValueError("sources and their figures have different attacks or seeds")
+            raise ValueError("sources and their estimates have different attacks or seeds")
         attacks = {(attack, defense, view) for attack, defense, view, _ in runs}
         for against in ("", LABELS):
             averaged = {
-                run_of(figure)[:3]
-                for figure in self.source_estimates
-                if figure.against == against and figure.seed is None
+                run_of(estimate)[:3]
+                for estimate in self.source_estimates
+                if estimate.against == against and estimate.seed is None
             }
             if averaged != attacks:
-                raise ValueError("sources and their figures over all runs have different attacks")
+                raise ValueError("sources and their estimates over all runs have different attacks")
         return self
 
     @model_validator(mode="after")
@@ -511,9 +523,9 @@ class Record(RecordPart):
         return self
 
     def rows(self) -> list[dict[str, object]]:
-        """Return every figure of a run as a dictionary of plain values.
+        """Return every estimate of a run as a dictionary of plain values.
 
-        Figures that belong to no run, such as those of games and formal guarantees, are included.
+        Estimates that belong to no run, such as those of games and formal guarantees, are included.
         Means over several runs are not included; they are in :meth:`mean_rows`.
 
         Returns:
@@ -521,11 +533,11 @@ class Record(RecordPart):
             ...), its numbers, and limits and tests by dotted names ("further.low",
             "test.guessing.p_value").
         """
-        return [_flat(figure) for figure in self._by_runs(over=False)]
+        return [_flat(estimate) for estimate in self._by_runs(over=False)]
 
     def mean_rows(self) -> list[dict[str, object]]:
-        """Return every figure over the runs of the study, in the form of :meth:`rows`."""
-        return [_flat(figure) for figure in self._by_runs(over=True)]
+        """Return every estimate over the runs of the study, in the form of :meth:`rows`."""
+        return [_flat(estimate) for estimate in self._by_runs(over=True)]
 
     def frame(self) -> object:
         """Return :meth:`rows` as a pandas table, or as a list if pandas is not installed."""
@@ -536,11 +548,13 @@ class Record(RecordPart):
         return _table(self.mean_rows())
 
     def _by_runs(self, *, over: bool) -> list[Estimate]:
-        of_runs = {_without_seed(figure) for figure in self.estimates if figure.seed is not None}
+        of_runs = {
+            _without_seed(estimate) for estimate in self.estimates if estimate.seed is not None
+        }
         return [
-            figure
-            for figure in self.estimates
-            if (figure.seed is None and _without_seed(figure) in of_runs) == over
+            estimate
+            for estimate in self.estimates
+            if (estimate.seed is None and _without_seed(estimate) in of_runs) == over
         ]
 
 
@@ -549,16 +563,16 @@ _without_seed = attrgetter(
 )
 
 
-def _flat(figure: Estimate) -> dict[str, object]:
-    """Return the values of a figure in a flat dictionary with the same keys for every figure."""
+def _flat(estimate: Estimate) -> dict[str, object]:
+    """Return an estimate as a flat dictionary, with the same keys for every estimate."""
     row: dict[str, object] = {}
-    for name, value in figure.model_dump(mode="json", exclude={"tests"}).items():
+    for name, value in estimate.model_dump(mode="json", exclude={"tests"}).items():
         if name in _LIMITS:
             limits = value or Interval().model_dump()
             row |= {f"{name}.{key}": limit for key, limit in limits.items()}
         else:
             row[name] = value
-    for test in figure.tests:
+    for test in estimate.tests:
         outcome = test.model_dump(mode="json", exclude={"null"})
         row |= {f"test.{test.null}.{key}": field for key, field in outcome.items()}
     return row
@@ -591,9 +605,9 @@ def games_record(
         detected: The detector; None if none was measured.
         environment: Where and when the study ran.
     """
-    points = [_without_figures(point, GamePoint) for point in played]
-    detector = None if detected is None else _without_figures(detected, Detector)
-    estimates = [figure for point in played for figure in point.estimates]
+    points = [_without_estimates(point, GamePoint) for point in played]
+    detector = None if detected is None else _without_estimates(detected, Detector)
+    estimates = [estimate for point in played for estimate in point.estimates]
     estimates += [] if detected is None else detected.estimates
     seed = config.get("seed")
     record = Record(
@@ -644,7 +658,7 @@ TAMPERING = ViewRow(
 AnyPart = TypeVar("AnyPart", bound=RecordPart)
 
 
-def _without_figures(part: RecordPart, kind: type[AnyPart]) -> AnyPart:
+def _without_estimates(part: RecordPart, kind: type[AnyPart]) -> AnyPart:
     return kind.model_construct(**{name: getattr(part, name) for name in kind.model_fields})
 
 

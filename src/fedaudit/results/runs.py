@@ -171,7 +171,8 @@ class Coverage(RecordPart):
         clients: All audited clients, including clients that never took part.
         is_open: True if the recorder was not closed, because the run was killed or still continues.
             Later rounds may have run.
-        unattacked: Audited clients without figures, because the user left them out (``--targets``).
+        unattacked: Audited clients without estimates, because the user left them out
+            (``--targets``).
         missing_uploads: Uploads of audited clients that were not measured in measured rounds.
         missing_rounds: Rounds that ran and should have been measured, but were not.
         n_missing_uploads: Number of missing uploads that may have been aggregated.
@@ -228,8 +229,8 @@ LABELS = "label distributions"
 rate is then the same if each sample's client is replaced by the client of another sample of the
 same class."""
 LABEL_BASELINE = "label-distribution baseline"
-"""Null hypothesis: the success rate is no higher than that of the prediction, without any model, of
-the client in whose data the sample's class is most frequent."""
+"""Null hypothesis: the success rate is no higher than that of a baseline without a model, which
+predicts the client in whose data the sample's class is most frequent."""
 
 LABELS_METHOD = "Clopper-Pearson and Zou 95%"
 """Method of limits of the success rate minus the level of label distributions, which include the
@@ -241,9 +242,9 @@ OLDER_LEVEL = (
 )
 
 OWN = "own"
-"""Contrast of the main figures, which are on random samples of each client's training data."""
+"""Contrast of the main estimates, which are on random samples of each client's training data."""
 FAIR = "fair"
-"""Contrast of figures on samples of a fair draw. The labels of all clients' samples then have one
+"""Contrast of estimates on samples of a fair draw. The labels of all clients' samples then have one
 distribution, so that classes reveal no client."""
 
 
@@ -432,7 +433,7 @@ class ClusterRound(RecordPart):
 class ClusterResult(RecordPart):
     """Clients' choices of models in one run, and the membership risk of each model.
 
-    The figures of the run are estimates (``fedaudit.evaluation.clusters``).
+    The accuracies, risks and fairness gaps of the run are in the record's ``estimates``.
 
     Attributes:
         algorithm: Catalogue name of the algorithm.

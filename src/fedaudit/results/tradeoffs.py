@@ -15,7 +15,7 @@ from fedaudit.metrics import advantage, hypervolume_over_seeds, on_front
 from fedaudit.results.aggregate import (
     Value,
     Values,
-    average_figures,
+    average_estimates,
     mean_over_seeds,
     restrict_targets,
     seeds_of,
@@ -43,7 +43,7 @@ _DELONG_WIDTH = -NormalDist().inv_cdf(0.025)
 
 
 class AttackKey(NamedTuple):
-    """Coordinates of an attack's figure within one row or record."""
+    """Coordinates of an attack's estimates within one row or record."""
 
     attack: str
     contrast: str
@@ -57,58 +57,58 @@ Directions = Mapping[AttackKey, Mapping[int | None, Direction]]
 def directions_of(undefended: Sequence[Estimate]) -> Directions:
     """Decide for each attack and client whether it counts in averages, and in which direction.
 
-    Only the undefended figure decides. Averages of defended rows use the same attacks in the same
+    Only the undefended estimate decides. Averages of defended rows use the same attacks in the same
     direction. For a mirrored attack, an AUC further below .5 is therefore a larger leak, and noise
     is never mirrored upwards. An attack that is at chance level without a defense provides no
     information about a defense and does not count.
 
     Args:
-        undefended: Attack figures of an undefended record. Figures over several runs decide. If
-            there are none, figures of single runs decide, unless they contradict each other.
+        undefended: Attack estimates of an undefended record. Estimates over several runs decide. If
+            there are none, estimates of single runs decide, unless they contradict each other.
 
     Returns:
-        1 if the figure is above chance by its corrected test and its limit
+        1 if the estimate is above chance by its corrected test and its limit
         (:func:`fedaudit.results.guessing.above_chance`). -1 if an AUC is below .5 at an error of 5
         % over all attacks on this client (Bonferroni); its AUC is then replaced by 1 - AUC. 0 for
-        all others, and for figures that a failed control invalidates.
+        all others, and for estimates that a failed control invalidates.
     """
     groups: dict[AttackKey, dict[int | None, list[Estimate]]] = {}
-    for figure in undefended:
-        if figure.attack and figure.value is not None:
-            key = AttackKey(figure.attack, figure.contrast, figure.metric)
-            groups.setdefault(key, {}).setdefault(figure.target, []).append(figure)
+    for estimate in undefended:
+        if estimate.attack and estimate.value is not None:
+            key = AttackKey(estimate.attack, estimate.contrast, estimate.metric)
+            groups.setdefault(key, {}).setdefault(estimate.target, []).append(estimate)
     tested = Counter(
         (key.contrast, key.metric, target) for key, group in groups.items() for target in group
     )
     return {
         key: {
-            target: _direction(figures, tested[key.contrast, key.metric, target])
-            for target, figures in by_target.items()
+            target: _direction(estimates, tested[key.contrast, key.metric, target])
+            for target, estimates in by_target.items()
         }
         for key, by_target in groups.items()
     }
 
 
-def _direction(figures: Sequence[Estimate], tested: int) -> Direction:
-    over_runs = [figure for figure in figures if figure.seed is None] or figures
-    above = any(above_chance(figure) for figure in over_runs)
-    below = any(_below_chance(figure, tested) for figure in over_runs)
+def _direction(estimates: Sequence[Estimate], tested: int) -> Direction:
+    over_runs = [estimate for estimate in estimates if estimate.seed is None] or estimates
+    above = any(above_chance(estimate) for estimate in over_runs)
+    below = any(_below_chance(estimate, tested) for estimate in over_runs)
     return 0 if above == below else 1 if above else -1
 
 
-def _below_chance(figure: Estimate, tested: int) -> bool:
+def _below_chance(estimate: Estimate, tested: int) -> bool:
     """Return True if an AUC is significantly below .5, corrected for the number of attacks."""
-    if figure.metric != AUC or figure.value is None or figure.high is None or figure.doubt:
+    if estimate.metric != AUC or estimate.value is None or estimate.high is None or estimate.doubt:
         return False
-    standard_error = (figure.high - figure.value) / _DELONG_WIDTH
-    return figure.value - standard_error * NormalDist().inv_cdf(ERROR / 2 / tested) < 0.5
+    standard_error = (estimate.high - estimate.value) / _DELONG_WIDTH
+    return estimate.value - standard_error * NormalDist().inv_cdf(ERROR / 2 / tested) < 0.5
 
 
 class Average(NamedTuple):
-    """Figure that is computed from the figures of several attacks.
+    """Estimate that is computed from the estimates of several attacks.
 
     Attributes:
-        values: The figure by seed and target client.
+        values: The estimate by seed and target client.
         attacks: Attacks that are included, for each target; "NAME, mirrored" for an attack whose
             AUC is replaced by 1 - AUC.
     """
@@ -118,51 +118,52 @@ class Average(NamedTuple):
 
 
 def average(
-    figures: Mapping[str, Values], directions: Mapping[str, Mapping[int | None, Direction]]
+    estimates: Mapping[str, Values], directions: Mapping[str, Mapping[int | None, Direction]]
 ) -> Average:
     """Average the attacks that count on each client.
 
     Returns:
         Averages, without clients on which no attack counts, and without seeds for which one of the
-        attacks has no figure.
+        attacks has no estimate.
     """
     total = Average({}, {})
-    for target in _targets(figures.values()):
-        signs = {attack: directions.get(attack, {}).get(target, 0) for attack in figures}
+    for target in _targets(estimates.values()):
+        signs = {attack: directions.get(attack, {}).get(target, 0) for attack in estimates}
         counted = {attack: sign for attack, sign in signs.items() if sign}
         if counted:
             parts = [
-                _orient(restrict_targets(figures[a], {target}), sign) for a, sign in counted.items()
+                _orient(restrict_targets(estimates[a], {target}), sign)
+                for a, sign in counted.items()
             ]
-            total = _add_target(total, target, average_figures(parts), counted)
+            total = _add_target(total, target, average_estimates(parts), counted)
     return total
 
 
 def strongest(
-    figures: Mapping[str, Values], directions: Mapping[str, Mapping[int | None, Direction]]
+    estimates: Mapping[str, Values], directions: Mapping[str, Mapping[int | None, Direction]]
 ) -> Average:
-    """Return the figures of the attack that has the largest mean over runs on each client.
+    """Return the estimates of the attack that has the largest mean over runs on each client.
 
     All attacks of the row are candidates, even if they do not count in averages, because an attack
-    may be designed for a defense. The largest of several figures is biased upwards.
+    may be designed for a defense. The largest of several estimates is biased upwards.
 
     Attacks are compared over the same runs. Only attacks with the most runs on a client are
     candidates, and they are compared over the runs that all of them have.
 
     Args:
-        figures: Figures of one row by attack.
+        estimates: Estimates of one row by attack.
         directions: Each attack's direction at each client, from the undefended row. An attack that
             is mirrored there is also mirrored here.
 
     Returns:
-        The chosen attack's figures. Their upper limit is the largest upper limit of all attacks,
-        since the true figure of another attack may be larger.
+        The chosen attack's estimates. Their upper limit is the largest upper limit of all attacks,
+        since the true estimate of another attack may be larger.
     """
     total = Average({}, {})
-    for target in _targets(figures.values()):
-        signs = {a: directions.get(a, {}).get(target, 0) or 1 for a in figures}
+    for target in _targets(estimates.values()):
+        signs = {a: directions.get(a, {}).get(target, 0) or 1 for a in estimates}
         candidates = {
-            a: _orient(restrict_targets(v, {target}), signs[a]) for a, v in figures.items()
+            a: _orient(restrict_targets(v, {target}), signs[a]) for a, v in estimates.items()
         }
         candidates = {attack: values for attack, values in candidates.items() if values}
         chosen = _largest(candidates, target)
@@ -174,7 +175,7 @@ def strongest(
 def _add_target(
     total: Average, target: int | None, values: Values, signs: Mapping[str, Direction]
 ) -> Average:
-    """Add the figure of one client, and the attacks that it is computed from."""
+    """Add the estimate of one client, and the attacks that it is computed from."""
     names = tuple(f"{a}, {MIRRORED}" if sign < 0 else a for a, sign in signs.items())
     merged = {seed: dict(by_target) for seed, by_target in total.values.items()}
     for seed, by_target in values.items():
@@ -213,32 +214,32 @@ def _orient(values: Values, direction: Direction) -> Values:
     }
 
 
-def _targets(figures: Collection[Values]) -> list[int | None]:
-    targets = {t for values in figures for by_target in values.values() for t in by_target}
+def _targets(estimates: Collection[Values]) -> list[int | None]:
+    targets = {t for values in estimates for by_target in values.values() for t in by_target}
     return sorted(targets, key=lambda target: (target is None, target or 0))
 
 
-def _largest(figures: Mapping[str, Values], target: int | None) -> str:
+def _largest(estimates: Mapping[str, Values], target: int | None) -> str:
     """Return the attack with the largest mean on a client, among attacks with the most runs."""
-    runs = {attack: seeds_of(values, target) for attack, values in figures.items()}
+    runs = {attack: seeds_of(values, target) for attack, values in estimates.items()}
     n_runs = max(map(len, runs.values()))
-    candidates = [attack for attack in figures if len(runs[attack]) == n_runs]
+    candidates = [attack for attack in estimates if len(runs[attack]) == n_runs]
     shared = frozenset.intersection(*(runs[attack] for attack in candidates))
 
     def mean(attack: str) -> float:
         # Without shared runs, each attack is averaged over its own runs.
         seeds: Collection[int | None] = shared or runs[attack] or {None}
-        return fmean(figures[attack][seed][target].value for seed in seeds)
+        return fmean(estimates[attack][seed][target].value for seed in seeds)
 
     return max(candidates, key=mean)
 
 
 Leaks = Mapping[tuple[str, str, str], Values]
-"""Figures of a row by attack, contrast and metric."""
+"""Estimates of a row by attack, contrast and metric."""
 
 _BySeed = Mapping[int | None, float]
 _Axis = Callable[[float], float]
-"""Function from a figure to its position on an axis of a front."""
+"""Function from an estimate to its position on an axis of a front."""
 
 
 class _Family(NamedTuple):
@@ -327,7 +328,7 @@ def _error(accuracy: float) -> float:
 
 
 def _by_seed(values: Values, axis: _Axis) -> _BySeed:
-    """Return the mean over clients for each run, or the figure of the record if it has no runs."""
+    """Return the mean over clients for each run, or the record's estimate if it has no runs."""
     return {
         seed: axis(fmean(value.value for value in by_target.values()))
         for seed, by_target in values.items()
@@ -398,7 +399,7 @@ def _front(
 
 
 def _shared(leakage: Sequence[_BySeed], errors: Sequence[_BySeed]) -> _Shared | None:
-    """Return the rows that have both figures at their common seeds; None without such seeds."""
+    """Return the rows that have both estimates at their common seeds; None without such seeds."""
     both = [leaks.keys() & wrong.keys() for leaks, wrong in zip(leakage, errors, strict=True)]
     positions = [position for position, seeds in enumerate(both) if seeds]
     # In the order of the first row, since a bootstrap over seeds depends on their order.

@@ -28,7 +28,7 @@ from fedaudit.results.aggregate import (
     mean_over_seeds,
     restrict_targets,
     seeds_of,
-    subtract_figures,
+    subtract_estimates,
 )
 from fedaudit.results.comparison import (
     EVERY_ATTACK,
@@ -71,7 +71,7 @@ _IGNORED_SETTINGS = (
 """Settings that may differ between a row and its base."""
 
 _FIGURE_SETTINGS = ("evaluation", "null_members")
-"""Settings of figures that must be equal in a row and its base."""
+"""Evaluation settings that must be equal in a row and its base."""
 
 NOTHING_COUNTS = "no attack is above chance undefended, so there is no average"
 NO_UNDEFENDED_ROW = "no undefended row shows which attacks count"
@@ -79,15 +79,16 @@ NO_SHARED_RUN = "no run has every attack that counts, so there is no average"
 
 
 class _AttackFigures(NamedTuple):
-    """Figures of a row for one attack, contrast and metric.
+    """Estimates of a row for one attack, contrast and metric.
 
     Attributes:
-        values: Figures by seed and target; figures over all runs have the seed None.
-        note: Reason why a figure is missing; None if all figures have values.
-        above_chance: Targets whose figure is above chance level by both the test and the interval.
-        significant: Targets whose figure is above chance level by the test.
-        has_tests: Whether any figure was tested.
-        directions: Direction of the attack's scores by target, from the figures of this row.
+        values: Estimates by seed and target; estimates over all runs have the seed None.
+        note: Reason why an estimate is missing; None if all estimates have values.
+        above_chance: Targets whose estimate is above chance level by both the test and the
+            interval.
+        significant: Targets whose estimate is above chance level by the test.
+        has_tests: Whether any estimate was tested.
+        directions: Direction of the attack's scores by target, from the estimates of this row.
         combined_attacks: For a mean or a strongest attack, the attacks from which it is computed,
             by target.
     """
@@ -346,7 +347,7 @@ def _clients(values: Values) -> Targets:
 
 
 def _gap_notes(values: Values, figures: _RowFigures, base: Values | None) -> Iterator[str]:
-    """Yield notes on runs without the figure, and on clients without a change of the figure."""
+    """Yield notes on runs without the estimate, and on clients without a change of the estimate."""
     clients = _clients(values)
     seeds = {seed for attack in figures.values() for seed in attack.values if seed is not None}
     counts = sorted({len(seeds_of(values, target)) for target in clients})
@@ -389,7 +390,7 @@ def rows_of(records: Sequence[Record]) -> list[Row]:
 
 
 def defenses_of(record: Record) -> list[str]:
-    """Return the names of defenses with figures in a record; "none" comes first."""
+    """Return the names of defenses with estimates in a record; "none" comes first."""
     names = [figure.defense for figure in record.findings if _is_compared(figure)]
     names += [figure.defense for figure in record.where(topic="utility")]
     distinct = list(dict.fromkeys(name or NONE for name in names))
@@ -469,7 +470,7 @@ def _distinguishing_settings(record: Record, study: Study | None) -> dict[str, o
         values["figures"] = {name: figures[name] for name in _FIGURE_SETTINGS if name in figures}
     audit = values.get("audit")
     if isinstance(audit, dict):
-        # Samples of source inference do not affect the figures of membership.
+        # Samples of source inference do not affect the estimates of membership.
         values["audit"] = {name: value for name, value in audit.items() if name != "sources"}
     return {name: value for name, value in values.items() if name not in _IGNORED_SETTINGS}
 
@@ -484,16 +485,16 @@ def _flatten(settings: Mapping[str, object], prefix: str = "") -> Iterator[tuple
 
 
 def _is_compared(figure: Estimate) -> bool:
-    """Return whether a figure is the AUC or true-positive rate of an attack.
+    """Return whether an estimate is the AUC or true-positive rate of an attack.
 
-    Figures over pooled clients are excluded, since they would count each client twice.
+    Estimates over pooled clients are excluded, since they would count each client twice.
     """
     is_rate = figure.metric == AUC or figure.metric.startswith("tpr@")
     return bool(figure.attack) and is_rate and figure.within != "client"
 
 
 def _audited_clients(figures: _RowFigures) -> Targets:
-    """Return all clients with figures in a row."""
+    """Return all clients with estimates in a row."""
     return frozenset().union(*(_clients(attack.values) for attack in figures.values()))
 
 
@@ -504,13 +505,13 @@ def _defending_clients(row: Row, figures: _RowFigures) -> Targets:
 
 
 def _attack_figures(record: Record, family: str) -> _RowFigures:
-    """Return a record's figures of attacks on a defense, those with values first."""
+    """Return a record's estimates of attacks on a defense, those with values first."""
     candidates = [
         figure
         for figure in record.findings
         if _is_compared(figure) and (figure.defense or NO_DEFENSE) == family
     ]
-    # Figures with a fair draw are preferred, since others include differences between clients.
+    # Estimates with a fair draw are preferred, since others include differences between clients.
     candidates = [figure for figure in candidates if figure.fair] or candidates
     # If there are means over all seeds, only their tests are used, which are corrected separately.
     has_means = any(figure.seed is None for figure in candidates)
@@ -557,18 +558,19 @@ def _accuracy(record: Record, defense: str) -> Values:
 
 
 class _OverRuns(NamedTuple):
-    """Mean of a figure over all runs, and the figure of each run."""
+    """Mean of an estimate over all runs, and the estimate of each run."""
 
     overall: Estimate
     runs: Sequence[Estimate]
 
 
 _figure_key = attrgetter("topic", "attack", "metric", "against", "group", "contrast")
-"""Key of a figure within a row. Of figures that differ only in their view, the first is used."""
+"""Key of an estimate within a row. Of estimates that differ only in their view, the first is
+used."""
 
 
 def figure_entries(rows: Sequence[Row], records: Sequence[Record]) -> list[FigureEntry]:
-    """Return test accuracy and figures of sources and clusters, with changes paired by seed."""
+    """Return test accuracy and estimates of sources and clusters, with changes paired by seed."""
     figures = [_over_runs(records[row.source], row.family) for row in rows]
     entries = []
     for index, row in enumerate(rows):
@@ -616,16 +618,16 @@ def _by_seed(runs: Sequence[Estimate]) -> Values:
 def paired_change(
     mean: Estimate, base: Estimate, runs: Sequence[Estimate], base_runs: Sequence[Estimate]
 ) -> Difference | None:
-    """Return the difference of a figure between two studies; None if they share no seed.
+    """Return the difference of an estimate between two studies; None if they share no seed.
 
     Runs with the same seed have the same groups of clients, data and initial models. The variance
     of these random choices cancels in the difference.
 
     Args:
-        mean: The figure over all runs.
-        base: The same figure of the other study.
-        runs: The figure of each run.
-        base_runs: The figure of each run of the other study.
+        mean: The estimate over all runs.
+        base: The same estimate of the other study.
+        runs: The estimate of each run.
+        base_runs: The estimate of each run of the other study.
     """
     base_values = {figure.seed: figure.number for figure in base_runs}
     differences = [
@@ -644,7 +646,7 @@ def paired_change(
             runs=count,
             further=further_runs_interval(differences) if count > 1 else None,
         )
-    change = subtract_figures(
+    change = subtract_estimates(
         Value(mean.number, mean.low, mean.high, ""), Value(base.number, base.low, base.high, "")
     )
     prefix = "limits combined, " * (change.low is not None)

@@ -85,7 +85,7 @@ class Scores(NamedTuple):
 class Run:
     """The result of an audit, stored in a folder.
 
-    A notebook displays the report. ``print`` shows the verdict and the table of figures.
+    A notebook displays the report. ``print`` shows the verdict and the table of estimates.
 
     Attributes:
         folder: Folder of the audit's runs, record and report.
@@ -164,13 +164,13 @@ class Run:
 
     @property
     def record(self) -> Record:
-        """All figures, controls and settings."""
+        """All estimates, controls and settings."""
         if self._record is None:
             self._record = read_record(self.folder / RECORD_FILE)
         return self._record
 
     def to_frame(self) -> object:
-        """Return the figures as a pandas table, or as a list of rows if pandas is not installed.
+        """Return the estimates as a pandas table, or as a list of rows if pandas is not installed.
 
         Columns without values are left out.
         """
@@ -365,7 +365,7 @@ class Run:
             attacks: Names of attacks, or objects of :mod:`fedaudit.attacks`; by default, all
                 attacks that the stored signals allow.
             out: Folder of the new record; by default, the folder "attacked" in the audit's folder.
-            figures: Settings of figures that differ from those of the audit: ``fedaudit.Figures``.
+            figures: Evaluation settings that differ from those of the audit: ``fedaudit.Figures``.
             device: Device that computes new signals and controls, such as "cuda".
 
         Raises:
@@ -414,7 +414,7 @@ def audit(
 
     Args:
         federation: Federation under audit, or :class:`fedaudit.Games`. For games, give only one
-            seed, and no attacks, targets, audit settings, figures, workers or device.
+            seed, and no attacks, targets, audit settings, evaluation settings, workers or device.
         attacks: One attack or several: names such as "fedmia-2", or objects of
             :mod:`fedaudit.attacks`; or a dictionary from names to attacks, or from catalogue names
             to dictionaries of settings. By default, the set of attacks that ``fedaudit run`` uses.
@@ -424,7 +424,7 @@ def audit(
         out: Folder of runs and record; by default, a folder in ``runs`` whose name includes a hash
             of the settings.
         audit: Audited samples, and the view of the adversary: ``fedaudit.Audit``.
-        figures: Settings of figures and controls: ``fedaudit.Figures``.
+        figures: Settings of the evaluation and its controls: ``fedaudit.Figures``.
         options: Less common settings: ``fedaudit.AuditOptions``.
         workers: Number of training processes; 0 for one per core. Results do not depend on it.
         device: Device that trains clients and computes signals, such as "cuda".

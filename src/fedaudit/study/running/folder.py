@@ -1,6 +1,6 @@
 """Folder of a study: protection of other results, and additions to a study that already ran.
 
-Seeds, attacks and some settings of figures can be added to a study without repeating its runs.
+Seeds, attacks and some evaluation settings can be added to a study without repeating its runs.
 ``study.json`` lists these *additions*, because the correction of the tests does not cover attacks
 that were chosen after a look at the results.
 """
@@ -42,9 +42,9 @@ _MAX_NAMES = 10_000
 """Maximum number of added names of one kind."""
 
 _LISTS = ("metrics", "fprs")
-"""Settings of figures to which values can be added."""
+"""Evaluation settings to which values can be added."""
 _SWITCHES = ("planted_leak", "blind_classifier")
-"""Settings of figures that can be turned on."""
+"""Evaluation settings that can be turned on."""
 _TABLES = ("references", "unlearning")
 """Tables that can be added, since they train additional federations and do not change the runs."""
 

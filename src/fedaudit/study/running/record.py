@@ -1,4 +1,4 @@
-"""The record of a study: figures, controls and usage of its runs."""
+"""The record of a study: estimates, controls and usage of its runs."""
 
 import hashlib
 import json
@@ -68,7 +68,7 @@ def evaluate_and_write(
     notes: Sequence[str] = (),
     before_writing: Callable[[], str | None],
 ) -> Record:
-    """Compute figures and controls from measured rounds, and write record and scores.
+    """Compute estimates and controls from measured rounds, and write record and scores.
 
     Args:
         measured_runs: Runs of one study, with their measured rounds.
@@ -92,7 +92,7 @@ def evaluate_and_write(
             by_extension.setdefault(type(extension), []).append(measured_run)
     for kind, extended_runs in by_extension.items():
         results = kind.evaluate(extended_runs, evaluation.findings.scores)
-        evaluation.extension_figures += results.figures
+        evaluation.extension_estimates += results.figures
         evaluation.controls += results.checks
     record = _assemble(measured_runs, evaluation, environment(clock, resources.device), notes)
     with exclusive_access(out):
@@ -112,18 +112,18 @@ class _Evaluation:
     """Results of all runs of a study.
 
     Attributes:
-        findings: Figures of membership inference attacks.
+        findings: Estimates of membership inference attacks.
         controls: Results of controls.
-        sources: Figures of source inference attacks, by run.
+        sources: Estimates of source inference attacks, by run.
         usage: How often samples were used.
-        extension_figures: Figures of extensions.
+        extension_estimates: Estimates of extensions.
     """
 
     findings: Findings = field(default_factory=Findings)
     controls: list[ControlResult] = field(default_factory=list)
     sources: "list[SourceEvaluation]" = field(default_factory=list)
     usage: list[UsageRow] = field(default_factory=list)
-    extension_figures: list[Estimate] = field(default_factory=list)
+    extension_estimates: list[Estimate] = field(default_factory=list)
 
 
 def _evaluate_run(
@@ -132,7 +132,7 @@ def _evaluate_run(
     resources: Resources,
     log: Callable[[str], None],
 ) -> None:
-    """Add the figures and controls of a run to an evaluation."""
+    """Add the estimates and controls of a run to an evaluation."""
     run, rounds = measured_run
     findings = evaluation.findings
     log(f"seed {run.seed}: attacks and their figures")
@@ -183,7 +183,7 @@ def _assemble(
     figures = [
         *corrected_figures(findings, alpha),
         *_formal_epsilons(runs),
-        *evaluation.extension_figures,
+        *evaluation.extension_estimates,
     ]
     source_estimates = [estimate for source in sources for estimate in source.estimates]
     on_fair_draws = [estimate for source in sources for estimate in source.of_second_draw]
@@ -223,7 +223,7 @@ def _assemble(
             *source_estimates,
             *corrected_by_hypothesis(average_each(source_estimates), alpha),
             *on_fair_draws,
-            # A separate family of tests, so that the main figures do not depend on it.
+            # A separate family of tests, so that the main estimates do not depend on it.
             *corrected_by_hypothesis(average_each(on_fair_draws), alpha),
             *on_clusters,
             *average_each(on_clusters),
@@ -438,7 +438,7 @@ def _has_adaptive_attack(run: Setup) -> bool:
 def _content_hash(
     run: Setup, stored: Sequence[Sequence[Stored]], figures: Sequence[Estimate | SourceResult]
 ) -> str:
-    """Return a hash of settings, measured rounds and figures.
+    """Return a hash of settings, measured rounds and estimates.
 
     The hash of a recorded federation leaves out the name and the random key of the recording, so
     that two recordings of one run have the same hash.
@@ -496,7 +496,7 @@ def _histogram(times: Tensor) -> list[int]:
 
 
 def corrected_figures(findings: Findings, alpha: float) -> list[Estimate]:
-    """Return all figures and their means over runs, with significance corrected over the study.
+    """Return all estimates and their means over runs, with significance corrected over the study.
 
     Means are corrected as a separate family, since readers look either at means or at single runs,
     but not at the largest of both.
@@ -514,7 +514,7 @@ def corrected_figures(findings: Findings, alpha: float) -> list[Estimate]:
         for indices in groups.values()
         if len(indices) > 1
     ]
-    # Only the outcome of a test is stored, because a study tests thousands of figures.
+    # Only the outcome of a test is stored, because a study tests thousands of estimates.
     return [
         figure.model_copy(update={"tests": tests_of(figure.significant)})
         for family in (findings.estimates, means)

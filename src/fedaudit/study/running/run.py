@@ -78,7 +78,7 @@ def run_study(
 
     Settings and data are checked before training. A stopped study resumes if it is run again with
     the same folder, and its record has the same content hash as without the stop. If seeds,
-    attacks or figures were added to the study, only these additions are trained and computed (see
+    attacks or estimates were added to the study, only these additions are trained and computed (see
     :mod:`fedaudit.study.running.folder`).
 
     Args:
@@ -92,7 +92,7 @@ def run_study(
         device: Device that trains clients and computes signals. A stopped study must resume on the
             same type of device, because CPUs and GPUs differ in the last digits of results.
         engine: Engine that trains clients, instead of local processes.
-        progress: Called with (phase, done, total) during training, figures and controls.
+        progress: Called with (phase, done, total) during training, estimates and controls.
         log: Called with lines of text for the user.
 
     Raises:
