@@ -35,7 +35,7 @@ def test_a_check_states_what_the_guard_measures_sends_and_withholds(tmp_path: Pa
     assert "all uploads after the first 50" in stated["withheld"]
     assert stated["metrics"] == "not sent"
     assert stated["log"].startswith(f"{tmp_path / 'guards' / 'RUN' / 'decisions.jsonl'}, where")
-    assert stated["cost"].startswith("700 samples are measured every round by 3 signals")
+    assert stated["cost"].startswith("3 signals of 700 samples are measured every round")
     assert stated["upload of noise"].startswith("sent: AUC 0.5")
     assert stated["planted leak"].startswith("sent after the filter: AUC 0.5")
     assert "found by blackbox-loss (AUC 0.9" in stated["planted leak"]

@@ -393,5 +393,5 @@ def test_the_printed_cost_depends_on_the_measuring_time(tmp_path: Path) -> None:
     lines: list[str] = []
     for when in ("background", "after"):
         recorder(tmp_path / when, measure=when, log=lines.append).close()
-    assert "in a background process, for which at most 4 rounds wait" in lines[0]
-    assert "when the recording is closed, until when each round waits" in lines[1]
+    assert "At most 4 rounds that are not yet measured are kept on disk" in lines[0]
+    assert "Until then, each round is kept on disk" in lines[1]

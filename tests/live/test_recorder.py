@@ -285,7 +285,9 @@ def test_an_unrecorded_attack_raises_with_its_reason(
     with record(tmp_path / "r", network, AUDIT) as recorder:
         live_round = next(rounds())
         recorder.round(1, sent=live_round.sent, uploads=live_round.uploads)
-    with pytest.raises(BadInput, match=r"'rmia' was not recorded for: .* needs reference models"):
+    with pytest.raises(
+        BadInput, match=r"the signals of 'rmia' were not recorded \(.* needs reference models"
+    ):
         attack_recording(tmp_path / "r", ("rmia",), tmp_path / "out")
 
 
@@ -509,7 +511,7 @@ def test_a_recording_without_samples_can_be_attacked(tmp_path: Path) -> None:
 
 
 def test_attacks_that_were_not_recorded_for_are_refused(standard_recording: Path) -> None:
-    with pytest.raises(BadInput, match="'fta-l' was not recorded for"):
+    with pytest.raises(BadInput, match="the signals of 'fta-l' were not recorded"):
         attack_recording(standard_recording, ("fta-l",), standard_recording.parent / "other")
 
 
@@ -709,9 +711,9 @@ def test_the_recorder_prints_its_cost_once(tmp_path: Path) -> None:
                 recorder.round(live_round.number, sent=live_round.sent, uploads=live_round.uploads)
     cost, continued = lines
     assert continued.endswith("continues after round 2")
-    assert f"{len(AUDIT)} samples are measured every 2 rounds by 2 signals" in cost
+    assert f"2 signals of {len(AUDIT)} samples are measured every 2 rounds" in cost
     disk = next((tmp_path / "measured").iterdir()).stat().st_size
-    words = re.search(r"about ([\d.]+) s in this process, ([\d.]+) (k?B|bytes) of disk", cost)
+    words = re.search(r"about ([\d.]+) s, ([\d.]+) (k?B|bytes) of disk", cost)
     assert words is not None
     printed_bytes = float(words[2]) * (1000 if words[3] == "kB" else 1)
     assert 0.5 < printed_bytes / disk < 2, "what it takes is what was said"

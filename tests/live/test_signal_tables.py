@@ -203,7 +203,9 @@ def test_an_attack_without_its_signal_raises_and_names_the_column(
     path = record_table(leaking())
     recording = read_recording(path)
     assert recording.attacks[:3] == ("blackbox-loss", "loss-series", "fedmia-1")
-    with pytest.raises(BadInput, match=r"'fedmia-2' was not recorded for: .*column cosine"):
+    with pytest.raises(
+        BadInput, match=r"the signals of 'fedmia-2' were not recorded \(.*column cosine"
+    ):
         attacked(path, "fedmia-2")
 
 

@@ -45,7 +45,7 @@ def binary() -> Task:
     return Task(
         "binary",
         cross_entropy,
-        Utility("accuracy", is_correct, is_share=True),
+        Utility("accuracy", is_correct, is_accuracy=True),
         Reading.POSTERIOR,
         extract_outputs=two_logits,
         targets=_binary_classes,
@@ -188,7 +188,7 @@ def of_loss(name: str, losses: PerSampleLoss) -> Task:
         >>> from torch.nn.functional import mse_loss
         >>> def squared(outputs, targets):
         ...     return mse_loss(outputs, targets, reduction="none").mean(1)
-        >>> fa.tasks.of_loss("squared", squared).utility.is_share
+        >>> fa.tasks.of_loss("squared", squared).utility.is_accuracy
         False
     """
     return Task(name, losses, Utility("loss", losses))

@@ -68,8 +68,8 @@ class Utility(NamedTuple):
     Attributes:
         name: Name, such as "accuracy".
         per_sample: Function of (outputs, targets) that returns the value of each sample.
-        is_share: Whether a value is 1 for a correct prediction and 0 for a wrong one, so that the
-            mean is the fraction of correct predictions. Otherwise, smaller values are better.
+        is_accuracy: Whether a value is 1 for a correct prediction and 0 for a wrong one, so that
+            the mean is the fraction of correct predictions. Otherwise, smaller values are better.
 
     Examples:
         >>> import fedaudit as fa
@@ -81,7 +81,7 @@ class Utility(NamedTuple):
 
     name: str
     per_sample: Callable[[Tensor, Tensor], Tensor]
-    is_share: bool = False
+    is_accuracy: bool = False
 
 
 def logits_of(output: object) -> Tensor:
@@ -222,7 +222,7 @@ def _class_indices(features: Tensor, targets: Tensor) -> Tensor:
 CLASSIFICATION = Task(
     "classification",
     cross_entropy,
-    Utility("accuracy", is_correct, is_share=True),
+    Utility("accuracy", is_correct, is_accuracy=True),
     Reading.POSTERIOR,
     targets=_class_indices,
     classes=True,

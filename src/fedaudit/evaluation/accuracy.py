@@ -116,8 +116,9 @@ def accuracy_notes(
         most 500 samples of each client and 1,000 test samples.
     """
     sees_clients = Sees.UPLOADS in run.view.offers and not run.study.audit.merge
-    # Gaps do not depend on the attacks, which may be chosen after the run. Clustered federations
-    # have hundreds of clients. Their gaps are only measured if a source attack uses them.
+    # Gaps are measured whatever attacks the study lists, because attacks may be added after the
+    # run. In clustered federations with hundreds of clients this would be slow, so there they are
+    # measured only if a source attack is listed.
     is_last = round.index == run.measured_rounds[-1]
     measures_gaps = sees_clients and is_last and (bool(run.source_attacks) or not round.chosen)
     gaps = _gaps(split, round, device) if measures_gaps else {}
@@ -131,7 +132,7 @@ def accuracy_notes(
         models = {name: (model, split.all_clients) for name, model in round.after.items()}
     notes, count = dict[str, str](), count or count_correct
     for name, (model, trained_on) in models.items():
-        if not model.architecture.task.utility.is_share:
+        if not model.architecture.task.utility.is_accuracy:
             if means:
                 notes |= _means(model, split.test, trained_on, device)
             continue
@@ -149,7 +150,7 @@ def are_notes_valid(run: Setup, notes: Mapping[str, str], *, means: bool = True)
         return True
     names = _model_names(notes)
     utility = run.algorithm.architecture.task.utility
-    if not utility.is_share:
+    if not utility.is_accuracy:
         keys = (f"{_TEST}{_MEAN}", f"{_TRAIN}{_MEAN}")
         return not means or all(_is_finite_number(notes.get(key)) for key in keys)
     try:
@@ -177,7 +178,7 @@ def utility(run: Setup, stored: Sequence[Stored]) -> list[Estimate]:
     test_size, notes = len(run.dataset.test), stored[-1].notes
     measure = run.algorithm.architecture.task.utility
     estimate = partial(Estimate, topic="utility", **run_coordinates(run))
-    if not measure.is_share:
+    if not measure.is_accuracy:
         mean, std = float(notes[f"{_TEST}{_MEAN}"]), float(notes[f"{_TEST}{_STD}"])
         half_width = float(sp.special.ndtri(0.975)) * std / test_size**0.5
         return [
@@ -219,7 +220,7 @@ def accuracy_by_round(run: Setup, stored: Sequence[Stored]) -> AccuracyByRound:
     The result has no rounds if the task has no accuracy or a recording has no models.
     """
     test_size = len(run.dataset.test)
-    if _has_no_models(run) or not run.algorithm.architecture.task.utility.is_share:
+    if _has_no_models(run) or not run.algorithm.architecture.task.utility.is_accuracy:
         stored = []
     return AccuracyByRound(
         **run_coordinates(run),
@@ -282,7 +283,7 @@ def _gaps(split: EvaluationSplit, round: Round, device: torch.device) -> dict[st
     """Return notes with training minus test accuracy of each client's model."""
     notes = {}
     for client, exposed in round.exposed.items():
-        if exposed.local and not exposed.local.architecture.task.utility.is_share:
+        if exposed.local and not exposed.local.architecture.task.utility.is_accuracy:
             return {}
         # FedMD exposes an adversary's student, which is not the model that overfits.
         model = round.private_models.get(client, exposed.local)

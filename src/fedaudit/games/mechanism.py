@@ -55,7 +55,7 @@ def resolve_mechanism(section: MechanismSection, features: int) -> GameMechanism
     check_options("mechanism", section.name, make, section.options)
     client = make(**section.options)
     assert isinstance(client, LocalDP)
-    claims = (client.nominal, client.actual_epsilon(features), client.exceeded)
+    claims = (client.nominal, client.actual_epsilon(features), client.claimed_delta)
     if not isinstance(client, BitMechanism):
         return GameMechanism(Randomisers(client, client), *claims, False, math.inf)
     # The server cannot draw the mask that a client's records share, so it draws separate masks.

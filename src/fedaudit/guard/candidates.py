@@ -18,7 +18,7 @@ from fedaudit.live.measuring import Measurement
 from fedaudit.live.recorder import Recorder
 
 _ROUNDING = 1e-4
-"""Largest difference between two measurements of one upload, as on other processors."""
+"""Tolerance within which two measurements of an upload are equal. Processors round differently."""
 
 
 class Candidate(NamedTuple):

@@ -42,7 +42,7 @@ class Judge:
         """
         (self._client,) = run.study.audit.targets
         # In a recording, it is unknown whether clients have equal label distributions.
-        run = replace(run, recording_info=RecordingInfo(untrained=(), config={}, missing=()))
+        run = replace(run, recording_info=RecordingInfo(untrained=(), config={}, limitations=()))
         self._attacks, self._policy = attacks, policy
         self._truth = target_truth(run, self._client)
         self._compared = self._truth.comparisons[_CONTRAST].mask

@@ -233,7 +233,7 @@ def _build_run(
         recording_info=RecordingInfo(
             untrained=untrained,
             config=config,
-            missing=tuple(limitations),
+            limitations=tuple(limitations),
             names=recording.names,
             coverage=_coverage(data, targets),
             has_models=not recording.table,
@@ -253,8 +253,8 @@ def _refuse_unrecorded(recording: Recording, names: Sequence[str]) -> None:
     for name in sorted({*names} - {*recording.attacks}):
         reason = recording.refused.get(name)
         raise BadInput(
-            f"{name!r} was not recorded for"
-            + (f": {plain(reason)}" if reason else "")
+            f"the signals of {name!r} were not recorded"
+            + (f" ({plain(reason)})" if reason else "")
             + f"; this recording supports {', '.join(recording.attacks)}"
         )
 

@@ -48,8 +48,8 @@ class ReusedPredictions:
         )
         exposed = [*round.exposed.values()]
         local = exposed[0].local if len(exposed) == 1 else None
-        is_share = local is not None and local.architecture.task.utility.is_share
-        return [*signals, _UTILITY] if reads_outputs and is_share else signals
+        is_accuracy = local is not None and local.architecture.task.utility.is_accuracy
+        return [*signals, _UTILITY] if reads_outputs and is_accuracy else signals
 
     def without_utility(
         self, measured: MeasuredRound, round: Round

@@ -177,7 +177,7 @@ class RoundMeasurer:
         if n_waiting and finish:
             self._log(state)
         if self._background is not None and finish:
-            self._background.wait(0)
+            self._background.wait(max_waiting=0)
         if finish:
             self._measure_waiting()
         elif n_waiting and self._background is None:
@@ -217,15 +217,20 @@ class RoundMeasurer:
         waiting_size = format_bytes(4 * n_values * (n_uploads + 2))
         where = {
             "now": "in this process",
-            "background": "in a background process, for which at most "
-            f"{MAX_WAITING_ROUNDS} rounds wait ({waiting_size} each)",
-            "after": f"when the recording is closed, until when each round waits ({waiting_size})",
+            "background": "in a background process",
+            "after": "when the recording is closed",
+        }[self._when]
+        waiting = {
+            "now": "",
+            "background": f". At most {MAX_WAITING_ROUNDS} rounds that are not yet measured are "
+            f"kept on disk ({waiting_size} each)",
+            "after": f". Until then, each round is kept on disk ({waiting_size})",
         }[self._when]
         return (
-            f"{recording.name}: {len(self._setup.assignment.audit)} samples are measured "
-            f"{interval} by {len(untrained.signals)} signals, which takes about "
-            f"{format_duration(seconds)} {where}, {format_bytes(disk)} of disk and "
-            f"{format_bytes(memory)} of memory each time{advice}"
+            f"{recording.name}: {len(untrained.signals)} signals of "
+            f"{len(self._setup.assignment.audit)} samples are measured {interval} {where}. Each "
+            f"time takes about {format_duration(seconds)}, {format_bytes(disk)} of disk and "
+            f"{format_bytes(memory)} of memory{waiting}{advice}"
         )
 
     def prepare(self, base: Model) -> None:

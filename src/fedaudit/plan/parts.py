@@ -57,7 +57,7 @@ class RecordingInfo(NamedTuple):
     Attributes:
         untrained: Signals of all audited samples on untrained models, for controls.
         config: Settings of the recording, which its record stores.
-        missing: Sentences for the report on facts about the federation that are unknown.
+        limitations: Sentences for the report on facts about the federation that are unknown.
         names: Names of the clients that have a name.
         coverage: Measured rounds and updates.
         has_models: False if another program measured the signals, so that fedaudit has no models.
@@ -67,7 +67,7 @@ class RecordingInfo(NamedTuple):
 
     untrained: tuple[MeasuredRound, ...]
     config: Mapping[str, object]
-    missing: tuple[str, ...]
+    limitations: tuple[str, ...]
     names: Mapping[ClientId, str] = MappingProxyType({})
     coverage: Coverage | None = None
     has_models: bool = True

@@ -22,7 +22,9 @@ CLIENT_DP, DP_SGD = "client-dp", "dp-sgd"
 _LOCAL_EPOCHS = ("fedavg", "fedprox", "fedadam", "ifca")
 """Algorithms whose clients train for the epochs of the study in each round."""
 
-_WRITE_SETUP = "write the settings of the mechanism into a privacy set-up"
+_WRITE_SETUP = (
+    "write the settings of the mechanism into a privacy set-up (a TOML file for `fedaudit budget`)"
+)
 
 
 @dataclass(frozen=True)
@@ -61,12 +63,14 @@ def setup_of_record(record: Record) -> dict[str, object]:
     """Return the privacy set-up of a record's study.
 
     Raises:
-        BadInput: The record is of a live recording, or its study has no mechanism to account for.
+        BadInput: The record is of a live recording or of security games, or its study has no
+            mechanism to account for.
     """
-    if record.points or set(record.config) <= RECORDER_SETTINGS:
+    is_of_games = record.kind == "games"
+    if is_of_games or set(record.config) <= RECORDER_SETTINGS:
         raise BadInput(
             f"the record {record.name!r} does not state how its clients trained; {_WRITE_SETUP}, "
-            "and give this record as the measured one"
+            "and pass this record as the measured one"
         )
     config = {name: value for name, value in record.config.items() if name != "code"}
     study = study_from(config, source=f"the study of the record {record.name!r}")

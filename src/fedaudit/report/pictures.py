@@ -343,7 +343,7 @@ def membership_rows(comparison: Comparison, records: Sequence[Record]) -> Pictur
             cells[1] = track_cell(accuracy, [mark_of(accuracy, PLAIN, f"{label}: accuracy")])
         lines.append(Row(label, tuple(cells)))
     tracks = (Axis("Strongest AUC", guess=0.5), Axis("Test accuracy", high=1.0, form="%"))
-    title = f"Rows, members {wording.versus(contrast)}"
+    title = f"Compared audits, members {wording.versus(contrast)}"
     return build_forest(title, COMPARED, fixed("pictures.rows"), tracks, lines)
 
 

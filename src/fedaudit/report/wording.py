@@ -105,7 +105,7 @@ def format_value(value: float | None, metric: str, side: int = 0) -> str:
         return format_amount(value)
     if metric == AGREEMENT:
         return f"{value:.2f}".replace("-", "−")
-    return percent(value, side) if is_share(metric) else number(value, side)
+    return percent(value, side) if is_proportion(metric) else number(value, side)
 
 
 def format_points(change: float, side: int = 0) -> str:
@@ -115,7 +115,7 @@ def format_points(change: float, side: int = 0) -> str:
 
 def signed(value: float, metric: str, side: int = 0) -> str:
     """Format a difference of two values of a metric, with its sign; fractions in points."""
-    if is_share(metric):
+    if is_proportion(metric):
         return format_points(value, side)
     return _signed(value, 1 if metric in COUNTS else 2 if metric == AGREEMENT else 3, side)
 
@@ -327,7 +327,7 @@ def metric_name(metric: str) -> str:
     return _name_in(metric, "metrics") if rate is None else f"TPR at {100 * rate:g}% FPR"
 
 
-def is_share(metric: str) -> bool:
+def is_proportion(metric: str) -> bool:
     """Return True if a metric is a fraction (not an AUC), which is printed in per cent."""
     return range_of(metric) == (0.0, 1.0) and not metric.endswith(AUC)
 

@@ -14,9 +14,9 @@ from fedaudit.core.errors import BadInput
 class NeuronTraining:
     """Settings for training a neuron that fires only for its target.
 
-    A row is a record, possibly randomised. Rows are standardised to a mean squared length of 1, so
-    that the same learning rate is suitable for all data. After training, the standardisation is
-    multiplied into the weights of the first layer.
+    A row is a sample, possibly with noise of local differential privacy. Features are centred and
+    scaled so that rows have a mean squared norm of about 1, and the same learning rate is suitable
+    for all data. After training, this scaling is folded into weights and biases of the first layer.
 
     Attributes:
         hidden: Number of units of the first layer that the neuron uses as inputs (the paper's r).
@@ -39,9 +39,10 @@ class NeuronTraining:
     Source: AMI, Eq. (6), Figs. 2 and 4; r = 1000.
     Differs: The published code trains two sigmoid outputs with Adam for up to a million epochs,
         with all rows in each step. Here, the default is one logit, as in the paper's text, and
-        momentum, which can be computed exactly from inner products of rows. The published code
-        stops when values of all records of the games have the correct sign. Here, other records are
-        checked, and any threshold between both groups is sufficient, as the bias is set afterwards.
+        SGD with momentum, whose steps can be computed exactly from inner products of rows. The
+        published code stops when values of all records of the games have the correct sign. Here,
+        other records are checked, and any threshold between both groups is sufficient, as the bias
+        is set afterwards.
     """
 
     hidden: int = 1000

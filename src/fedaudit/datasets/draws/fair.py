@@ -223,7 +223,7 @@ def canaries(
     rng = seeded(seed, "canary records")
     samples = assignment.audit.samples
     has_classes = samples.targets.ndim == 1 and not samples.targets.is_floating_point()
-    # Count classes from targets: within draw_by_code, labels are pairs of a code and a class.
+    # Classes are counted from targets, because a draw by groups encodes group numbers in labels.
     classes = 1 + int(dataset.train.targets.max()) if has_classes else 0
     if classes < 2:
         raise Unsupported(

@@ -55,7 +55,7 @@ class LocalDP(ConfiguredDefense):
         raise NotImplementedError
 
     @property
-    def exceeded(self) -> float:
+    def claimed_delta(self) -> float:
         """Probability that the claimed epsilon is exceeded (delta); 0 for pure DP."""
         return 0.0
 

@@ -166,7 +166,7 @@ class LdpGaussian(_ClippedNoise):
     delta: Annotated[float, Range(ge=MIN_DELTA, lt=1)] = 1e-5
 
     @property
-    def exceeded(self) -> float:
+    def claimed_delta(self) -> float:
         return self.delta
 
     @property

@@ -62,7 +62,8 @@ def pretrain(
     file = pretrained_file(study.pretrained_name)
     if file.exists() and not file.is_file():
         raise BadInput(
-            f"{file} is not a regular file, but the pretrained network is stored there; remove it"
+            f"{file} is not a regular file; remove it, because the pretrained network is stored "
+            "at this path later"
         )
     if file.is_file():
         _refuse_other_pretraining(file, study)

@@ -410,7 +410,7 @@ def _untested(run: Setup) -> list[str]:
             "needed."
         )
     if run.recording_info is not None:
-        sentences += run.recording_info.missing
+        sentences += run.recording_info.limitations
     elif not study.figures.planted_leak:
         sentences.append("Whether the attacks find a planted leak (figures.planted_leak = true).")
     return sentences
