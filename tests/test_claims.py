@@ -212,10 +212,11 @@ def test_a_smaller_scale_than_the_paper_does_not_contradict_it() -> None:
     assert judging.at_scale(against, data.Scale()) == "contradicted"
     assert judging.at_scale(verdict([HOLDS, HOLDS]), data.Scale(samples=5000)) == "confirmed"
     scaled = against._replace(verdict="not found at this scale")
-    words = judging.paper_scale(scaled, data.Scale(clients=10, samples=5000, rounds=300))
-    assert words == "10 clients x 5,000 samples, 300 rounds"
+    assert routes.what_decides(scaled, judging.ERROR) == "Runs at the paper's scale"
+    words = data.Scale(clients=10, samples=5000, rounds=300).words(data.Scale(clients=1, samples=1))
+    assert words == "10 clients x 5,000 samples"
     assert routes.what_decides(scaled, judging.ERROR, words) == (
-        "Runs at the paper's scale: 10 clients x 5,000 samples, 300 rounds"
+        "Runs at the paper's scale: 10 clients x 5,000 samples"
     )
 
 

@@ -165,7 +165,7 @@ class Paper(Part):
     name: str
     title: str
     # Terms of the paper that its claims use.
-    terms: str = ""
+    terms: list[str] = []
     scale: Scale = Scale()
     claim: list[Claim]
 

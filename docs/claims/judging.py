@@ -371,14 +371,6 @@ def at_scale(result: ClaimResult, paper: Scale) -> Verdict:
     return "not found at this scale" if smaller else result.verdict
 
 
-def paper_scale(result: ClaimResult, paper: Scale) -> str:
-    """Describe the paper's scale if a claim was not found at a smaller one; empty otherwise."""
-    if result.verdict != "not found at this scale":
-        return ""
-    theirs = result.claim.scale if result.claim.scale is not None else paper
-    return theirs.words(theirs)
-
-
 def against_in(result: ClaimResult) -> list[str]:
     return [
         regime_result.regime

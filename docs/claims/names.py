@@ -9,17 +9,11 @@ from fedaudit.core.errors import BadInput
 class Words(Part):
     """Words for the names in claims."""
 
+    # {} stands for the attack, which otherwise follows.
     figures: dict[str, str]
     attacks: dict[str, str]
     # Words for variants and settings; {} stands for the value of a setting.
     settings: dict[str, str]
-
-
-CONTRASTS = {
-    "other_client": " against other clients' samples",
-    "unseen": " against held-out samples",
-}
-"""Non-members, if they are only one of the two groups."""
 
 
 @cache
@@ -27,9 +21,12 @@ def words() -> Words:
     return read_toml(CLAIMS / "words.toml", Words)
 
 
-def figure_words(figure: str, contrast: str = "mixed") -> str:
-    is_membership = figure == "auc" or figure.startswith("tpr@")
-    return _known("figures", figure) + (CONTRASTS.get(contrast, "") if is_membership else "")
+def figure_words(figure: str, attack: str = "") -> str:
+    """Return the words for a figure, and for an attack if it is given in words."""
+    text = _known("figures", figure)
+    if not attack:
+        return text.replace(" of {}", "")
+    return text.format(attack) if "{}" in text else f"{text} of {attack}"
 
 
 def attack_words(attack: str) -> str:

@@ -16,7 +16,6 @@ from docs.claims.judging import (
     deciding_part,
     judge_paper,
     needed_regimes,
-    paper_scale,
 )
 from docs.claims.names import attack_words
 from docs.claims.routes import (
@@ -310,13 +309,16 @@ def _leak_words(name: str, regime: Regime) -> str:
 
 def _section(paper: Paper, claims: Sequence[ClaimResult]) -> str:
     lines = [f"## {paper.name}", "", f"*{paper.title}*", ""]
-    if paper.terms:
-        lines += [paper.terms.strip(), ""]
+    notes = [f"- {term}" for term in paper.terms]
+    if sizes := paper.scale.words(paper.scale):
+        notes.append(f"- The paper's scale: {sizes}.")
+    lines += [*notes, ""] if notes else []
     head = ["claim of the paper", "verdict", "our figures", "what would decide it"]
     lines += [_row(head), _row(["---"] * len(head))]
     share, tested = share_of_error(claims), sum(result.p_value is not None for result in claims)
     for result in claims:
-        decides = what_decides(result, share, paper_scale(result, paper.scale))
+        scale = result.claim.scale
+        decides = what_decides(result, share, scale.words(scale) if scale else "")
         cells = [_claim_cell(result), _verdict_cell(result, tested), _figures_cell(result), decides]
         lines.append(_row([cell or "–" for cell in cells]))
     return "\n".join(lines)

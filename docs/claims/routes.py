@@ -233,14 +233,14 @@ def what_decides(result: ClaimResult, share: float, scale: str = "") -> str:
     Args:
         result: The claim.
         share: The p-value below which the claim would be decided.
-        scale: Scale of the paper, if the regimes are smaller.
+        scale: Scale of the paper for this claim, if it differs from that of the other claims.
     """
     if result.claim.not_run:
         return result.claim.not_run
     if result.verdict == "not run":
         return capital("; ".join(_not_run(regime_result) for regime_result in result.held))
     if result.verdict == "not found at this scale":
-        return f"Runs at the paper's scale: {scale}"
+        return ": ".join(filter(None, ["Runs at the paper's scale", scale]))
     return capital(_settling(result, share)) if result.verdict == "open" else ""
 
 

@@ -16,12 +16,17 @@ class Side(NamedTuple):
     """Side of a comparison in words."""
 
     figure: str
-    # Attack, or number of attacks; empty if the figure has none.
+    # Attack; empty for a mean of attacks, and if the figure has none.
     attack: str
     # Variant, settings and group of clients.
     settings: tuple[str, ...]
 
 
+CONTRASTS = {
+    "other_client": " against other clients' samples",
+    "unseen": " against held-out samples",
+}
+"""Non-members, if they are only one of the two groups."""
 BASES = {
     "membership": "no defense",
     "sources": "alpha 100, 10 epochs",
@@ -49,7 +54,7 @@ HOLDS: Mapping[Verdict, tuple[str, str]] = {
 
 def side_of(regime_name: str, test: Test, term: Term) -> Side:
     regime = regimes()[regime_name]
-    figure, attack = figure_words(term.figure or test.figure, test.contrast), ""
+    figure, attack = term.figure or test.figure, ""
     settings: tuple[str, ...] = () if term.group in ("everybody", "planted") else (term.group,)
     if term.words:
         settings += tuple(term.words.split(", "))
@@ -57,10 +62,8 @@ def side_of(regime_name: str, test: Test, term: Term) -> Side:
         settings += setting_words(term.variant)
     elif BASES[regime.kind]:
         settings += tuple(BASES[regime.kind].split(", "))
-    if term.attacks:
-        figure = f"mean {figure}"
-    elif term.attack in words().attacks:
-        attack = "" if (term.figure or test.figure) in OF_MODELS else attack_words(term.attack)
+    if term.attack in words().attacks:
+        attack = "" if figure in OF_MODELS else attack_words(term.attack)
     elif term.attack:
         # In games, the settings of a point.
         settings += setting_words(term.attack)
@@ -113,11 +116,16 @@ def common_and_own_words(regime: str, test: Test, other: Term) -> tuple[str, lis
     first, last = sides[0], sides[-1]
     shared = [word for word in first.settings if word in last.settings]
     same_figure, same_attack = first.figure == last.figure, first.attack == last.attack
-    head = _head(first.figure if same_figure else "", first.attack if same_attack else "", shared)
+    attack = first.attack if same_attack else ""
+    figure = figure_words(first.figure, attack) if same_figure else attack
+    mean = "mean " if test.one.attacks else ""
+    contrast = CONTRASTS.get(test.contrast, "") if _is_membership(first.figure) else ""
+    parts = [f"{mean}{figure}{contrast}".strip(), f"({', '.join(shared)})" if shared else ""]
+    head = " ".join(filter(None, parts)) if parts[0] else ", ".join(shared)
     labels = [
         ", ".join(
             [
-                *([] if same_figure else [side.figure]),
+                *([] if same_figure else [figure_words(side.figure)]),
                 *([] if same_attack else [side.attack]),
                 *(word for word in side.settings if word not in shared),
             ]
@@ -136,11 +144,8 @@ def _attacks(part: PartResult) -> str:
     return f"{number} attacks" if number == len(attacks) else f"{number} of {len(attacks)} attacks"
 
 
-def _head(figure: str, attack: str, settings: Sequence[str]) -> str:
-    name = f"{figure} of {attack}" if figure and attack else figure or attack
-    if not settings:
-        return name
-    return f"{name} ({', '.join(settings)})" if name else ", ".join(settings)
+def _is_membership(figure: str) -> bool:
+    return figure == "auc" or figure.startswith("tpr@")
 
 
 def needed(test: Test, other: Term) -> str:
