@@ -417,7 +417,7 @@ def page(made_from: Sequence[Rung], checked_on: Sequence[Rung]) -> str:
         "by its generalisation gap](ladder.svg)",
         "## When does a federation leak?",
         _answer(uploads, made_from, checked_on),
-        "## Which attack detects a leak first?",
+        "## Which attack detects the smallest leaks?",
         _first_to_see(made_from),
         "## Adversary with the final model only",
         _final(final, made_from, checked_on),
@@ -463,10 +463,11 @@ python docs/ladder.py
 ```"""
 
 AXES_SAY = """If the gap is known, the number of samples does not improve the prediction, because
-more samples also reduce the gap. A client can measure its gap after any round. Records contain the
-gap."""
+more samples also reduce the gap. A client can measure its gap after any round. Result files
+contain the gap."""
 
-CAVEATS = """- The gap must be measured on the audited samples. Settings do not predict the gap.
+CAVEATS = """- The gap must be measured on training and held-out samples of the clients. Settings do
+  not predict the gap.
 - In the ladder, all clients have similar numbers of samples and the same label distribution, and
   take part in every round.
 - An AUC is a mean over samples; single samples may be more exposed. Reports list the most exposed
@@ -552,10 +553,10 @@ def _first_to_see(made_from: Sequence[Rung]) -> str:
     weakest = min(means[0], key=lambda name: means[0][name])
     head = ["gap of uploads", "federations", *(f"`{name}`" for name in UPLOAD_ATTACKS)]
     return (
-        f"**`{first}` detects a leak first.** In the third of the federations with the smallest "
-        f"gaps, it has the highest mean AUC, {means[0][first]:.2f}, and `{weakest}` the lowest, "
-        f"{means[0][weakest]:.2f}. In the third with the largest gaps, `{last}` has the "
-        f"highest mean AUC, {means[-1][last]:.2f}. The table shows the mean AUC of each attack, "
+        f"**`{first}` detects the smallest leaks.** In the third of all federations that has the "
+        f"smallest gaps, it has the highest mean AUC, {means[0][first]:.2f}, and `{weakest}` the "
+        f"lowest, {means[0][weakest]:.2f}. In the third with the largest gaps, `{last}` has the "
+        f"highest mean AUC, {means[-1][last]:.2f}. The table has the mean AUC of each attack, "
         "and in how many federations the attack is the strongest:\n\n" + _grid(head, rows)
     )
 

@@ -129,12 +129,12 @@ class RelativeLikelihood(ReferenceCalibrated):
     Attributes:
         rounds: "last" for the last measured round, "mean" for the mean of the logarithms over
             rounds.
-        offline: Slope a, from 0 to 1, for samples that no reference model was trained on. It
-            approximates the mean over models with and without the sample by
-            ((1 + a) * mean over models without it + 1 - a) / 2. With -1, the slope is chosen from
-            0, 0.1, ..., 1: the first four reference models are attacked, each with all others as
-            reference models, and the slope with the largest mean AUC is used. With a single
-            reference model, it is 0.3.
+        offline: Coefficient a, from 0 to 1, of the approximation for samples that no reference
+            model was trained on: the mean over models with and without the sample is about
+            ((1 + a) * mean over models without it + 1 - a) / 2. With -1, a is chosen from
+            0, 0.1, ..., 1. For this, the first four reference models are attacked, each with all
+            others as reference models. The value with the largest mean AUC is used. With a single
+            reference model, a is 0.3.
 
     Source: Zarifzadeh et al. 2024 (RMIA), Eqs. (2), (9) and (10), and its choice of a.
     Differs: The score is the logarithm of the ratio. In the paper, it is the fraction of population

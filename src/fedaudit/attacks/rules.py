@@ -255,10 +255,11 @@ def _select(m: Measurements, rounds: Bool[Tensor, " rounds"], samples: Tensor) -
 
 @dataclass(frozen=True)
 class Recovery:
-    """Mean decrease of a sample's log loss after rounds in which a malicious client raised it.
+    """Mean decrease of the logarithm of a sample's loss after poisoned rounds.
 
-    The decrease is from a poisoned round to the last round before the next poisoned round. In these
-    rounds, the owner of a member trains on it, while no client trains on a held-out sample.
+    In a poisoned round, a malicious client raised the loss. The decrease is from a poisoned round
+    to the last round before the next poisoned round. In these rounds, the owner of a member trains
+    on it, while no client trains on a held-out sample.
 
     Attributes:
         first: The first poisoned round; 0 for all measured rounds except the last. In a study, it

@@ -106,7 +106,7 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
     required = policy.evidence
     check = partial(requirement_check, "evidence", outcome_of_fault=Outcome.INCONCLUSIVE)
     unsound = _why_unsound(record)
-    yield check("a sound evaluation", [unsound] if unsound else [])
+    yield check("no published evaluation method and no null audit", [unsound] if unsound else [])
     if record.where(topic="utility") and required.least_learned:
         yield check("models that learned", _unlearned_models(record, required))
     missing = required.least_seeds - len(set(record.seeds))
@@ -137,7 +137,7 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
         is_sampled = required.sampled_rounds and record.coverage.sampled_rounds
         scope = " of the sampled rounds" if is_sampled else ""
         scope = " of the uploads that were sent" if guard_of(record) else scope
-        yield check(f"complete coverage{scope}", faults)
+        yield check(f"every planned measurement{scope}", faults)
     if policy.membership is not None:
         figures = main_figures(record)
         labels = labels_among(figures)

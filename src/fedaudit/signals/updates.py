@@ -112,8 +112,8 @@ class GradientNorm(_GradientSignal):
     Clients that received the same model have the same values.
 
     Source: Nasr et al. 2019, as FedMIA's Grad-Norm.
-    Differs: The attack "grad-norm", which averages over rounds, has the same sign. The published
-    code negates the average twice.
+    Differs: Larger scores mean members here and in FedMIA's Grad-Norm, whose published code negates
+    the average over rounds twice.
     """
 
     name = "gradient-norm"

@@ -406,8 +406,8 @@ def _untested(run: Setup) -> list[str]:
     if len(study.seeds) < FEWEST_RUNS:
         seeds = "one seed" if len(study.seeds) == 1 else f"{len(study.seeds)} seeds"
         sentences.append(
-            f"The mean over further runs of the same procedure: this is {seeds}, and five are "
-            "needed."
+            "Other models that are trained in the same way: this needs five seeds, and this is "
+            f"{seeds}."
         )
     if run.recording_info is not None:
         sentences += run.recording_info.limitations
