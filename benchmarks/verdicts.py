@@ -24,7 +24,7 @@ from fedaudit.report.evidence import LEAKS, main_figures, size_reached
 from fedaudit.report.text.verdict import verdict
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Environment, Record, ViewRow
-from fedaudit.study.running.record import corrected_figures
+from fedaudit.study.running.record import corrected_estimates
 
 AUCS = (0.5, 0.57, 0.65)
 """True AUCs of members against both kinds of non-members: no leak, a weak leak, a clear leak."""
@@ -121,7 +121,7 @@ def record_of(parts: list[Findings]) -> Record:
         view=ViewRow(name="uploads", sees=[], description="A server."),
         attacks=[],
         clients=[],
-        estimates=corrected_figures(joined(parts), ALPHA),
+        estimates=corrected_estimates(joined(parts), ALPHA),
     )
 
 

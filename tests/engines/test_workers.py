@@ -347,7 +347,7 @@ def test_a_repeated_error_has_its_traceback_once(job: object) -> None:
 def test_work_that_exits_is_refused_and_the_worker_continues() -> None:
     first, second = outcomes((exits, 0), 3, 4)
     assert isinstance(first.error, BadInput)
-    assert "custom code ended the program (SystemExit: 3, in test_workers.py" in str(first.error)
+    assert "custom code ended the process (SystemExit: 3, in test_workers.py" in str(first.error)
     assert "SystemExit: 4" in str(second.error)
 
 

@@ -37,7 +37,7 @@ def recorded(folder: Path) -> Path:
     [
         ({"answered": [-1]}, "a client has the number -1"),
         ({"selected": [10**16]}, "nobody came"),
-        ({"unnamed": -1}, "got round 1 of the clients"),
+        ({"unnamed": -1}, "got round 1 and clients"),
     ],
 )
 def test_a_missed_round_with_invalid_clients_does_not_stop_the_loop(

@@ -22,7 +22,7 @@ from fedaudit.live.measuring import MeasurementTime
 from fedaudit.live.record import record
 from fedaudit.live.recording import new_recording, read_round_log
 from fedaudit.live.rounds import UploadKind
-from fedaudit.live.setup import recorded_run
+from fedaudit.live.setup import setup_of_recording
 from fedaudit.observe.measurements import MeasuredRound, Stored
 from fedaudit.report.terminal import print_record
 from fedaudit.results.record import ControlResult, Record
@@ -167,7 +167,7 @@ def compared(
         classes=classes,
     )
     architecture = Architecture("net", network)
-    run = recorded_run(recording, AUDIT, architecture, attacks=["blackbox-loss"])
+    run = setup_of_recording(recording, AUDIT, architecture, attacks=["blackbox-loss"])
     notes = [
         {
             f"reported/client-{c}": json.dumps([{"accuracy": value}, members, 1.0, 0.1, correct])

@@ -76,7 +76,7 @@ def test_a_variant_whose_code_exits_fails_and_the_others_run(
     assert exit_code("run", study, "--variant=all", "--out", out, "--workers=1") == 70
     stderr = capsys.readouterr().err
     assert "3 of 4 variants failed" in stderr
-    assert "grid-exits: custom code ended the program (SystemExit: 0, in test_exits.py" in stderr
+    assert "grid-exits: custom code ended the process (SystemExit: 0, in test_exits.py" in stderr
     # The traceback is of the first fault: the others are found by the line that raised them.
     for fault in ("AssertionError: ", "KeyError: 'a'"):
         assert f"a bug in fedaudit ({fault}, in test_exits.py, line " in stderr

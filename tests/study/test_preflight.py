@@ -352,7 +352,7 @@ def test_the_smallest_detectable_leak_is_printed_before_training(
     record = run_study(study, tmp_path / "one", log=lines.append)
     assert lines.index(line) < next(n for n, text in enumerate(lines) if text.startswith("seed 1"))
     tested = [estimate for estimate in record.findings if estimate.tests]
-    assert f"2 attacks on 1 seed, {len(tested)} tests that share an error of 5%" in line
+    assert f"2 attacks on 1 seed, {len(tested)} tests with a family-wise error rate of 5%" in line
     sizes = {(line.n_members, line.n_nonmembers) for line in tested if line.target == 0}
     counted = line.partition("(client ")[2].partition(" members")[0].split()[-1]
     assert int(counted) in {members for members, _ in sizes} | {

@@ -7,7 +7,7 @@ from fedaudit.metrics import auc_interval, clopper_pearson, counted_limits, limi
 from fedaudit.results.aggregate import Value, further_runs_interval, mean_difference
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.estimate import Test as GuessingTest
-from fedaudit.study.running.record import corrected_figures
+from fedaudit.study.running.record import corrected_estimates
 from tests.estimates import estimate
 
 
@@ -47,7 +47,7 @@ def mean_of(*figures: Estimate) -> Estimate:
     for i, figure_of_run in enumerate(figures):
         if figure_of_run.value is not None and figure_of_run.metric != "auc":
             findings.limits[i] = counted_limits(round(100 * figure_of_run.value), 100)
-    (mean,) = (row for row in corrected_figures(findings, 0.05) if row.seed is None)
+    (mean,) = (row for row in corrected_estimates(findings, 0.05) if row.seed is None)
     return mean
 
 

@@ -1,1 +1,1 @@
-"""Values, refusals, files and randomness that every other part of fedaudit builds on."""
+"""Shared values, errors, file access and random generators, on which all packages are built."""

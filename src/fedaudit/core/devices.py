@@ -34,7 +34,8 @@ def device_named(name: str) -> torch.device:
         if name.partition(":")[0] == "mps":
             reason = "mps has no double precision, in which gradients are summed"
         raise BadInput(
-            f"{name!r} is no device for fedaudit: {reason}; this machine has {_device_names()}"
+            f"{name!r} is not a device that fedaudit supports: {reason}; this machine has "
+            f"{_device_names()}"
         )
     kind, index = match[1], int(match[2] or 0)
     if kind == "cpu":

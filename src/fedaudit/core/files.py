@@ -14,13 +14,13 @@ from weakref import WeakValueDictionary
 from fedaudit.core.errors import BadInput, Damaged
 
 RECORD_FILE = "record.json"
-"""Record of a run, in its folder."""
+"""Result file (record) of a run, in its folder."""
 
 RECORDING_FILE = "recording.json"
 """Description of a live recording, in its folder."""
 
 ATTACKED = "attacked"
-"""Default folder, in a recording, for the record that ``fedaudit attack`` writes."""
+"""Default folder, in a recording, for the result file that ``fedaudit attack`` writes."""
 
 REPORT_FILE = "report.html"
 """Report, next to its record."""

@@ -367,7 +367,7 @@ def location_of(error: BaseException) -> str:
 def exits_as_errors() -> Iterator[None]:
     """Convert exits of custom code, such as ``sys.exit(0)``, to errors within the context.
 
-    Otherwise, custom code could end the program with any exit code, even 0 for success.
+    Otherwise, custom code could end the process with any exit code, even 0 for success.
 
     Raises:
         BadInput: The code raised ``SystemExit`` or ``GeneratorExit``.
@@ -377,7 +377,7 @@ def exits_as_errors() -> Iterator[None]:
     # These two are not subclasses of Exception, so other handlers do not catch them.
     except (SystemExit, GeneratorExit) as error:
         raise BadInput(
-            f"custom code ended the program ({type(error).__name__}: {error}, "
+            f"custom code ended the process ({type(error).__name__}: {error}, "
             f"{location_of(error)}); a part may return a value or raise an Exception; remove the "
             "exit, and start again"
         ) from error

@@ -12,8 +12,8 @@ class Limits(Generic[Limit]):
     """Base class of results with confidence limits.
 
     Attributes:
-        low: Lower limit.
-        high: Upper limit.
+        low: Lower confidence limit.
+        high: Upper confidence limit.
         method: How the limits were computed, with their confidence level.
     """
 
@@ -28,8 +28,8 @@ class Limited(Generic[Limit]):
 
     Attributes:
         value: The estimate.
-        low: Its lower limit.
-        high: Its upper limit.
+        low: Its lower confidence limit.
+        high: Its upper confidence limit.
 
     Examples:
         >>> from fedaudit.metrics import Limited

@@ -34,7 +34,7 @@ from fedaudit.live.recording import (
 )
 from fedaudit.live.references import read_references
 from fedaudit.live.rounds import SENT_NOTE
-from fedaudit.live.setup import RECORDED, recorded_run
+from fedaudit.live.setup import RECORDED, setup_of_recording
 from fedaudit.live.unsent import ESTIMATED_NOTE
 from fedaudit.observe.measurements import (
     MeasuredRound,
@@ -88,9 +88,9 @@ def attack_recording(
     Args:
         folder: The recording.
         names: Attacks to run. If empty, all attacks are run whose signals were recorded.
-        out: Folder for the record.
+        out: Folder for the result file (``record.json``).
         targets: Clients to attack, by number or name; all audited clients if empty.
-        figures: Settings of the section ``figures`` to change, by name.
+        figures: Changed evaluation settings (the section ``figures``), by name.
         trust: Whether to import custom code that the recording names. By default a recording that
             names code is refused.
         progress: Called with (phase, done, total).
@@ -222,7 +222,7 @@ def _build_run(
     untrained: tuple[MeasuredRound, ...] = ()
     if not recording.table:
         untrained = read_untrained(data.folder, recording.key, len(audit))
-    run = recorded_run(
+    run = setup_of_recording(
         recording.model_copy(update={"targets": measured_targets}),
         audit,
         Architecture(recording.model, _no_model, task=recording.measured_task()),
@@ -341,7 +341,7 @@ _NOT_SETTINGS = {"format", "version", "refused", "conflicts", "is_closed"}
 def _config(
     recording: Recording, names: Sequence[str], figures: Mapping[str, object]
 ) -> dict[str, object]:
-    """Return the settings that are known of the federation, for its record."""
+    """Return the known settings of the federation, for its result file."""
     # Recordings of models, which have neither field, keep the settings of earlier versions.
     excluded = _NOT_SETTINGS | {n for n in ("table", "references") if not getattr(recording, n)}
     settings = recording.model_dump(mode="json", exclude=excluded)

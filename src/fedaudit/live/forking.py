@@ -1,4 +1,4 @@
-"""Forked processes that compute next to the program, without being its children."""
+"""Forked processes that compute in parallel to the main process, without being its children."""
 
 import os
 import select
@@ -13,9 +13,9 @@ from typing import NoReturn
 import torch
 
 POLL_SECONDS = 0.5
-"""Seconds between two checks of whether the program and the process still run."""
+"""Seconds between two checks of whether the main process and the forked process still run."""
 MAX_STARTS = 3
-"""Number of times that a process is started before the program does the work itself."""
+"""Number of times that a process is started before the main process does the work itself."""
 _MIN_PATIENCE = 120.0
 """Minimum of the seconds that a computation may take, whatever the estimate."""
 _START_SECONDS = 30.0
@@ -29,14 +29,14 @@ def can_fork() -> bool:
 
 
 class DetachedProcess:
-    """Forked process of a program, which can be started again if it ends.
+    """Forked process of the main process, which can be started again if it ends.
 
-    The process runs a function on one thread and then exits. It is not a child of the program,
-    since a program may wait for all of its children. It closes the program's files, and ignores
-    Ctrl-C, which is meant for the program.
+    The process runs a function on one thread and then exits. It is not a child of the main
+    process, since a training script may wait for all of its children. It closes the main process's
+    files, and ignores Ctrl-C, which is meant for the main process.
 
     Attributes:
-        owner_pid: Process id of the program.
+        owner_pid: Process id of the main process.
         pid: Process id of the forked process; 0 if it does not run.
         pipe: Pipe to the forked process; None if it does not run.
         n_starts: Number of times that the process was started.
@@ -60,7 +60,7 @@ class DetachedProcess:
 
     @property
     def is_owner_process(self) -> bool:
-        """False in processes forked from the program, such as those of a data loader."""
+        """False in processes forked from the main process, such as those of a data loader."""
         return os.getpid() == self.owner_pid
 
     def start(self) -> None:
@@ -113,7 +113,7 @@ class DetachedProcess:
         self.pipe, self.pid = None, 0
 
     def _detach(self, pipe: Connection) -> NoReturn:
-        """Fork again, so that the process is not a child of the program, and exit."""
+        """Fork again, so that the process is not a child of the main process, and exit."""
         try:
             if os.fork() == 0:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -125,7 +125,7 @@ class DetachedProcess:
                 pipe.send(os.getpid())
                 self._serve(pipe)
         finally:
-            # A normal exit would run the program's exit handlers a second time.
+            # A normal exit would run the main process's exit handlers a second time.
             os._exit(0)
 
 
@@ -148,7 +148,7 @@ def has_ended(pid: int) -> bool:
 
 @contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """Block signals, which in a forked copy would run the program's exit handlers."""
+    """Block signals, which in a forked copy would run the main process's exit handlers."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         yield
@@ -157,9 +157,9 @@ def _signals_blocked() -> Iterator[None]:
 
 
 def _close_others(open_files: Sequence[int]) -> None:
-    """Close the program's other open files: output, ports, locks of other recordings.
+    """Close the main process's other open files: output, ports, locks of other recordings.
 
-    The null device takes the place of each file. Otherwise an object of the program that closes its
+    The null device takes the place of each file. Otherwise a copied object that closes its
     descriptor later could close a file that the process has opened.
     """
     null_device = os.open(os.devnull, os.O_RDWR)

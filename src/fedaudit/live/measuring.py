@@ -48,7 +48,7 @@ _LOG_INTERVAL = 5.0
 """Seconds between two log lines on progress; shorter measurements are not logged."""
 
 _MANY_VALUES = 10**7
-"""From this number of parameters of all clients' models, initialising untrained models is slow."""
+"""Number of parameters of all clients' models above which initialising them takes long."""
 
 MeasurementTime = Literal["now", "background", "after"]
 """Time at which rounds are measured."""

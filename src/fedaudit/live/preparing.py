@@ -60,12 +60,12 @@ class _Reply(NamedTuple):
 
 
 class PreparingProcess:
-    """Second process that measures signals of one client, controlled by the program.
+    """Second process that measures signals of one client, controlled by the main process.
 
     The process is forked when the first model is received. It passes the samples through the model
     while the client trains, and computes the signals when it gets the update. Signals are
-    bit-identical to those of a measurement in one process. If the second process fails, the program
-    measures all signals itself.
+    bit-identical to those of a measurement in one process. If the second process fails, the main
+    process measures all signals itself.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class PreparingProcess:
         return None
 
     def _serve(self, pipe: Connection) -> None:
-        """Prepare models and measure updates, until the program ends."""
+        """Prepare models and measure updates, until the main process ends."""
         received: Received | None = None
         # Preparation is done in steps, between which an update may arrive.
         steps: Iterator[None] | None = None
@@ -204,7 +204,7 @@ class PreparingProcess:
                     yield from signal.prepare(received)
 
     def _measure_upload(self, upload: _Upload, received: Received | None) -> _Reply:
-        # Ignore any error: the program then measures the signals itself, and raises the error.
+        # Ignore any error: the main process then measures the signals itself, and raises the error.
         with suppress(Exception):
             assert received is not None
             exposed = Exposed(received.base, None, self._update.read(), upload.gradient_scale)
@@ -227,7 +227,7 @@ class PreparingProcess:
 
 
 class _SharedTensors:
-    """Tensors in memory that the program shares with a forked process.
+    """Tensors in memory that is shared with a forked process.
 
     The memory is anonymous, since the /dev/shm of a container is small.
     """

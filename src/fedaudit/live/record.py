@@ -71,8 +71,8 @@ def record(
         model: The module that clients train, or a function that builds one. It is copied.
         samples: The audit set, from :func:`fair_split` or :func:`audit_samples`.
         name: Name of the federation; by default that of the folder.
-        attacks: Attacks to measure for; by default those of the default set that view and recording
-            allow.
+        attacks: Attacks whose signals are measured; by default those of the default set that view
+            and recording allow.
         targets: Audited clients; by default all clients with audited members.
         view: The adversary's view; "globals" for a client that sees no uploads.
         every: Interval between measured rounds, in rounds; 1 measures every round.

@@ -40,7 +40,7 @@ from fedaudit.live.rounds import (
     round_of_globals,
     round_of_uploads,
 )
-from fedaudit.live.setup import recorded_run
+from fedaudit.live.setup import setup_of_recording
 from fedaudit.live.unsent import layers_without_statistics
 from fedaudit.live.weights import NOT_FINITE, Weights, list_some
 from fedaudit.observe.round import ALL_CLIENTS, Round
@@ -78,7 +78,7 @@ class Recorder:
         lock = lock_recording(folder, log)
         unmeasured = waiting_round_entries(folder)
         clients = samples.owner[samples.owner >= 0].tolist()
-        self._setup = recorded_run(
+        self._setup = setup_of_recording(
             self.recording, samples, net.architecture, clients=clients, rounds=(MAX_ROUND,)
         )
         logged = repair_round_log(folder)
@@ -321,7 +321,7 @@ class Recorder:
 
     @property
     def run(self) -> Setup:
-        """The recording as a run, for estimates and controls."""
+        """Setup from which estimates and controls of the recording are computed."""
         return self._setup
 
     @property

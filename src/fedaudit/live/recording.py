@@ -285,8 +285,8 @@ def round_entry(
     except (TypeError, ValueError) as error:
         clients = ", ".join(repr(client) for client in [*selected, *answered][:_MAX_LISTED])
         raise BadInput(
-            f"got round {index!r} of the clients {clients}; give rounds whole numbers from 1 to "
-            f"{MAX_ROUND} and clients from 0"
+            f"got round {index!r} and clients {clients}; rounds are whole numbers from 1 to "
+            f"{MAX_ROUND}, and clients are whole numbers from 0"
         ) from error
 
 

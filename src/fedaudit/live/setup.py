@@ -42,7 +42,7 @@ _NOT_RECORDED = {
 """Capabilities that the adversary of a recording lacks, unless its view offers them."""
 
 
-def recorded_run(
+def setup_of_recording(
     recording: Recording,
     audit: AuditSet,
     architecture: Architecture,
@@ -53,7 +53,7 @@ def recorded_run(
     attacks: Sequence[str] = (),
     recording_info: RecordingInfo | None = None,
 ) -> Setup:
-    """Return a recording as a run, for estimates and controls.
+    """Return the setup of a run with the settings of a recording, for estimates and controls.
 
     Nothing is trained: the algorithm of the run only provides the architecture.
     """

@@ -106,7 +106,7 @@ def _normalisation_layers(module: nn.Module) -> dict[str, _NormBase]:
 
 
 def is_frozen(layer: nn.Module) -> bool:
-    """Return True if a layer has parameters, apart from its sublayers, but none is trainable."""
+    """Return True if a layer (without its sublayers) has parameters, but none is trainable."""
     parameters = [*layer.parameters(recurse=False)]
     return bool(parameters) and not any(value.requires_grad for value in parameters)
 

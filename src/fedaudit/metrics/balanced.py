@@ -64,13 +64,13 @@ def counted_balanced_accuracy(
 ) -> IntervalEstimate[float]:
     """Compute (TPR + TNR) / 2 from counts, with an interval that is valid for any sample size.
 
-    Each limit is the mean of the exact limits of TPR and TNR, each of which has half of the error.
-    The interval is conservative.
+    Each limit is the mean of the exact limits of TPR and TNR, each with half of the error
+    probability. The interval is conservative.
 
     Args:
-        true_positives: Number of members that are called members.
+        true_positives: Number of members that are classified as members.
         members: Number of members.
-        true_negatives: Number of non-members that are called non-members.
+        true_negatives: Number of non-members that are classified as non-members.
         nonmembers: Number of non-members.
         confidence: Two-sided confidence, in (0, 1).
 
@@ -96,7 +96,7 @@ def balanced_accuracy(
 ) -> float:
     """Compute the balanced accuracy, (TPR + TNR) / 2, at a threshold fixed in advance.
 
-    Samples that score at least ``threshold`` are called members.
+    Samples that score at least ``threshold`` are classified as members.
 
     Args:
         scores: One score per sample, larger for likelier members.

@@ -66,8 +66,8 @@ def permuted_membership(
     """Compute the distribution of the AUC when membership is shuffled among the same scores.
 
     If membership is shuffled, the expected AUC is 0.5 by construction. The control tests whether
-    the AUC's interval excludes 0.5 more often than its error allows. If it does, for example
-    because of many ties, an audit would report noise as a leak.
+    the AUC's interval excludes 0.5 more often than its confidence level allows. If it does, for
+    example because of many ties, an audit would report noise as a leak.
 
     Args:
         scores: One score per sample, larger for likelier members.
@@ -315,7 +315,7 @@ def _score_held_out(
 def _better(scored: _Scored, confidence: float) -> BlindResult:
     """Return the result of the classifier with the larger lower limit.
 
-    Each of the two intervals has half of the error.
+    Each of the two intervals has half of the error probability.
     """
     each = 1 - (1 - confidence) / 2
     intervals = {

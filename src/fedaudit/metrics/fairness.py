@@ -499,8 +499,8 @@ def violations_by_chance(
     """Compute the expected number of violations if every true risk is at chance level (one half).
 
     A measured risk is a balanced accuracy and has sampling error. If a client accepts only slightly
-    more than one half, noise alone can cause a violation. The simulated attack calls each sample a
-    member with probability one half, which gives the largest variance.
+    more than one half, noise alone can cause a violation. The simulated attack classifies each
+    sample as a member with probability one half, which gives the largest variance.
 
     Raises:
         BadInput: A model has no audited members or no audited non-members.

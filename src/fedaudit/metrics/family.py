@@ -21,9 +21,9 @@ class Holm(NamedTuple):
     """Tests of a family after Holm's correction, with None for tests without a p-value.
 
     Attributes:
-        adjusted: Adjusted p-value of each test: the smallest family-wise error at which the test
-            would be significant.
-        significant: Whether each test is significant at the chosen family-wise error.
+        adjusted: Adjusted p-value of each test: the smallest family-wise error rate at which the
+            test would be significant.
+        significant: Whether each test is significant at the chosen family-wise error rate.
 
     Examples:
         >>> import fedaudit as fa

@@ -31,7 +31,7 @@ _LARGEST_ROUNDING_ERROR = 1e-12
 _GRID_POINTS = 48
 """Number of grid points for -log p-values in :func:`limits_by_p_values`."""
 _LEAST_ERROR = 1e-12
-"""Smallest one-sided error at which a run's limits are computed."""
+"""Smallest one-sided error probability at which a run's limits are computed."""
 
 
 class ConfidenceLimits(NamedTuple):
@@ -165,7 +165,9 @@ def upper_limit(count: float | int, total: float | int, *, confidence: float = 0
 def clopper_pearson(
     count: float | int, total: float | int, *, confidence: float = 0.95
 ) -> ConfidenceLimits:
-    """Compute the exact two-sided interval of a proportion; each limit has half of the error.
+    """Compute the exact two-sided interval of a proportion.
+
+    Each limit has half of the error probability.
 
     Args:
         count: Number of successes in ``total`` trials.
@@ -343,8 +345,8 @@ def _critical_values(runs: int, error: float) -> _CriticalValues:
 def _least_sum(limits_by_run: Sequence[np.ndarray]) -> float:
     """Select one limit per run with the least sum, where grid indices add up to at most the last.
 
-    The limits of a run descend: a later index means a smaller error and thus a wider limit. The
-    sum is minimised by dynamic programming, one run at a time.
+    The limits of a run descend: a later index means a smaller error probability and thus a wider
+    limit. The sum is minimised by dynamic programming, one run at a time.
     """
     best = limits_by_run[0]
     for limits in limits_by_run[1:]:

@@ -1,4 +1,4 @@
-"""Statistical power: the smallest detectable AUC, and the limits that more samples would give.
+"""Statistical power: the smallest detectable AUC, and confidence limits from more samples.
 
 The functions ``larger_...`` predict the limits of an estimate if it were computed from more
 samples. Their arguments are the estimate with its two-sided limits, and its sample size. A further
@@ -58,7 +58,7 @@ def smallest_auc(
         tests: Number of tests in the family, at least 1.
         rng: Draws the simulated runs if ``runs`` is above 1.
         runs: Number of independent runs, each with these strata, at least 1.
-        alpha: Family-wise error, in (0, 1).
+        alpha: Family-wise error rate, in (0, 1).
         power: Probability of detecting the leak, in (0, 1).
 
     Returns:

@@ -274,7 +274,8 @@ _SMALLEST_RATIO = 1 / 16
 _RATIOS = tuple(_SMALLEST_RATIO * 2.0**step for step in range(10))
 """Candidates, 1/16 to 32, for the smallest ratio of the members' error to the threshold's error."""
 _REFERENCE_ERROR = 0.025
-"""One-sided error at which the candidates are compared; that of a two-sided limit of 95 %."""
+"""One-sided error probability at which the candidates are compared; that of a two-sided limit of 95
+%."""
 _ROUNDED_FROM = 10_000
 """Numbers of samples of at least this size are rounded to two digits before the comparison."""
 
@@ -304,7 +305,7 @@ class ThresholdBound(NamedTuple):
         rank: Rank of the non-member; the largest score has rank 1. For a lower limit, a rank of 0
             means that no member is counted. For an upper limit, a rank above the number of
             non-members means that all members are counted.
-        error: One-sided error of the limit of the fraction of members.
+        error: One-sided error probability of the limit of the fraction of members.
     """
 
     rank: int
@@ -325,7 +326,7 @@ def rate_limits(
         scores: One score per sample, larger for likelier members; may be infinite.
         is_member: Whether each sample is a member.
         fpr: The false-positive rate, in (0, 1].
-        confidence: Two-sided confidence, in (0, 1); each limit has half of the error.
+        confidence: Two-sided confidence, in (0, 1); each limit has half of the error probability.
 
     Raises:
         BadInput: Lengths differ, a score is NaN, there are no members or no non-members, or ``fpr``
@@ -343,7 +344,7 @@ def rate_limits(
     Source: Wilks, Determination of sample sizes for setting tolerance limits, 1941: the number of
         the n non-members above a threshold with true rate a is binomial (n, a), so the order
         statistics of their scores bound the threshold. Clopper and Pearson 1934 for the members
-        above each bound. The errors of both steps are added.
+        above each bound. The error probabilities of both steps are added.
     """
     require_confidence(confidence)
     one_sided = 1 - (1 - confidence) / 2

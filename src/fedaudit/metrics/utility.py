@@ -67,8 +67,8 @@ def accuracy(
 def generalisation_gap(train: Proportion, test: Proportion, *, confidence: float = 0.95) -> Gap:
     """Compute the generalisation gap of the model, with a conservative interval.
 
-    The limits are differences of the exact limits of both accuracies, each of which has half of the
-    error.
+    The limits are differences of the exact limits of both accuracies, each with half of the
+    error probability.
 
     Args:
         train: Accuracy on training samples.

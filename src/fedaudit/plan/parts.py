@@ -52,7 +52,7 @@ Kind = TypeVar("Kind", bound="Extension")
 
 
 class RecordingInfo(NamedTuple):
-    """Facts about a federation that was recorded from another training program.
+    """Facts about a federation that another program trained.
 
     Attributes:
         untrained: Signals of all audited samples on untrained models, for controls.

@@ -33,7 +33,7 @@ class MembershipRule(Protocol):
     """Rule that decides from an attack's features which samples are members."""
 
     def __call__(self, features: Float[Tensor, "samples _"]) -> Bool[Tensor, " samples"]:
-        """Return True for each sample that is called a member."""
+        """Return True for each sample that is classified as a member."""
         ...
 
 
@@ -80,7 +80,7 @@ class FittedAttack:
     def __call__(
         self, model: Model, samples: Samples, *, start: Model | None = None
     ) -> Bool[Tensor, " samples"]:
-        """Return True for each sample that is called a member of the model's training data.
+        """Return True for each sample that is classified as a member of the model's training data.
 
         ``start`` is the model before its training; None for the attribute of that name. To apply an
         attack on updates to that model, pass the model from which its training started.
@@ -98,7 +98,7 @@ def best_threshold(
 
     Larger scores mean likelier members. The function returns the highest of several equally good
     thresholds. If no threshold is better than guessing, it returns infinity, so that no sample is
-    called a member.
+    classified as a member.
     """
     raise_if_unusable(members, nonmembers)
     thresholds = torch.cat([members, nonmembers]).sort(descending=True).values
@@ -161,7 +161,7 @@ def client_risk(
 ) -> float:
     """Compute the balanced accuracy of a client's threshold on a model that it received.
 
-    Samples with a loss of at most ``threshold`` are called members.
+    Samples with a loss of at most ``threshold`` are classified as members.
 
     Source: IFCA-MIR, Eqs. (8)-(10).
     """
@@ -237,7 +237,7 @@ class LinearRule:
     offset: float
 
     def __call__(self, features: Float[Tensor, "samples features"]) -> Bool[Tensor, " samples"]:
-        """Return True for each sample that is called a member."""
+        """Return True for each sample that is classified as a member."""
         return ((features - self.mean) * self.weights).sum(1) + self.offset > 0
 
 
@@ -316,13 +316,13 @@ class ScoreThreshold:
     """Rule that calls samples with the highest scores members.
 
     Attributes:
-        lowest: Lowest score at which a sample is called a member; infinite for no members.
+        lowest: Lowest score at which a sample is classified as a member; infinite for no members.
     """
 
     lowest: float
 
     def __call__(self, features: Float[Tensor, "samples 1"]) -> Bool[Tensor, " samples"]:
-        """Return True for each sample that is called a member."""
+        """Return True for each sample that is classified as a member."""
         return features[:, 0] >= self.lowest
 
 

@@ -411,9 +411,8 @@ def _raise_if_attack_impossible(
         )
     if attack.infers_source and study.figures.null_members:
         raise NotVisible(
-            f"the attack {name!r} infers the client of a sample, but with "
-            "figures.null_members no client has the samples that are called members; leave "
-            "out one of them"
+            f"the attack {name!r} infers the client of a sample, but with figures.null_members no "
+            "client trains on the samples that are labelled as members; leave out one of them"
         )
 
 

@@ -130,8 +130,8 @@ def compare_records(records: Sequence[Record], paths: Sequence[str] = ()) -> Com
         )
     if len({record.unit for record in records if record.findings}) > 1:
         raise BadInput(
-            "some of these records audit people and others single samples, whose figures cannot "
-            "be compared; compare records of the same unit (audit.unit)"
+            "some of these records audit people and others single samples, whose estimates "
+            "cannot be compared; compare records of the same unit (audit.unit)"
         )
     records = [mark_doubts(record) for record in records]
     rows = rows_of(records)

@@ -29,7 +29,7 @@ _ADVICE = "save the model's state_dict"
 """Advice in messages about files that are refused."""
 
 _MODEL_KEYS = ("model", "state_dict", "model_state_dict", "model_state", "weights", "net")
-"""Keys under which programs store a model next to its optimizer and settings."""
+"""Keys under which frameworks store a model next to its optimizer and settings."""
 
 _TENSOR_NAME = re.compile(
     r"collections\.(OrderedDict|Counter)|builtins\.set|_codecs\.encode"
@@ -44,7 +44,7 @@ allocate memory of any size."""
 _NUMPY_CONSTRUCTOR = re.compile(
     r"numpy\.((_?core)\.multiarray\.(scalar|_reconstruct)|dtype|ndarray)"
 )
-"""Constructors of NumPy values that programs store next to the weights, such as an accuracy."""
+"""Constructors of NumPy values that frameworks store next to the weights, such as an accuracy."""
 
 _TUPLE_CODES = ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3")
 _MAX_TUPLES, _TUPLES_PER_ENTRY = 10_000, 20

@@ -193,7 +193,7 @@ def _refuse_other_network(
     task: Task,
     not_uploaded: Collection[str],
 ) -> None:
-    """Raise if a global model does not fit the network, before a recording is started."""
+    """Raise if the layers of a global model differ from the network's, before recording starts."""
     samples = replace(samples, samples=prepare_samples(samples.samples, task))
     layout = network_of(network, samples, task, not_uploaded).layout
     for source in [*models.sent.values(), *models.after.values()][:1]:

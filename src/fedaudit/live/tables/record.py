@@ -56,7 +56,7 @@ def from_signals(
     - ``cosine``: the cosine between the gradient of the sample's loss at the model that was sent,
       and the sent model minus the client's model; it is larger for members;
     - ``gradient_norm``: the norm of this gradient;
-    - ``projection_residual``: the share of what the sample feeds into a linear layer that lies
+    - ``projection_residual``: the fraction of the sample's input to a linear layer that lies
       outside the row space of the layer's update;
     - ``global_loss``, ``global_confidence``: the loss and the confidence under the global model
       after the round.
@@ -77,7 +77,8 @@ def from_signals(
         fair: Whether a fair coin decided for each sample if its client trains on it, as bounds on
             epsilon need. The client is that of the column ``drawn_for``, or the only one that was
             measured on the sample.
-        attacks: Attacks to record for; by default those of the default set that the signals allow.
+        attacks: Attacks that the recording is for; by default those of the default set that the
+            signals allow.
         targets: Audited clients; by default all clients with members and signals.
         sizes: Number of training samples of each client, for attacks that use it as a prior.
         view: The adversary's view.

@@ -88,7 +88,7 @@ class Run:
     A notebook displays the report. ``print`` shows the verdict and the table of estimates.
 
     Attributes:
-        folder: Folder of the audit's runs, record and report.
+        folder: Folder of the audit's runs, result file (record) and report.
 
     Examples:
         >>> import fedaudit as fa
@@ -405,7 +405,7 @@ def audit(
     name: str = "",
     progress: bool = False,
 ) -> Run:
-    """Audit a federation: train it, attack what the adversary sees, and write a record.
+    """Audit a federation: train it, attack what the adversary sees, and write the results.
 
     Security games are played instead if ``federation`` is a :class:`fedaudit.Games`.
 

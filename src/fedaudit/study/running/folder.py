@@ -354,8 +354,8 @@ def additions_or_raise(out: Path, study: AnyStudy) -> Additions | None:
     _refuse_other_weights(out, before, after)
     raise BadInput(
         f"{out} has a study with other settings ({difference(before, after)}); choose "
-        f"another folder with {option('out')}, or delete it (only seeds, attacks and figures can "
-        "be added to a study)"
+        f"another folder with {option('out')}, or delete it (only seeds, attacks and evaluation "
+        "settings can be added to a study)"
     )
 
 

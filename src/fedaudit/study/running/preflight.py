@@ -87,8 +87,8 @@ def detectable_leaks(run: Setup) -> list[str]:
             smallest[counts.label] = auc, counts
     seeds = "1 seed" if len(study.seeds) == 1 else f"{len(study.seeds)} seeds"
     size = (
-        f"{len(run.membership_attacks)} attacks on {seeds}, {n_tests} tests that share an error of "
-        f"{study.figures.alpha:.0%} (Holm)"
+        f"{len(run.membership_attacks)} attacks on {seeds}, {n_tests} tests with a "
+        f"family-wise error rate of {study.figures.alpha:.0%} (Holm)"
     )
     if not smallest:
         return [

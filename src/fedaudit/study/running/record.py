@@ -181,7 +181,7 @@ def _assemble(
         clusters = [result for result in results if result]
     alpha = study.figures.alpha
     figures = [
-        *corrected_figures(findings, alpha),
+        *corrected_estimates(findings, alpha),
         *_formal_epsilons(runs),
         *evaluation.extension_estimates,
     ]
@@ -495,7 +495,7 @@ def _histogram(times: Tensor) -> list[int]:
     return np.bincount(times.numpy()).tolist() if len(times) else []
 
 
-def corrected_figures(findings: Findings, alpha: float) -> list[Estimate]:
+def corrected_estimates(findings: Findings, alpha: float) -> list[Estimate]:
     """Return all estimates and their means over runs, with significance corrected over the study.
 
     Means are corrected as a separate family, since readers look either at means or at single runs,

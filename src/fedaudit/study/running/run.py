@@ -78,7 +78,7 @@ def run_study(
 
     Settings and data are checked before training. A stopped study resumes if it is run again with
     the same folder, and its record has the same content hash as without the stop. If seeds,
-    attacks or estimates were added to the study, only these additions are trained and computed (see
+    attacks or metrics were added to the study, only these additions are trained and computed (see
     :mod:`fedaudit.study.running.folder`).
 
     Args:
