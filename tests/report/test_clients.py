@@ -128,13 +128,15 @@ def test_limits_of_rates_name_their_client_too() -> None:
 def test_leaks_and_limits_name_their_clients() -> None:
     record = of_clients(*three(0.65, significant=True))
     first = screen(record)
-    assert "Shown for hospital-a (1 of 3 audited clients)" in first.headline
+    assert "The leak is shown for hospital-a (1 of 3 audited clients)" in first.headline
     assert "hospital-a" in first.numbers[0].detail
 
 
 def test_a_pooled_headline_describes_the_comparison() -> None:
     record = of_clients(*three(), pooled(0.65, 0.62, 0.68, significant=True))
-    expected = "Shown over all 3 audited clients, each compared with its own held-out samples"
+    expected = (
+        "The leak is shown over all 3 audited clients, each compared with its own held-out samples"
+    )
     assert expected in verdict(record).headline
 
 
@@ -154,8 +156,8 @@ def test_pooled_estimates_of_fewer_clients_are_labelled() -> None:
 @pytest.mark.parametrize(
     ("over_all", "expected"),
     [
-        (0.65, "Shown over all 3 audited clients"),
-        (0.50, "Not shown over all 3 audited clients"),
+        (0.65, "The leak is shown over all 3 audited clients"),
+        (0.50, "The leak is not shown over all 3 audited clients"),
     ],
 )
 def test_a_leaking_client_is_reported_next_to_the_pooled_estimate(

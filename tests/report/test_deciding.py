@@ -561,7 +561,7 @@ def test_a_failed_control_of_one_attack_keeps_leaks_of_others() -> None:
     audit = two_attacks("peer updates", first=(0.65, 0.61, 0.69), attack="b", clients=[2])
     answer = verdict(audit)
     assert answer.status == "clear leak", "by attack a: figures of b are not relied on"
-    assert "Figures not relied on, because a control failed: b" in answer.headline
+    assert "Some figures cannot be relied on, because a control failed: b" in answer.headline
     terminal = printed(audit)
     assert "✗" in terminal
     assert "peer updates (b; client 2)" in terminal
@@ -596,7 +596,7 @@ def test_a_failed_control_that_can_only_hide_leaks_keeps_them(control: str) -> N
     audit = two_attacks(control, first=(0.65, 0.61, 0.69), target=0)
     answer = verdict(audit)
     assert answer.status == "strong leak"
-    assert "Figures perhaps too low, because a control failed: client 0" in answer.headline
+    assert "Some figures may be too low, because a control failed: client 0" in answer.headline
     assert evaluate_policy(audit, Policy.model_validate(ATTACKS_AB)).outcome is Outcome.FAIL
 
 
@@ -659,7 +659,7 @@ def test_a_withheld_pooled_estimate_keeps_the_leak_of_a_client() -> None:
     audit = pooled_with(0.9, 0.8, 0.95, significant=True)
     answer = verdict(changed(audit, controls=[blind(False, None), blind(True, 0), blind(False, 1)]))
     assert answer.status == "strong leak"
-    assert "Shown for client 0 (1 of 2 audited clients)" in answer.headline
+    assert "The leak is shown for client 0 (1 of 2 audited clients)" in answer.headline
     assert "figures of all clients together are not relied on" in answer.headline
     assert "Not shown" not in answer.headline
 

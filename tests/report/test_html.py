@@ -229,7 +229,7 @@ def test_an_almost_empty_record_has_a_report() -> None:
         untested=[],
     )
     document = report_html(bare)
-    assert "This record has no figures of attacks." in document
+    assert "This audit has no figures of attacks." in document
     assert "No controls were run." in document
 
 

@@ -98,7 +98,7 @@ def gate(
         return
     if record is None or policy is None:
         raise BadInput(
-            "a gate needs a record and a policy: fedaudit gate RECORD --policy policy.toml "
+            "a gate needs a result and a policy: fedaudit gate RESULT --policy policy.toml "
             "(--print-policy prints an example policy)"
         )
     from fedaudit.gate.evaluate import evaluate_policy, verdict_without_uploads

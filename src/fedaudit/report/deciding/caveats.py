@@ -232,13 +232,16 @@ def controls_line(records: Sequence[Record]) -> str:
     return f"{line}; failed: {wording.join_some(failed, MOST_FAILED)}" if failed else line
 
 
+_EFFECTS = (("Some figures cannot be relied on", False), ("Some figures may be too low", True))
+
+
 def failed_control_notes(record: Record, status: evidence.Status) -> list[str]:
     """Return sentences on failed controls that do not affect the verdict's own figures."""
     if status in ("void", "control failed"):
         return []
     failed, texts = evidence.outcomes_of(record.controls).failed, []
     by_effect = evidence.grouped(failed, lambda result: result.control in guessing.HIDES_LEAKS)
-    for effect, hides in (("Figures not relied on", False), ("Figures perhaps too low", True)):
+    for effect, hides in _EFFECTS:
         controls = by_effect.get(hides, [])
         subjects = (_control_subject(c) or shortened(c.control, 40) for c in controls)
         names = wording.join_some(evidence.distinct(subjects), MOST_FAILED)

@@ -119,14 +119,14 @@ def scope_sentence(record: Record, figures: Sequence[Estimate]) -> str:
             return ""
         count = f"{len(above)} of {len(clients)} audited clients"
         withheld = "; figures of all clients together are not relied on" * bool(every)
-        return f"Shown for {client_list(above)} ({count}){withheld}"
+        return f"The leak is shown for {client_list(above)} ({count}){withheld}"
     by_all = any(map(above_chance, pooled))
     attack = (highest_auc(pooled) or pooled[0]).attack
     together = f"{pooled_over(record)(attack)}, each compared with its own held-out samples"
     if above:
-        start = f"Shown {together}, and" if by_all else f"Not shown {together}, but shown"
-        return f"{start} for {client_list(above)} separately"
-    outcome = "Shown" if by_all else "Evaluated"
+        start = f"shown {together}, and" if by_all else f"not shown {together}, but"
+        return f"The leak is {start} for {client_list(above)} separately"
+    outcome = "The leak is shown" if by_all else "The evaluation is"
     by_client = evidence.grouped(single, lambda figure: figure.target)
     small = [client for client in clients if not excludes_clear_leak(record, by_client[client])]
     if not small:

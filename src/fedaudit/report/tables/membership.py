@@ -240,7 +240,7 @@ def exposed_table(record: Record) -> Grid | None:
         "Most exposed samples" if record.unit == "sample" else "Most exposed people",
         [filled for _, filled in ranked[:MOST_SAMPLES]],
         words=("Class", "Attacks that list it"),
-        remark=fixed("members.exposed") + f" The record lists {hidden:,} more." * (hidden > 0),
+        remark=fixed("members.exposed") + f" The result file lists {hidden:,} more." * (hidden > 0),
     )
 
 
