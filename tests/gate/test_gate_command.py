@@ -156,7 +156,7 @@ def test_a_gate_without_a_record_or_a_policy_is_refused(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exit_code("gate", *words) == 2
-    assert "a gate needs a record and a policy" in capsys.readouterr().err
+    assert "a gate needs a result and a policy" in capsys.readouterr().err
 
 
 def test_refusals_are_one_sentence_and_exit_code_two(
