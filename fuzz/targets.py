@@ -24,6 +24,7 @@ from fedaudit.live.recording import read_recording, read_round_log
 from fedaudit.observe.measurements import MeasuredRound, read_measured, write_measured
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.pack.packing import write_pack
+from fedaudit.pack.statement import read_statement
 from fedaudit.pack.verifying import verify
 from fedaudit.plan.file import read_studies
 from fedaudit.report.page import report_html
@@ -63,6 +64,10 @@ def _gate(content: bytes) -> None:
 
 def _policy(content: bytes) -> None:
     read_policy(file("policy.toml", content))
+
+
+def _statement(content: bytes) -> None:
+    read_statement(file("statement.toml", content))
 
 
 def _manifest(content: bytes) -> None:
@@ -236,6 +241,12 @@ def _policy_seeds() -> list[bytes]:
     return [DEFAULT_POLICY.encode(), DEFAULT_POLICY.replace("# ", "").encode()]
 
 
+def _statement_seeds() -> list[bytes]:
+    text = 'role = "deployer"\npurpose = "tests"\n'
+    reasons = 'valid_until = 2030-01-31\n[not_applicable]\ndeletion = "none"\npeople = "alone"\n'
+    return [text.encode(), f"{text}{reasons}".encode()]
+
+
 def _comparison_seeds() -> list[bytes]:
     paths = sorted((unpacked() / "sia-mnist").glob("*.json"))
     records = [read_record(path) for path in paths]
@@ -298,6 +309,7 @@ TARGETS: dict[str, Target] = {
     "gate of owners": Target(_gate, _short("sia-mnist/*.json"), alone),
     "gate of games": Target(_gate, _short("ami-*/*.json"), alone),
     "policy": Target(_policy, _policy_seeds),
+    "statement of a packer": Target(_statement, _statement_seeds),
     "manifest of a pack": Target(_manifest, _manifest_seeds, alone),
     "comparison": Target(_comparison, _comparison_seeds, alone),
     "recording": Target(_recording, _recording_seeds, alone),

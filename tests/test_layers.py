@@ -68,7 +68,8 @@ DEPENDENCIES: dict[str, str] = {
     "privacy_budget": EVERYTHING_BELOW,
     "gate": "core.errors core.files core.metric_names core.naming metrics results report "
     "plan.values study.running.outputs",
-    "pack": "core.errors core.files core.importing core.metric_names results report gate",
+    "pack": "core.errors core.files core.importing core.metric_names plan.values results report "
+    "gate",
     # A file of weights is compared with the models of a recording.
     "pack.models": "core live.checkpoints live.weights observe.tensors results pack",
     "exports": "core gate pack report results",

@@ -326,7 +326,7 @@ def test_details_missing_in_the_record_are_not_stated() -> None:
     samples = sum(row.samples for row in plain.clients)
     assert answers.parameters(plain).kind == "not stated"
     assert f"{samples:,} training samples" in answers.parameters(plain).more
-    assert answers.tester(plain).text == ("Date: 2026-11-21; tester and role: not stated")
+    assert answers.origin(plain).text == ("Date: 2026-11-21; tester and role: not stated")
 
 
 def test_the_parameter_count_is_given_per_training_sample() -> None:

@@ -13,6 +13,7 @@ from fedaudit.gate.policy import DEFAULT_POLICY, policy_from
 from fedaudit.live.attack import attack_recording
 from fedaudit.report import wording
 from fedaudit.report.grid import clean
+from fedaudit.report.statement import Statement
 from fedaudit.report.summary import (
     MARKDOWN_MARK,
     Section,
@@ -529,6 +530,10 @@ def test_run_methods_return_and_save_the_summary(tmp_path: Path) -> None:
         run.summary(valid_until="soon")
 
 
+STATEMENT = Statement(
+    role="provider of the model and data holder",
+    purpose="Triage of chest radiographs in the emergency departments of four hospitals",
+)
 PRINTED = [*KINDS, "hostile", "hostile_games"]
 
 
@@ -540,7 +545,7 @@ def test_the_summary_prints_on_at_most_two_pages(name: str, tmp_path: Path) -> N
     others = {"hostile": hostile, "hostile_games": hostile_games}
     record = others[name]() if name in others else stored_record(name)
     policy = outcome(record, DEFAULT_POLICY) if name in KINDS and "sia" not in name else None
-    page = summary_html(record, policy, "2027-06-30")
+    page = summary_html(record, policy, "2027-06-30", STATEMENT)
     pdf = pdf_of(page, tmp_path)
     assert 1 <= len(re.findall(rb"/Type\s*/Page[^s]", pdf.read_bytes())) <= 2
     assert is_harmless(page)

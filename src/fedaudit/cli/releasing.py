@@ -137,6 +137,7 @@ def pack(
     out: Path,
     smallest_group: int = 10,
     sign: Path | None = None,
+    statement: Path | None = None,
 ) -> None:
     """Pack a record, its report and a policy's verdict, with hashes that verify them.
 
@@ -154,6 +155,9 @@ def pack(
         Groups with fewer samples are suppressed.
     sign
         Ed25519 private key (PEM) that signs the pack; the signature is manifest.sig.
+    statement
+        Your statement, a TOML file: your role, the purpose of the model, the last day on which the
+        pack is valid, and questions of clauses.json that do not apply.
     """
     from fedaudit.pack.packing import write_pack
 
@@ -161,7 +165,14 @@ def pack(
     if smallest_group < 0:
         raise BadInput(f"a group has 0 samples or more, got {smallest_group}")
     with explain_wrong_kind(path, *KINDS_WITH_A_RECORD), explain_wrong_kind(policy, POLICY):
-        manifest = write_pack(path, policy, out, smallest_group=smallest_group, sign=sign)
+        manifest = write_pack(
+            path,
+            policy,
+            out,
+            smallest_group=smallest_group,
+            sign=sign,
+            statement=statement,
+        )
     suppressed = [f"{count} of {name}" for name, count in manifest.suppressed.items() if count]
     log(f"pack: {out} ({manifest.outcome}; suppressed: {', '.join(suppressed) or 'nothing'})")
     log(f"digest (store it outside the pack): {manifest.digest}")
@@ -184,8 +195,9 @@ def verify(
 ) -> None:
     """Verify a pack: every hash, and every file that can be recomputed from record and policy.
 
-    Exit code 0: sound; 1: a file was changed, is missing or does not belong in the pack; 4: another
-    version wrote the pack, and files that may differ for that reason are not checked; 2: an error.
+    Exit code 0: sound; 1: a file was changed, is missing or does not belong in the pack, or the
+    packer's statement has expired; 4: another version wrote the pack, and files that may differ for
+    that reason are not checked; 2: an error.
 
     Parameters
     ----------

@@ -27,6 +27,7 @@ from fedaudit.core.files import (
 )
 
 if TYPE_CHECKING:
+    from fedaudit.report.statement import Statement
     from fedaudit.results.record import Record
 
 
@@ -300,7 +301,7 @@ def summary(
         with explain_wrong_kind(policy_file, POLICY):
             outcome = evaluated_policy_section(full_record, policy_file)
     format_summary = summary_html if is_html else summary_markdown
-    text = format_summary(full_record, outcome, valid_until)
+    text = format_summary(full_record, outcome, valid_until, _statement_of_pack(path))
     if target is None:
         print(text, end="")
         return
@@ -325,6 +326,14 @@ def _policy_of_pack(record: Path) -> Path | None:
 
     is_packed = record.with_name(MANIFEST_FILE).is_file()
     return record.with_name(POLICY_FILE) if is_packed else None
+
+
+def _statement_of_pack(record: Path) -> "Statement | None":
+    from fedaudit.pack.statement import STATEMENT_FILE, read_statement
+
+    path = record.with_name(STATEMENT_FILE)
+    is_packed = record.with_name(MANIFEST_FILE).is_file()
+    return read_statement(path) if is_packed and path.exists() else None
 
 
 def _refuse_overwriting(target: Path, inputs: list[Path], *, is_html: bool) -> None:

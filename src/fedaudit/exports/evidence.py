@@ -14,6 +14,7 @@ from fedaudit.pack.manifest import Manifest
 from fedaudit.pack.models import compare_model
 from fedaudit.pack.verifying import verify
 from fedaudit.report.grid import shortened
+from fedaudit.report.statement import Statement
 from fedaudit.results.record import Record
 
 _CHUNK_BYTES = 1 << 20
@@ -43,6 +44,7 @@ class Evidence(NamedTuple):
         verdict: Verdict of the policy on the record.
         started: Time at which the audit started.
         model: File of the released model; None if it was not given.
+        statement: Statement of the packer; None if the pack has none.
     """
 
     folder: Path
@@ -51,6 +53,7 @@ class Evidence(NamedTuple):
     verdict: Verdict
     started: datetime
     model: ModelFile | None
+    statement: Statement | None
 
     @property
     def judged(self) -> list[tuple[Check, FigureCheck, float]]:
@@ -100,6 +103,7 @@ def read_evidence(folder: Path, model: Path | None = None) -> Evidence:
         evaluate_policy(record, policy),
         _time(record.environment.started),
         None if model is None else _model_file(model),
+        verified.statement,
     )
 
 

@@ -45,5 +45,5 @@ def model_card(evidence: Evidence) -> str:
     section = policy_section(
         evidence.record, verdict, read_policy(evidence.folder / POLICY_FILE), POLICY_FILE
     )
-    text = summary_markdown(evidence.record, section)
+    text = summary_markdown(evidence.record, section, statement=evidence.statement)
     return str(ModelCard(f"---\n{metadata.to_yaml()}\n---\n\n{text}"))

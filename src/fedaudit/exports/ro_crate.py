@@ -13,6 +13,7 @@ from fedaudit.core.importing import refuse_missing
 from fedaudit.exports.evidence import Evidence, identifier
 from fedaudit.pack.manifest import SIGNATURE_FILE
 from fedaudit.pack.packing import CLAUSES_FILE, JUNIT_FILE, POLICY_FILE, STUDY_FILE, VERDICT_FILE
+from fedaudit.pack.statement import STATEMENT_FILE
 from fedaudit.report.summary import SUMMARY_FILE
 from fedaudit.report.wording import printable
 
@@ -29,6 +30,7 @@ _TITLES = {
     POLICY_FILE: "Policy",
     STUDY_FILE: "Study file that repeats the audit",
     CLAUSES_FILE: "Answers to legal questions",
+    STATEMENT_FILE: "Statement of the packer",
     MANIFEST_FILE: "Manifest with the hashes of all files",
     SIGNATURE_FILE: "Ed25519 signature of the manifest",
 }

@@ -1,24 +1,33 @@
-"""The file ``clauses.json`` of a pack: questions of assessments, and the record's answers."""
+"""The file ``clauses.json`` of a pack: questions of assessments, and their answers."""
 
 import json
 
-from fedaudit.report.clauses import CAVEAT, ROWS, caveats
-from fedaudit.report.wording import printable
+from fedaudit.report.clauses import CAVEAT, ROWS, Answer, Row, caveats, origin
+from fedaudit.report.fixed import fixed
+from fedaudit.report.statement import Statement
+from fedaudit.report.wording import join, printable, sentence, without_capital
 from fedaudit.results.record import Record
 
 VERSION = 5
+_OPEN = ("not tested", "not stated", "out of scope")
+"""Kinds of answers of records that do not answer a question."""
 
 
-def clauses_json(record: Record) -> str:
-    """Return the answers to all questions as JSON; verification recomputes them."""
+def clauses_json(record: Record, statement: Statement | None = None) -> str:
+    """Return the answers to all questions as JSON; verification recomputes them.
+
+    A statement that a question does not apply never replaces the answer of a record.
+    """
     record = printable(record)
-    rows = [(row, row.answer(record)) for row in ROWS]
+    reasons = {} if statement is None else statement.not_applicable
+    rows = [(row, _answer(row, record, statement)) for row in ROWS]
     answers = [
         {
             "id": row.id,
             "question": row.question,
             "sources": [source._asdict() for source in row.sources],
             **answer._asdict(),
+            "not_applicable": reasons.get(row.id, ""),
         }
         for row, answer in rows
     ]
@@ -29,6 +38,33 @@ def clauses_json(record: Record) -> str:
         "record": record.content_hash,
         "verdict": rows[0][1].text,
         "caveats": caveats(record),
+        "statement": None if statement is None else _as_json(statement),
         "clauses": answers,
     }
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+def _as_json(statement: Statement) -> dict[str, str]:
+    return {
+        "about": fixed("answers.stated"),
+        "role": statement.role,
+        "purpose": statement.purpose,
+        "valid_until": statement.last_day,
+    }
+
+
+def _answer(row: Row, record: Record, statement: Statement | None) -> Answer:
+    answer = row.answer(record)
+    if statement is None:
+        return answer
+    if row.id == "purpose":
+        last_day = f"valid until {statement.last_day}" if statement.valid_until else ""
+        text = join(sentence(statement.purpose).rstrip("."), last_day, by="; ")
+        answer = Answer("stated", text, fixed("answers.stated"))
+    elif row.id == "tester":
+        answer = origin(record, statement.role)
+    reason = statement.not_applicable.get(row.id, "")
+    if not reason or answer.kind not in _OPEN:
+        return answer
+    why = f"Not applicable, because {without_capital(reason)}"
+    return Answer("not applicable", why, join(fixed("answers.stated"), answer.more, by=" "))

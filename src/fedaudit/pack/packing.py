@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from contextlib import closing
+from datetime import date
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
@@ -36,9 +37,11 @@ from fedaudit.pack.manifest import (
     manifest_text,
     private_key,
 )
+from fedaudit.pack.statement import STATEMENT_FILE, read_valid_statement
 from fedaudit.pack.suppressing import suppressed, total_suppressed
 from fedaudit.report.page import report_html
 from fedaudit.report.reproducing import study_file
+from fedaudit.report.statement import Statement
 from fedaudit.report.summary import SUMMARY_FILE, summary_html
 from fedaudit.results.fields import SMALLEST_GROUP
 from fedaudit.results.older import resolve_older_settings
@@ -54,11 +57,13 @@ FILES = {
     *(RECORD_FILE, POLICY_FILE, VERDICT_FILE, JUNIT_FILE),
     *(REPORT_FILE, STUDY_FILE, CLAUSES_FILE, SUMMARY_FILE),
 }
-"""Files of a pack, except the manifest and its signature."""
+"""Files of every pack, except the manifest and its signature."""
+OPTIONAL_FILES = frozenset({STATEMENT_FILE})
+"""Files that only some packs have."""
 
 
 class ComputedFiles(NamedTuple):
-    """Files of a pack that are computed from record and policy.
+    """Files of a pack that are computed from record, policy and statement.
 
     Attributes:
         verdict: Verdict of the policy on the packed record.
@@ -76,6 +81,7 @@ def write_pack(
     *,
     smallest_group: int = SMALLEST_GROUP,
     sign: Path | None = None,
+    statement: Path | None = None,
 ) -> Manifest:
     """Write a pack to a new folder.
 
@@ -85,10 +91,11 @@ def write_pack(
         folder: New or empty folder.
         smallest_group: Groups with fewer samples are suppressed.
         sign: Ed25519 private key (PEM) that signs the manifest.
+        statement: File of the packer's statement, which must not have expired.
 
     Raises:
-        BadInput: The key, record or policy is invalid, the folder is not empty, or suppression
-            would change the verdict.
+        BadInput: The key, record, policy or statement is invalid, the folder is not empty, or
+            suppression would change the verdict.
         Damaged: The file is not a valid record, or it is a record of games that was changed.
     """
     _refuse_nonempty(folder)
@@ -97,6 +104,10 @@ def write_pack(
     original, gate_policy = read_record(record), read_policy(policy)
     counts: Mapping[str, int] = {}
     texts = {POLICY_FILE: read_text(policy, max_bytes=MAX_USER_FILE_BYTES)}
+    packer_statement = None
+    if statement is not None:
+        packer_statement = read_valid_statement(statement, date.today())
+        texts[STATEMENT_FILE] = read_text(statement, max_bytes=MAX_USER_FILE_BYTES)
     packed = original
     if original.kind == "games":
         # A record of games is not changed, since verification recomputes its content hash.
@@ -105,7 +116,7 @@ def write_pack(
         packed, changes = suppressed(original, smallest_group)
         counts = total_suppressed(changes, packed)
     texts[RECORD_FILE] = record_json(packed)
-    computed = compute_files(packed, gate_policy)
+    computed = compute_files(packed, gate_policy, packer_statement)
     _refuse_other_verdict(evaluate_policy(original, gate_policy), computed.verdict, smallest_group)
     texts |= computed.texts
     manifest = manifest_of(
@@ -186,16 +197,20 @@ def _refuse_unreadable(folder: Path, texts: Mapping[str, str]) -> None:
             )
 
 
-def compute_files(record: Record, policy: Policy) -> ComputedFiles:
-    """Compute all files that are determined by the packed record and the policy."""
+def compute_files(
+    record: Record, policy: Policy, statement: Statement | None = None
+) -> ComputedFiles:
+    """Compute all files that are determined by the packed record, the policy and the statement."""
     verdict = evaluate_policy(record, policy)
     texts = {
         VERDICT_FILE: verdict_json(verdict),
         JUNIT_FILE: junit_xml(verdict),
         STUDY_FILE: study_file(resolve_older_settings(record.config)),
         REPORT_FILE: report_html(record),
-        CLAUSES_FILE: clauses_json(record),
-        SUMMARY_FILE: summary_html(record, policy_section(record, verdict, policy, POLICY_FILE)),
+        CLAUSES_FILE: clauses_json(record, statement),
+        SUMMARY_FILE: summary_html(
+            record, policy_section(record, verdict, policy, POLICY_FILE), statement=statement
+        ),
     }
     return ComputedFiles(verdict, texts)
 
@@ -218,7 +233,7 @@ def _refuse_nonempty(folder: Path) -> None:
     present = {path.name for path in folder.iterdir()} if folder.is_dir() else {""}
     replaceable = {LOCK_FILE}
     if UNFINISHED in present:
-        replaceable |= {UNFINISHED, *FILES, SIGNATURE_FILE}
+        replaceable |= {UNFINISHED, *FILES, *OPTIONAL_FILES, SIGNATURE_FILE}
     if not present <= replaceable:
         raise BadInput(
             f"{folder} exists and is not empty; give a new or empty folder with {option('out')}"

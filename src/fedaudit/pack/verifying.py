@@ -1,6 +1,7 @@
 """Verification of a pack: all hashes are checked, and files are recomputed from record and policy.
 
-The packed policy, the names of attacks and the coverage of the recording are also checked.
+The packed policy, the validity of the packer's statement, the names of attacks and the coverage of
+the recording are also checked.
 """
 
 import hashlib
@@ -45,10 +46,19 @@ from fedaudit.pack.manifest import (
     manifest_text,
     public_key,
 )
-from fedaudit.pack.packing import FILES, POLICY_FILE, VERDICT_FILE, compute_files, package_versions
+from fedaudit.pack.packing import (
+    FILES,
+    OPTIONAL_FILES,
+    POLICY_FILE,
+    VERDICT_FILE,
+    compute_files,
+    package_versions,
+)
+from fedaudit.pack.statement import STATEMENT_FILE, read_statement
 from fedaudit.pack.suppressing import least_suppressed, suppressed, wrongly_suppressed
 from fedaudit.report.deciding.caveats import coverage_gaps
 from fedaudit.report.grid import shortened
+from fedaudit.report.statement import Statement
 from fedaudit.report.wording import without_capital
 from fedaudit.results.read import read_record
 from fedaudit.results.record import RECORDER_SETTINGS, RECORDING_KEYS, Record, games_hash
@@ -219,6 +229,7 @@ class Verified(NamedTuple):
         unchecked: What could not be checked; each text completes the sentence "Not checked: ...".
         policy: The policy in the pack; None if it could not be read.
         own_policy: The receiver's policy; None if none was given.
+        statement: Statement of the packer; None if the pack has none.
         other_version: True if another version of fedaudit or its dependencies made the pack, so
             that its files may differ from the files that this version would make.
     """
@@ -230,6 +241,7 @@ class Verified(NamedTuple):
     unchecked: Sequence[str] = ()
     policy: Policy | None = None
     own_policy: Policy | None = None
+    statement: Statement | None = None
     other_version: bool = False
 
     def extended(self, findings: Findings) -> "Verified":
@@ -253,6 +265,7 @@ def verify(
     signer: Path | None = None,
     policy: Path | None = None,
     not_before: date | None = None,
+    today: date | None = None,
 ) -> Verified:
     """Check an untrusted pack.
 
@@ -265,6 +278,7 @@ def verify(
         signer: Ed25519 public key (PEM) of the expected signer.
         policy: The receiver's policy, which must have the same settings as the packed policy.
         not_before: First day on which the audit may have started, by the statement of its record.
+        today: Day with which the last day of validity is compared; by default, the present day.
 
     Raises:
         BadInput: The folder does not exist or is not a pack, or digest, key or policy is invalid.
@@ -295,7 +309,7 @@ def verify(
         checked += [] if fault else [f"the manifest is signed by the key of {signer}"]
     problems += [
         *_wrong_names(manifest),
-        *_unexpected_files(folder),
+        *_unexpected_files(folder, manifest),
         *_changed_files(folder, manifest),
     ]
     if problems:
@@ -311,6 +325,8 @@ def verify(
     ]
     if record is not None and packed_policy is not None:
         parts.append(suspicious_names(record, packed_policy))
+        if verified.statement is not None:
+            parts.append(_check_statement(verified.statement, today or date.today()))
         attacks = check_attacks(record)
         parts.append(Findings(attacks.problems, attacks.checked))
         if not_before is not None:
@@ -332,6 +348,21 @@ def verify(
         manifest=manifest,
         own_policy=own_policy,
     )
+
+
+def _check_statement(statement: Statement, today: date) -> Findings:
+    """Check the last day of validity of a statement, the only part that can be checked."""
+    claim = (
+        f"whether the packer's statement is true (role: {shortened(statement.role, 80)}; purpose: "
+        f"{shortened(statement.purpose, 120)}; not applicable: "
+        f"{', '.join(statement.not_applicable) or 'none'})"
+    )
+    if statement.valid_until is None:
+        return Findings(unchecked=[claim, "how long the pack is valid: it states no last day"])
+    if statement.has_expired(today):
+        expired = f"the packer's statement was valid until {statement.last_day}; today is {today}"
+        return Findings([expired], unchecked=[claim])
+    return Findings([], [f"the packer's statement is valid until {statement.last_day}"], [claim])
 
 
 def not_shown_by_pack(record: Record) -> Iterator[str]:
@@ -417,7 +448,7 @@ def _wrong_names(manifest: Manifest) -> Iterator[str]:
     for name in names:
         if not _NAME.fullmatch(name):
             yield f"{MANIFEST_FILE} names {shortened(name)!r}, which is not a plain file name"
-        elif name not in FILES:
+        elif name not in FILES | OPTIONAL_FILES:
             yield f"{MANIFEST_FILE} names {name}, which no pack has"
     for name in sorted(FILES - set(names)):
         yield f"{MANIFEST_FILE} does not name {name}"
@@ -425,9 +456,10 @@ def _wrong_names(manifest: Manifest) -> Iterator[str]:
         yield f"{MANIFEST_FILE} names {shortened(name)} twice"
 
 
-def _unexpected_files(folder: Path) -> Iterator[str]:
+def _unexpected_files(folder: Path, manifest: Manifest) -> Iterator[str]:
     """Describe files in the folder that the manifest does not name."""
-    expected = {*FILES, MANIFEST_FILE, SIGNATURE_FILE}
+    optional = OPTIONAL_FILES & {file.name for file in manifest.files}
+    expected = {*FILES, *optional, MANIFEST_FILE, SIGNATURE_FILE}
     with os.scandir(folder) as entries:
         extra = sorted(entry.name for entry in entries if entry.name not in expected)
     for name in extra[:MOST_NAMED]:
@@ -438,7 +470,7 @@ def _unexpected_files(folder: Path) -> Iterator[str]:
 
 def _changed_files(folder: Path, manifest: Manifest) -> Iterator[str]:
     for file in manifest.files:
-        if file.name not in FILES:
+        if file.name not in FILES | OPTIONAL_FILES:
             continue
         path = folder / file.name
         fault = _reading_fault(path)
@@ -477,13 +509,15 @@ def _size_and_hash(path: Path) -> tuple[int, str]:
 
 
 def _check_contents(folder: Path, manifest: Manifest) -> Verified:
-    """Recompute the files that are computed from record and policy, and compare them."""
+    """Recompute the files that follow from record, policy and statement, and compare them."""
     try:
         record, policy = read_record(folder / RECORD_FILE), read_policy(folder / POLICY_FILE)
         if record.kind != manifest.kind:
             return Verified([f"{RECORD_FILE} is a record of another kind"])
         problems = list(_record_faults(record, manifest))
-        computed = compute_files(record, policy)
+        has_statement = any(file.name == STATEMENT_FILE for file in manifest.files)
+        statement = read_statement(folder / STATEMENT_FILE) if has_statement else None
+        computed = compute_files(record, policy, statement)
     except FedauditError as error:
         # The message must not depend on the path of the pack.
         reason = str(error).replace(f"{folder}{os.sep}", "")
@@ -508,8 +542,9 @@ def _check_contents(folder: Path, manifest: Manifest) -> Verified:
             f"({computed.verdict.outcome})"
         )
     unchecked = []
+    inputs = "record and policy" if statement is None else "record, policy and statement"
     if has_same_versions:
-        problems += [f"{name} does not follow from record and policy" for name in mismatched]
+        problems += [f"{name} does not follow from {inputs}" for name in mismatched]
     elif mismatched:
         unchecked.append(
             f"{', '.join(mismatched)}: the manifest states that other versions made the pack "
@@ -518,13 +553,14 @@ def _check_contents(folder: Path, manifest: Manifest) -> Verified:
         )
     verdict = f"the verdict ({computed.verdict.outcome}, by the policy in the pack)"
     matching = [verdict, *sorted(computed.texts.keys() - {VERDICT_FILE, *mismatched})]
-    checked.append(f"{', '.join(matching)} follow from record and policy")
+    checked.append(f"{', '.join(matching)} follow from {inputs}")
     return Verified(
         problems,
         [] if problems else checked,
         record,
         unchecked=unchecked,
         policy=policy,
+        statement=statement,
         other_version=not has_same_versions,
     )
 

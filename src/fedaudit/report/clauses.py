@@ -31,7 +31,15 @@ from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.record import Record
 from fedaudit.results.unlearning import unlearning_rows
 
-Kind = Literal["figure", "stated", "inconclusive", "not tested", "not stated", "out of scope"]
+Kind = Literal[
+    "figure",
+    "stated",
+    "inconclusive",
+    "not tested",
+    "not stated",
+    "out of scope",
+    "not applicable",
+]
 
 CHECKS = ("permuted members", "untrained model", "blind classifier", "planted leak")
 """The kinds of controls."""
@@ -53,7 +61,8 @@ class Answer(NamedTuple):
         kind: "figure" for a number of this record, "stated" for other information in it.
             "Inconclusive" means too few samples or a failed control. "Not tested" means that this
             audit did not test it, although fedaudit can. "Not stated" means that the record does
-            not contain it. "Out of scope" means that fedaudit cannot test it.
+            not contain it. "Out of scope" means that fedaudit cannot test it. "Not applicable" is
+            the statement of a packer about a question that the record does not answer.
         text: The answer in one line.
         more: What the answer is based on.
     """
@@ -243,13 +252,17 @@ def references(record: Record) -> Answer:
     return Answer("figure", f"Yes; their largest AUC is {size}, {shortened(best.attack, 60)}")
 
 
-def tester(record: Record) -> Answer:
-    """Return the date and version of the audit; records do not name their author."""
+def origin(record: Record, role: str = "") -> Answer:
+    """Return the date and version of the audit, and the role that a packer states.
+
+    Records do not name their author.
+    """
     environment = record.environment
     date, versions = environment.started[:10] or "not stated", environment.versions
-    text = f"Date: {date}; tester and role: not stated"
+    text = f"Date: {date}; tester{'' if role else ' and role'}: not stated"
+    stated = f"Role by the packer’s statement: {role}. {fixed('answers.stated')} " if role else ""
     version = shortened(versions.get("fedaudit", "not stated"), 60)
-    return Answer("not stated", text, f"Version of fedaudit: {version}.")
+    return Answer("not stated", text, f"{stated}Version of fedaudit: {version}.")
 
 
 def release_policy(record: Record) -> Answer:

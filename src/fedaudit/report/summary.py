@@ -23,6 +23,7 @@ from fedaudit.report.grid import Cell, Tile, clean, shortened
 from fedaudit.report.page import templates
 from fedaudit.report.reproducing import inline_toml, reproducing
 from fedaudit.report.sources import kind_of
+from fedaudit.report.statement import Statement
 from fedaudit.report.tables.run import controls_table
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.points import protection_name
@@ -83,28 +84,40 @@ class Summary(NamedTuple):
     valid_until: str
 
 
-def summary_html(record: Record, policy: Section | None = None, valid_until: str = "") -> str:
+def summary_html(
+    record: Record,
+    policy: Section | None = None,
+    valid_until: str = "",
+    statement: Statement | None = None,
+) -> str:
     """Return the summary of a record as an HTML document that loads nothing and runs no script.
 
     Args:
         record: A record of any kind.
         policy: Section on a policy's outcome for the record, as returned by
             :func:`fedaudit.gate.outputs.policy_section`.
-        valid_until: Last day on which the page may be relied on, such as "2027-06-30".
+        valid_until: Last day on which the page may be relied on, such as "2027-06-30"; by default,
+            that of the statement.
+        statement: Statement of the packer.
 
     Raises:
         BadInput: ``valid_until`` is not a date, or a date before the audit.
     """
-    summary = summary_of(record, policy, valid_until)
+    summary = summary_of(record, policy, valid_until, statement)
     return templates().get_template("summary.html.j2").render(summary=summary)
 
 
-def summary_markdown(record: Record, policy: Section | None = None, valid_until: str = "") -> str:
+def summary_markdown(
+    record: Record,
+    policy: Section | None = None,
+    valid_until: str = "",
+    statement: Statement | None = None,
+) -> str:
     """Return the summary as Markdown, for example for ``$GITHUB_STEP_SUMMARY``.
 
     Names in the record are escaped. The arguments are those of :func:`summary_html`.
     """
-    summary = summary_of(record, policy, valid_until)
+    summary = summary_of(record, policy, valid_until, statement)
     form = templates().overlay(finalize=_in_markdown)
     form.filters = {**form.filters, "row": _row, "paragraph": _paragraph, "code": _code}
     text = form.get_template("summary.md.j2").render(summary=summary)
@@ -134,9 +147,14 @@ def _code(text: str) -> Markup:
     return Markup(f"`{clean(text).replace('`', '')}`")
 
 
-def summary_of(record: Record, policy: Section | None = None, valid_until: str = "") -> Summary:
+def summary_of(
+    record: Record,
+    policy: Section | None = None,
+    valid_until: str = "",
+    statement: Statement | None = None,
+) -> Summary:
     """Return the contents of a summary; see :func:`summary_html` for the arguments."""
-    until = _valid_until(record, valid_until)
+    until = _valid_until(record, valid_until or (statement.last_day if statement else ""))
     record = wording.printable(record, wording.attack_title)
     if record.kind == "games":
         played = game_verdict(record)
@@ -149,10 +167,14 @@ def summary_of(record: Record, policy: Section | None = None, valid_until: str =
         meaning, undecided = plain.meaning, plain.open
         warnings = (plain.warning, *first.caveats)
     about = shortened(str(record.config.get("about") or ""), _LONG)
+    facts = _facts(record)
+    if statement is not None:
+        stated = {"role": statement.role, "purpose": statement.purpose}
+        facts["Stated by the packer"] = _FIXED["stated"].format(**stated)
     described = (f"Described by its author as: “{about}”",) if about else ()
     sections = (
         Section("What was asked", paragraphs=(question,), remarks=described),
-        Section("Which model", remarks=(_FIXED["settings"],), facts=tuple(_facts(record).items())),
+        Section("Which model", remarks=(_FIXED["settings"],), facts=tuple(facts.items())),
         _answer(record, first, meaning, warnings),
         policy or Section(POLICY_TITLE, **_FIXED["no_policy"]),
         _controls(record, first),
@@ -211,8 +233,8 @@ _ZERO_IS_UNSET = ("first_class", "samples_per_client")  # settings that are unse
 
 def _facts(record: Record) -> dict[str, str]:
     config, coverage, environment = record.config, record.coverage, record.environment
-    digest = f"{shortened(record.content_hash, 80)} (SHA-256)"
-    facts = {"Digest of the result": digest}
+    # The block for signatures has the digest of the result.
+    facts = dict[str, str]()
     if record.kind == "games":
         facts["Data"] = settings_line(config.get("data"))
         protections = "; ".join(distinct(map(protection_name, record.games)))
