@@ -259,6 +259,17 @@ def test_a_lower_bound_below_its_ceiling_proves_nothing() -> None:
     assert "which does not show that it is kept" in document
 
 
+def test_kept_controls_and_rules_with_the_same_reason_are_joined() -> None:
+    record = stored_record("cofedmid-location30/cofedmid-location30-cofedmid-half")
+    part = section(record, "What the policy says", outcome(record, DEFAULT_POLICY))
+    assert part.items == (
+        "Not judged: TPR at 0.1% FPR v. unseen and TPR at 0.1% FPR v. other clients': more audited "
+        "samples are needed.",
+    )
+    (met,) = [text for text in part.remarks if text.startswith("Also met")]
+    assert met.startswith("Also met: controls permuted members and untrained model; ")
+
+
 def test_rules_without_a_figure_are_counted_as_not_judged() -> None:
     record = record_of(auc(0.48, 0.52))
     asking = POLICY.replace('["unseen"]', '["unseen", "other_client"]')

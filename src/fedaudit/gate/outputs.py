@@ -266,7 +266,7 @@ def policy_section(record: Record, verdict: Verdict, policy: Policy, file: str) 
     ]
     texts, n_more = _TEXTS["outcomes"][str(verdict.outcome)], len(rules) - MAX_LISTED
     others = f"And {plural(n_more, 'more rule')}; the verdict lists all." if n_more > 0 else ""
-    also_met = f"Also met: {'; '.join(shortened(check.name, 80) for check in met)}." if met else ""
+    also_met = f"Also met: {'; '.join(_joined_controls(met))}." if met else ""
     return Section(
         POLICY_TITLE,
         badge=texts["badge"],
@@ -285,6 +285,14 @@ def policy_section(record: Record, verdict: Verdict, policy: Policy, file: str) 
         ),
         remarks=tuple(filter(None, (others, shortened(also_met, 600), _TEXTS["differs"]))),
     )
+
+
+def _joined_controls(checks: Sequence[Check]) -> list[str]:
+    """Return the names of checks; those of controls are joined."""
+    names = [shortened(check.name, 80) for check in checks]
+    controls = [name.removeprefix("control: ") for name in names if name.startswith("control: ")]
+    others = [name for name in names if not name.startswith("control: ")]
+    return [f"controls {join_and(controls)}"] * bool(controls) + others
 
 
 def _by_reason(texts: Sequence[str]) -> list[str]:
