@@ -484,7 +484,13 @@ def test_two_files_of_one_model_are_refused(tmp_path: Path) -> None:
 def test_a_hostile_or_damaged_file_stops_the_import_in_one_sentence(tmp_path: Path) -> None:
     save_all(tmp_path / "saved", as_torch)
     path = tmp_path / "saved" / "round-2" / "client-1.pt"
-    path.write_bytes(path.read_bytes()[:500])
-    with pytest.raises(Damaged, match=r"client-1\.pt is not a checkpoint.*; save") as refusal:
-        recorded(tmp_path / "saved", tmp_path / "after", attacks=FEW)
-    assert "\n" not in str(refusal.value)
+    whole = path.read_bytes()
+    for content, message in (
+        (whole[:500], r"client-1\.pt is incomplete, since its end is missing; copy"),
+        (b"", r"client-1\.pt is empty; copy"),
+        (bytes(500), r"client-1\.pt is not a checkpoint.*; save"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(Damaged, match=message) as refusal:
+            recorded(tmp_path / "saved", tmp_path / "after", attacks=FEW)
+        assert "\n" not in str(refusal.value)

@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 import traceback
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from io import TextIOWrapper
@@ -22,6 +23,9 @@ from fedaudit.core.errors import BUG_EXIT_CODE, BadInput, FedauditError, called_
 from fedaudit.core.files import MANIFEST_FILE, RECORDING_FILE, open_regular
 from fedaudit.core.importing import code_named_in
 from fedaudit.results.text import LogLines, indented, one_line
+
+_PREFIX = "fedaudit: "
+_PACKAGE = Path(__file__).parents[1]
 
 _MAX_TRACE = 8000
 """Number of characters of a traceback that are printed."""
@@ -102,7 +106,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 is_overview = words[:1] in ([], ["-h"], ["--help"])
                 app.help_format = "plaintext" if is_overview else "markdown"
                 # Commands that run a study, or have --trust, allow custom code in a context.
-                with called_by("command"), code_named_in("the command line", trusted=False):
+                with (
+                    called_by("command"),
+                    code_named_in("the command line", trusted=False),
+                    warnings_in_one_line(),
+                ):
                     app(
                         words,
                         exit_on_error=False,
@@ -294,6 +302,30 @@ def _open_closed_descriptors() -> None:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # Uses the lowest free number, which is `descriptor`.
+
+
+@contextmanager
+def warnings_in_one_line() -> Iterator[None]:
+    """Format fedaudit's warnings within the context as lines for a user, without lines of code."""
+    as_python = warnings.formatwarning
+
+    def as_line(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        line: str | None = None,
+    ) -> str:
+        text = str(message)
+        if not text.startswith(_PREFIX) and _PACKAGE not in Path(filename).parents:
+            return as_python(message, category, filename, lineno, line)
+        return f"{_PREFIX}warning: {one_line(text.removeprefix(_PREFIX))}\n"
+
+    warnings.formatwarning = as_line
+    try:
+        yield
+    finally:
+        warnings.formatwarning = as_python
 
 
 @contextmanager

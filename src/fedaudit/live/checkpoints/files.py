@@ -46,6 +46,8 @@ _NUMPY_CONSTRUCTOR = re.compile(
 )
 """Constructors of NumPy values that frameworks store next to the weights, such as an accuracy."""
 
+_START_OF_ARCHIVE = b"PK\x03\x04"
+
 _TUPLE_CODES = ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3")
 _MAX_TUPLES, _TUPLES_PER_ENTRY = 10_000, 20
 _MAX_CLASSES = 1000
@@ -184,6 +186,10 @@ def _names_to_replace(path: Path, file: BufferedReader) -> Collection[str]:
     """
     size = os.fstat(file.fileno()).st_size
     if not zipfile.is_zipfile(file):
+        file.seek(0)
+        if size == 0 or file.read(len(_START_OF_ARCHIVE)) == _START_OF_ARCHIVE:
+            state = "is incomplete, since its end is missing" if size else "is empty"
+            raise Damaged(f"{path} {state}; copy it again, or remove it from the folder")
         raise Damaged(
             f"{path} is not a checkpoint of torch 1.6 or newer; {_ADVICE} with torch.save"
         )
