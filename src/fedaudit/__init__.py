@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from fedaudit.live.audited import audit_samples as audit_samples
     from fedaudit.live.audited import fair_split as fair_split
     from fedaudit.live.audited import join_audits as join_audits
+    from fedaudit.live.audited import save_audit as save_audit
     from fedaudit.live.checkpoints.record import from_checkpoints as from_checkpoints
     from fedaudit.live.models import CanaryClients as CanaryClients
     from fedaudit.live.models import unlearning as unlearning

@@ -2,16 +2,22 @@
 
 import re
 import runpy
+import subprocess
+import sys
 import warnings
 from collections import OrderedDict
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from fedaudit.core.errors import BadInput, Damaged, NotVisible
 from fedaudit.live.attack import attack_recording
+from fedaudit.live.audited import audit_samples, save_audit
+from fedaudit.live.checkpoints.record import from_checkpoints
 from fedaudit.live.recording import read_recording, read_round_log
 from fedaudit.results.record import Record
 from fedaudit.results.runs import Coverage
@@ -272,6 +278,43 @@ def test_sizes_are_the_weights_of_the_mean(tmp_path: Path) -> None:
         recorded(folder, tmp_path / "other", attacks=FEW, sizes={0: 10, 1: 20})
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_models_saved_in_16_bits_are_means_and_warn_of_rounding(
+    tmp_path: Path, dtype: torch.dtype
+) -> None:
+    def as_16_bits(weights: Mapping[str, torch.Tensor], path: Path) -> None:
+        as_torch({name: value.to(dtype) for name, value in weights.items()}, path)
+
+    save_all(tmp_path / "saved", as_16_bits)
+    lines = list[str]()
+    path = recorded(tmp_path / "saved", tmp_path / "after", attacks=FEW, log=lines.append)
+    assert not any(entry.note for entry in read_round_log(path))
+    assert [line for line in lines if "warning" in line] == [lines[1]]
+    assert lines[1].startswith("warning: models are saved in 16 bits, so updates are rounded")
+    (tmp_path / "saved" / "round-2" / "client-1.pt").unlink()
+    with pytest.warns(RuntimeWarning, match="not the plain mean of the saved clients' models"):
+        recorded(tmp_path / "saved", tmp_path / "lacking", attacks=FEW)
+
+
+def test_every_measures_the_rounds_that_a_recorder_measures(tmp_path: Path) -> None:
+    save_all(tmp_path / "saved", as_torch)
+    lines = list[str]()
+    settings = {"attacks": FEW, "every": 2}
+    path = recorded(tmp_path / "saved", tmp_path / "after", log=lines.append, **settings)
+    record_live(tmp_path / "live", **settings)
+    live, after = measured(tmp_path / "live"), measured(path)
+    assert live.keys() == after.keys()
+    assert all(torch.equal(live[key], after[key]) for key in live)
+    assert [entry.round for entry in read_round_log(path) if entry.measured] == [2, 4]
+    assert coverage_of(path).n_missing_rounds == 0
+    with pytest.raises(BadInput, match="every=5 measures no round of 4; pass a smaller number"):
+        recorded(tmp_path / "saved", tmp_path / "none", attacks=FEW, every=5)
+    final = {"view": "final", "every": 5}
+    path = recorded(tmp_path / "saved", tmp_path / "final", log=lines.append, **final)
+    assert [entry.round for entry in read_round_log(path) if entry.measured] == [4]
+    assert not any("every=10" in line for line in lines)
+
+
 def test_an_interrupted_import_is_continued(tmp_path: Path) -> None:
     save_all(tmp_path / "saved", as_torch)
     path = recorded(tmp_path / "saved", tmp_path / "after", attacks=FEW)
@@ -354,6 +397,8 @@ def test_the_command_records_checkpoints_and_attacks_them(
         (checkpoint_options[:2], "--checkpoints needs the network"),
         (checkpoint_options[2:4], "--network applies to --checkpoints FOLDER"),
         (("--rounds", "3"), "--rounds applies to --checkpoints FOLDER"),
+        (("--every", "2"), "--every applies to --checkpoints FOLDER"),
+        ((*checkpoint_options, "--every", "9"), "--every 9 measures no round of 4"),
         (("--sizes", "a=1"), "--sizes applies to --checkpoints FOLDER or --signals FILE"),
         ((*checkpoint_options, "--fair"), "--fair applies to --signals, and not to --checkpoints"),
         (("--signals", "a.csv", "--gaps", "join"), "--gaps applies to --checkpoints, and not"),
@@ -383,6 +428,51 @@ def test_the_command_records_checkpoints_and_attacks_them(
     ):
         assert exit_code("attack", "other", *options) == 2
         assert re.search(message, " ".join(capsys.readouterr().err.split()))
+
+
+def test_the_command_reads_samples_of_known_membership(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_all(tmp_path / "saved", as_torch)
+    drawn = data().split.audit
+    x, y = drawn.samples.features, drawn.samples.labels
+    members = {c: (x[drawn.owner == c], y[drawn.owner == c]) for c in (0, 1, 2)}
+    audit = audit_samples(members, (x[drawn.owner < 0], y[drawn.owner < 0]))
+    save_audit(audit, "folder/known")
+    Path("known_network.py").write_text("from tests.live.federation import network\n")
+    words = ["runs", "blackbox-loss", "--checkpoints", "saved", "--samples", "folder/known"]
+    assert exit_code("attack", *words, "--network", "known_network:network") == 0
+    from_checkpoints(
+        "saved", network, audit, out="function", attacks=["blackbox-loss"], log=lambda line: None
+    )
+    command, function = measured(tmp_path / "runs"), measured(tmp_path / "function")
+    assert function.keys() <= command.keys()
+    assert all(torch.equal(function[key], command[key]) for key in function)
+    recorded_audit = load_file(tmp_path / "runs" / "audit.safetensors")
+    assert recorded_audit["owner"].tolist() == audit.owner.tolist()
+    assert not any(figure.metric == "epsilon" for figure in attacked(tmp_path / "runs").findings)
+
+
+def test_the_command_prints_a_warning_as_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_all(tmp_path / "saved", as_torch)
+    (tmp_path / "saved" / "round-2" / "global.pt").unlink()
+    data().split.save("part")
+    Path("warned_network.py").write_text("from tests.live.federation import network\n")
+    words = ["runs", "blackbox-loss", "--checkpoints", "saved", "--samples", "part"]
+    words += ["--network", "warned_network:network", "--figures.permutations=20"]
+    done = subprocess.run(
+        [sys.executable, "-m", "fedaudit", "attack", *words], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stderr.splitlines() if "warning" in line]
+    reason = "the global model that clients were sent is not saved"
+    assert lines[0] == f"fedaudit: warning: round 3 is not recorded: {reason}"
+    assert "RuntimeWarning" not in done.stderr
+    assert "recorder.missed" not in done.stderr
 
 
 def test_the_command_maps_names_rounds_and_sizes_as_the_function_does(

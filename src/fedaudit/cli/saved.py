@@ -25,7 +25,8 @@ class SavedOptions:
         network: The network as module:object, in this folder or on Python's path: a torch module,
             or a function or class that returns one. It is imported, so name only code that you
             trust.
-        samples: File of one client's audited samples, from Split.save; repeat it for each client.
+        samples: File of audited samples, from Split.save or save_audit; repeat it for each client
+            that has its own file.
         rounds: Number of trained rounds, if it does not follow from the file names.
         first: Number of the first round in file names.
         global_files: Pattern of the global models, such as 'round-{round}/global.pt'.
@@ -44,6 +45,7 @@ class SavedOptions:
             its client trains on it.
         sizes: Number of training samples of each client, such as site-1=1200,site-2=800.
         view: The adversary's view; by default, the view that uses most of the saved models.
+        every: Interval between measured rounds of --checkpoints, in rounds.
     """
 
     checkpoints: Path | None = None
@@ -62,6 +64,7 @@ class SavedOptions:
     fair: Annotated[bool, Parameter(negative=())] = False
     sizes: str = ""
     view: str = ""
+    every: int = 1
 
 
 NO_SAVED_OPTIONS = SavedOptions()
@@ -148,6 +151,7 @@ def _record_checkpoints(
         sizes=sizes,
         gaps=options.gaps,
         view=options.view,
+        every=options.every,
         attacks=_attacks_to_record(attacks),
         device=device,
         log=log,

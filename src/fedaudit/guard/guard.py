@@ -11,7 +11,7 @@ import numpy as np
 from torch import nn
 
 from fedaudit.core.devices import device_named, refuse_several_workers
-from fedaudit.core.errors import BadInput, type_of
+from fedaudit.core.errors import BadInput, option, type_of
 from fedaudit.core.files import lock_folder
 from fedaudit.core.progress import print_to_stderr
 from fedaudit.core.tasks import CLASSIFICATION, PerSampleLoss, Task
@@ -142,7 +142,7 @@ class Guard:
             workers=workers,
             device=device,
             # A guard measures every round, so the advice to skip rounds does not apply.
-            log=lambda line: log(line.partition("; every=")[0]),
+            log=lambda line: log(line.partition(f"; {option('every')}")[0]),
         )
         # The recorder holds the same lock until it is closed.
         del lock

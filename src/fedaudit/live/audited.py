@@ -59,8 +59,7 @@ class Split(NamedTuple):
         they are not classes, "owner" (the client that trains on a sample, -1 for a held-out sample)
         and "panel" (the client whose coin decided on the sample).
         """
-        tensors = features_by_name(self.audit.samples) | self.audit.tensors()
-        return {name: tensors[name].numpy() for name in tensors if name not in ("ids", "group")}
+        return {name: value.numpy() for name, value in _stored(self.audit).items()}
 
     def save(self, path: Path | str) -> None:
         """Write :attr:`part` to a file and create missing folders.
@@ -68,8 +67,38 @@ class Split(NamedTuple):
         Raises:
             BadInput: The file cannot be written.
         """
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        write_tensors({n: torch.from_numpy(value) for n, value in self.part.items()}, Path(path))
+        save_audit(self.audit, path)
+
+
+def save_audit(audit: AuditSet, path: Path | str) -> None:
+    """Write audited samples to a file and create missing folders.
+
+    ``fedaudit attack --samples`` and :func:`join_audits` read the file.
+
+    Args:
+        audit: The audited samples of one or several clients, such as from :func:`audit_samples`.
+        path: Path of the file.
+
+    Raises:
+        BadInput: The file cannot be written.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> import torch
+        >>> x, y = torch.randn(60, 2), torch.arange(60) % 2
+        >>> audit = fa.audit_samples({0: (x[:30], y[:30])}, (x[30:], y[30:]))
+        >>> fa.save_audit(audit, "samples")
+        >>> len(fa.join_audits(["samples"]).samples)
+        60
+    """
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    write_tensors(_stored(audit), Path(path))
+
+
+def _stored(audit: AuditSet) -> dict[str, Tensor]:
+    """Return the tensors of a file of audited samples by name."""
+    tensors = features_by_name(audit.samples) | audit.tensors()
+    return {name: value for name, value in tensors.items() if name not in ("ids", "group")}
 
 
 def audit_samples(
@@ -309,8 +338,8 @@ def join_audits(parts: Iterable[Part], *, seed: int = 1) -> AuditSet:
     among samples that are not audited are not detected.
 
     Args:
-        parts: :attr:`Split.part` of each client, or the file that :meth:`Split.save` wrote; both
-            are untrusted. The order of parts does not matter.
+        parts: :attr:`Split.part` of each client, or the file that :meth:`Split.save` or
+            :func:`save_audit` wrote; all are untrusted. The order of parts does not matter.
         seed: The seed with which clients split their data.
 
     Raises:

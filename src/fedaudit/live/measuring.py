@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, assignment
 from fedaudit.core.files import Lock, lock_folder
 from fedaudit.core.progress import format_bytes, format_duration
 from fedaudit.core.values import ClientId, Model, Samples
@@ -213,7 +213,9 @@ class RoundMeasurer:
         interval, advice = f"every {recording.every} rounds", ""
         if recording.every == 1:
             interval = "every round"
-            advice = "; every=10 would measure only each tenth round"
+            # The view "final" needs the last round, which may be no tenth one.
+            if recording.view != "final":
+                advice = f"; {assignment('every', '10')} would measure only each tenth round"
         waiting_size = format_bytes(4 * n_values * (n_uploads + 2))
         where = {
             "now": "in this process",

@@ -8,15 +8,16 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, assignment, option
 from fedaudit.core.values import ClientId, Model
 from fedaudit.live.checkpoints.files import StoredWeights
 from fedaudit.live.checkpoints.rounds import CheckpointModels, Saved
 from fedaudit.live.weights import Weights
 
 _MAX_RELATIVE_DISTANCE, _MAX_ROUNDING = 0.01, 1e-6
-"""Largest distance of a mean from the global model: as a fraction of the largest distance of a
-client from the mean, and of the norm of the global model."""
+"""Largest distance of a mean from the global model: a fraction of the largest distance of a client
+from the mean, plus a fraction of the norm of the global model. For models in 16 bits, the
+second fraction is half the spacing of their numbers."""
 
 _STATISTICS = ("running_mean", "running_var")
 """Running statistics, which some servers do not average, so they are not compared."""
@@ -59,8 +60,8 @@ class MeanCheck:
             choice = "after" if saved == "sent" else "sent"
             raise BadInput(
                 f"the mean of the clients' models of round {index} is not the global model that "
-                f"saved={saved!r} takes for it, but that of saved={choice!r}; pass "
-                f"saved={choice!r}"
+                f"{assignment('saved', repr(saved))} takes for it, but that of "
+                f"{assignment('saved', repr(choice))}; pass {assignment('saved', repr(choice))}"
             )
 
     def fault(self, index: int, uploads: Mapping[str, StoredWeights]) -> str:
@@ -79,18 +80,20 @@ class MeanCheck:
             )
         return (
             "the global model after it is not the plain mean of the saved clients' models; pass "
-            "sizes= if the server weights clients by their numbers of samples"
+            f"{option('sizes')} if the server weights clients by their numbers of samples"
         )
 
     def warning(self) -> str:
         """Return a warning if the global model of a round was not the mean; empty otherwise."""
         if not self._n_different:
             return ""
-        total = self._n_equal + self._n_different
+        total, sizes = self._n_equal + self._n_different, option("sizes")
+        kind, advice = "plain", f"pass {sizes} if the server weights clients"
+        if self.sizes:
+            kind, advice = "weighted", f"check the numbers in {sizes}"
         return (
             f"warning: after {self._n_different} of {total} rounds, the global model is not the "
-            f"{'weighted' if self.sizes else 'plain'} mean of the clients' models; pass sizes= if "
-            "the server weights clients, and check the client of each file"
+            f"{kind} mean of the clients' models; {advice}, and check the client of each file"
         )
 
     def _is_mean(self, uploads: Mapping[str, StoredWeights], after: Path | Weights) -> bool:
@@ -104,7 +107,9 @@ class MeanCheck:
         for size, vector in zip(sizes, vectors, strict=True):
             mean += size / sum(sizes) * vector
         client_distance = max(float((vector - mean).norm()) for vector in vectors)
-        limit = max(_MAX_RELATIVE_DISTANCE * client_distance, _MAX_ROUNDING * float(target.norm()))
+        spacing = max(map(number_spacing, (*uploads.values(), self.models.weights(after))))
+        rounding = max(_MAX_ROUNDING, spacing / 2) * float(target.norm())
+        limit = _MAX_RELATIVE_DISTANCE * client_distance + rounding
         return float((mean - target).norm()) <= limit
 
 
@@ -128,16 +133,27 @@ def fault_of_copies(
     return ""
 
 
+def number_spacing(weights: Weights) -> float:
+    """Return the relative spacing of the coarsest floating-point numbers in weights; 0 for none."""
+    return max((torch.finfo(value.dtype).eps for value in _parameters(weights)), default=0.0)
+
+
 def _vector(weights: Weights) -> Tensor:
     """Return all parameters as one vector, sorted by name so that files are comparable."""
+    vectors = [value.double().reshape(-1) for value in _parameters(weights)]
+    return torch.cat([torch.zeros(0, dtype=torch.float64), *vectors])
+
+
+def _parameters(weights: Weights) -> list[Tensor]:
+    """Return all floating-point tensors but running statistics, sorted by name."""
     if isinstance(weights, nn.Module):
         weights = weights.state_dict()
     elif isinstance(weights, Model):
         weights = weights.tensors()
     pairs = list(weights.items()) if isinstance(weights, Mapping) else list(enumerate(weights))
-    vectors = [torch.zeros(0, dtype=torch.float64)]
-    for name, array in sorted(pairs, key=lambda pair: str(pair[0])):
-        value = torch.as_tensor(array)
-        if value.is_floating_point() and not str(name).endswith(_STATISTICS):
-            vectors.append(value.detach().double().reshape(-1))
-    return torch.cat(vectors)
+    values = [
+        torch.as_tensor(array).detach()
+        for name, array in sorted(pairs, key=lambda pair: str(pair[0]))
+        if not str(name).endswith(_STATISTICS)
+    ]
+    return [value for value in values if value.is_floating_point()]

@@ -8,7 +8,7 @@ from typing import get_args
 from torch import nn
 
 from fedaudit.attacks import resolve_attack
-from fedaudit.core.errors import BadInput, NotVisible, option, unknown_name
+from fedaudit.core.errors import BadInput, NotVisible, assignment, option, unknown_name
 from fedaudit.core.progress import print_to_stderr
 from fedaudit.core.tasks import CLASSIFICATION, PerSampleLoss, Task, cross_entropy
 from fedaudit.core.values import ClientId, Sees
@@ -16,7 +16,7 @@ from fedaudit.datasets.dataset import prepare_samples
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.checkpoints.files import path_in_folder
 from fedaudit.live.checkpoints.layouts import CheckpointFiles, files_in
-from fedaudit.live.checkpoints.means import MeanCheck, fault_of_copies
+from fedaudit.live.checkpoints.means import MeanCheck, fault_of_copies, number_spacing
 from fedaudit.live.checkpoints.rounds import (
     CheckpointModels,
     Gaps,
@@ -39,6 +39,8 @@ from fedaudit.results.text import plain
 _NEEDS_SENT_MODELS = Sees.GLOBAL_MODEL | Sees.UPDATE
 """Observations that are unknown if the models that clients were sent are not saved."""
 
+_MAX_SPACING = 1e-6
+"""Relative spacing of numbers above which saved models are rounded; single precision has 1.2e-7."""
 _MAX_LISTED = 5
 
 
@@ -58,6 +60,7 @@ def from_checkpoints(
     sizes: ByClient[int] | None = None,
     gaps: Gaps = "missing",
     view: str = "",
+    every: int = 1,
     attacks: Sequence[str] = (),
     targets: Sequence[ClientRef] = (),
     name: str = "",
@@ -100,6 +103,7 @@ def from_checkpoints(
             the change between two saved global models as one round; for the view "globals".
         view: The adversary's view. By default "uploads" with clients' models, else "globals", or
             "final" if only the final model is saved.
+        every: Interval between measured rounds, in rounds; 1 measures every round.
         attacks: See :func:`record`, as for the other arguments.
         targets: Audited clients.
         name: Name of the federation; by default that of ``out``.
@@ -155,7 +159,14 @@ def from_checkpoints(
     check = MeanCheck(models, by_number(sizes or {}), numbers)
     if view in UPLOAD_VIEWS:
         check.check_saved(saved)
+    if view != "final" and isinstance(every, int) and every > models.last:
+        raise BadInput(
+            f"{assignment('every', str(every))} measures no round of {models.last}; pass a smaller "
+            "number"
+        )
     _refuse_other_network(models, model, samples, resolved_task, not_uploaded)
+    if warning := _precision_warning(models):
+        log(warning)
     recorder = record(
         out,
         model,
@@ -164,6 +175,8 @@ def from_checkpoints(
         attacks=names,
         targets=targets,
         view=view,
+        # The view "final" has only one round, the last.
+        every=1 if view == "final" else every,
         sizes=sizes,
         loss=loss,
         task=task,
@@ -201,6 +214,17 @@ def _refuse_other_network(
         if isinstance(source, Path):
             subject = f"the model in {path_in_folder(source)}"
         layout.model_of(models.weights(source), subject=subject)
+
+
+def _precision_warning(models: CheckpointModels) -> str:
+    """Return a warning if the first global model has numbers of 16 bits; empty otherwise."""
+    for source in [*models.sent.values(), *models.after.values()][:1]:
+        if number_spacing(models.weights(source)) > _MAX_SPACING:
+            return (
+                "warning: models are saved in 16 bits, so updates are rounded: unless clients send "
+                "16 bits, attacks on updates may find less than in the training loop"
+            )
+    return ""
 
 
 def _clients_by_name(
