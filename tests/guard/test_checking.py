@@ -88,11 +88,21 @@ def test_a_check_warns_of_a_high_limit_and_of_files_that_others_can_change(tmp_p
     path = site(tmp_path, POLICY.replace("0.6", "0.99"))
     path.chmod(0o664)
     (tmp_path / "site.py").chmod(0o646)
-    stated = check(path, seconds=0)
-    assert "may send uploads with an AUC of up to 0.99" in stated["warning"]
-    assert f"other users can change {path} (policy)" in stated["warning"]
-    assert f"other users can change {tmp_path / 'site.py'} (model)" in stated["warning"]
-    assert "part.safetensors" not in stated["warning"]
+    (tmp_path / "guards").mkdir()
+    (tmp_path / "guards").chmod(0o777)
+    high, *writable = check(path, seconds=0)["warning"].split("\n")
+    assert "may send uploads with an AUC of up to 0.99" in high
+    expected = [path, tmp_path / "site.py", tmp_path / "guards"]
+    assert [text.split(",")[0] for text in writable] == [
+        f"other users can write to {file}" for file in expected
+    ]
+    (tmp_path / "guards").chmod(0o1777)
+    path.chmod(0o600)
+    (tmp_path / "site.py").chmod(0o600)
+    tmp_path.chmod(0o770)
+    warnings = check(path, seconds=0)["warning"]
+    assert f"other users can write to {tmp_path}, and so change" in warnings
+    assert "guards" not in warnings
 
 
 @pytest.mark.parametrize(("change", "says"), REFUSED)
@@ -105,6 +115,12 @@ def test_a_check_refuses_what_the_guard_refuses(
     with pytest.raises((BadInput, Damaged)) as of_check:
         check(path)
     assert str(of_check.value) == str(of_guard.value)
+
+
+def test_a_file_as_folder_of_the_records_is_refused(tmp_path: Path) -> None:
+    path = site(tmp_path, POLICY.replace('"guards"', '"site.py"'))
+    with pytest.raises(BadInput, match="is not a folder; give the setting folder"):
+        check(path)
 
 
 def test_a_folder_that_cannot_be_written_is_refused(

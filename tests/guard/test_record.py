@@ -192,6 +192,16 @@ def test_a_guard_that_checked_no_upload_has_nothing_to_attack(tmp_path: Path) ->
         attack_recording(tmp_path, [], tmp_path / "attacked")
 
 
+def test_commands_on_the_folder_of_all_jobs_name_the_folder_of_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = withheld_all(tmp_path / "job-1")
+    for words in (["attack"], ["report"], ["gate", "--policy", EXAMPLE / "policy.toml"]):
+        code, text = run_command(capsys, words[0], tmp_path, *words[1:])
+        assert code == 2
+        assert text.endswith(f"give the folder of one of them, such as {job}")
+
+
 def judging(targets: list[Any]) -> Policy:
     return Policy.model_validate({"name": "x", "membership": {"auc": 0.9, "targets": targets}})
 

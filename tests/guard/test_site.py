@@ -90,6 +90,24 @@ def test_a_wrong_policy_is_refused(change: tuple[str, str], says: str, tmp_path:
         site_guard(path, "job-1", log=lambda line: None)
 
 
+@pytest.mark.parametrize("place", ["module", "network", "filter"])
+def test_an_exit_of_the_sites_code_does_not_end_the_process(place: str, tmp_path: Path) -> None:
+    path = site(tmp_path, f'{POLICY}filter = "site.py:noisy"\n')
+    exits = {
+        "module": "\nraise SystemExit(0)\n",
+        "network": "\ndef network():\n    raise SystemExit(0)\n",
+        "filter": "\ndef noisy(update):\n    raise SystemExit(0)\n",
+    }
+    (tmp_path / "site.py").write_text(CODE + exits[place])
+    if place == "filter":
+        with site_guard(path, "job-1", log=lambda line: None) as opened:
+            assert opened.check(1, sent=initial(), upload=memorising()) is None
+        assert "custom code ended the process" in opened.decisions[0].reason
+        return
+    with pytest.raises(BadInput, match="custom code ended the process"):
+        site_guard(path, "job-1", log=lambda line: None)
+
+
 def test_a_pipe_as_code_is_refused(tmp_path: Path) -> None:
     path = site(tmp_path, POLICY.replace("site.py", "pipe.py"))
     os.mkfifo(tmp_path / "pipe.py")

@@ -10,7 +10,9 @@ from threading import Thread
 import pytest
 
 from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.live.attack import attack_recording
 from fedaudit.live.decisions import DECISIONS_FILE, read_decisions
+from fedaudit.results.record import Record
 from tests.guard.client import CLIENT, State, data, guard, honest, initial, memorising, trained
 
 
@@ -61,6 +63,43 @@ def test_an_older_log_is_refused_and_keeps_the_measurements(tmp_path: Path) -> N
     with pytest.raises(Damaged, match="so it may be an older copy"):
         guard(tmp_path)
     assert len([*(tmp_path / "measured").iterdir()]) == 3
+
+
+def record_without_line(folder: Path, *removed: int) -> Record:
+    """Return the record of attacks on a guard with two sent uploads, without lines of its log."""
+    second = trained(honest(), data().split.train[CLIENT].tolist(), epochs=1, seed=3)
+    with guard(folder, limit=0.65) as opened:
+        assert opened.check(1, sent=initial(), upload=honest()) is not None
+        assert opened.check(2, sent=honest(), upload=second) is not None
+    lines = [line for number, line in enumerate(lines_of(folder), 1) if number not in removed]
+    write_lines(folder, lines)
+    return attack_recording(folder, ["blackbox-loss"], folder / "attacked")
+
+
+def test_attacks_are_refused_if_the_log_lacks_decisions_on_measured_uploads(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(Damaged, match="so it may be an older copy"):
+        record_without_line(tmp_path, 1, 2)
+
+
+def test_a_record_states_that_the_log_lacks_a_decision(tmp_path: Path) -> None:
+    record = record_without_line(tmp_path, 2)
+    (stated,) = [text for text in record.untested if "no decision on it" in text]
+    assert stated.startswith("Whether the upload of round 2 was sent")
+    assert not [
+        text for text in record_without_line(tmp_path / "whole").untested if "no dec" in text
+    ]
+
+
+def test_attacks_are_refused_if_a_sent_upload_has_no_measurement(tmp_path: Path) -> None:
+    with guard(tmp_path) as opened:
+        opened.check(1, sent=initial(), upload=honest())
+        opened.check(2, sent=initial(), upload=memorising())
+    forged = [line.replace('"withheld"', '"sent"') for line in lines_of(tmp_path)]
+    write_lines(tmp_path, forged)
+    with pytest.raises(Damaged, match="lacks the measurements of round 2, whose upload was sent"):
+        attack_recording(tmp_path, ["blackbox-loss"], tmp_path / "attacked")
 
 
 def test_a_withheld_upload_is_measured_again_for_another_policy(tmp_path: Path) -> None:

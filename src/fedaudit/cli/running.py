@@ -36,6 +36,7 @@ from fedaudit.core.files import (
     exclusive_access,
     path_without_links,
     read_bytes,
+    refuse_folder_of_recordings,
     write_whole,
 )
 from fedaudit.core.importing import code_named_in, location_of
@@ -287,6 +288,7 @@ def attack(
             )
         _finish(record, folder)
         return
+    refuse_folder_of_recordings(recording)
     if targets is not None:
         raise BadInput(
             f"--targets applies to live recordings, but {recording} is the folder of a study, "

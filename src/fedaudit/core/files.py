@@ -491,13 +491,15 @@ def record_at(path: Path) -> Path:
     For the folder of a live recording, return the record of the attacks on it.
 
     Raises:
-        BadInput: The folder has a live recording without a record of attacks, or the folder of
-            this record is a link.
+        BadInput: The folder has a live recording without a record of attacks, the folder of this
+            record is a link, or the folder contains several recordings.
     """
     record = path / RECORD_FILE
     if not path.is_dir():
         return path
     if record.exists() or not (path / RECORDING_FILE).is_file():
+        if not record.exists():
+            refuse_folder_of_recordings(path)
         return record
     attack_record = path_without_links(path, ATTACKED) / RECORD_FILE
     if not attack_record.exists():
@@ -506,6 +508,19 @@ def record_at(path: Path) -> Path:
             f"`fedaudit attack {path}`, or name the folder that you gave with --out"
         )
     return attack_record
+
+
+def refuse_folder_of_recordings(path: Path) -> None:
+    """Raise if the subfolders of a folder are recordings, as of the jobs of a guard.
+
+    Raises:
+        BadInput: The message names one of the recordings.
+    """
+    if recordings := sorted(path.glob(f"*/{RECORDING_FILE}")):
+        raise BadInput(
+            f"{path} contains recordings of runs; give the folder of one of them, such as "
+            f"{recordings[-1].parent}"
+        )
 
 
 try:

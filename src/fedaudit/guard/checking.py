@@ -32,7 +32,6 @@ _CONDITIONS = {
     "which a measured AUC of about {smallest:.3f} exceeds",
 }
 """When an upload is sent, by the value that is compared with the limit."""
-_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 class Statement(NamedTuple):
@@ -190,20 +189,30 @@ def _outcome(decision: Decision) -> str:
 
 
 def _warnings(path: Path, site: Site) -> Iterator[str]:
-    for name, file in {"policy": path, **site.files}.items():
-        if file.stat().st_mode & _WRITABLE_BY_OTHERS:
-            yield (
-                f"other users can change {file} ({name}), and with it what the guard sends; allow "
-                "only its owner to write it"
-            )
+    files = [path.absolute(), *site.files]
+    # Whoever can write to a folder can replace its files.
+    folders = [file.parent for file in files] + [site.records] * site.records.exists()
+    for writable in filter(_is_writable_by_others, dict.fromkeys([*files, *folders])):
+        yield (
+            f"other users can write to {writable}, and so change what the guard sends or logs; "
+            "allow only its owner to write to it"
+        )
     if site.policy.metrics:
         yield "a job can send any number as a metric; set metrics = false unless jobs are reviewed"
+
+
+def _is_writable_by_others(path: Path) -> bool:
+    mode = path.stat().st_mode
+    # In a folder with the sticky bit, users can delete only their own files.
+    return bool(mode & (stat.S_IWGRP | stat.S_IWOTH)) and not mode & stat.S_ISVTX
 
 
 @contextmanager
 def _temporary_folder(records: Path) -> Iterator[Path]:
     """Create a folder where the guard would create its records, and delete it at the end."""
     parent = next(folder for folder in (records, *records.parents) if folder.exists())
+    if not parent.is_dir():
+        raise BadInput(f"{parent} is not a folder; give the setting folder the path of a folder")
     try:
         temporary = tempfile.TemporaryDirectory(prefix=".check-", dir=parent)
     except OSError as error:

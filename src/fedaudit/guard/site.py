@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import wraps
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Annotated, NamedTuple, cast
@@ -11,6 +12,7 @@ from torch import nn
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import regular_size
+from fedaudit.core.importing import exits_as_errors
 from fedaudit.core.progress import print_to_stderr
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.guard.arrays import Filter
@@ -84,13 +86,12 @@ class Site(NamedTuple):
         return self.root / self.policy.folder
 
     @property
-    def files(self) -> dict[str, Path]:
-        """Files that the policy names, by setting."""
-        code = {"model": self.policy.model, "filter": self.policy.filter}
-        files = {name: code_of.rpartition(":")[0] for name, code_of in code.items() if code_of}
-        return {name: self.root / file for name, file in files.items()} | {
-            "audit": self.root / self.policy.audit
-        }
+    def files(self) -> list[Path]:
+        """Files of code and of the audit set."""
+        code = [self.policy.model] + ([self.policy.filter] if self.policy.filter else [])
+        return [self.root / name.rpartition(":")[0] for name in code] + [
+            self.root / self.policy.audit
+        ]
 
     def read_audit(self) -> AuditSet:
         """Read the client's audit set.
@@ -185,7 +186,8 @@ def _function(root: Path, code: str) -> Callable[..., object]:
         assert spec is not None
         assert spec.loader is not None
         module = module_from_spec(spec)
-        spec.loader.exec_module(module)
+        with exits_as_errors():
+            spec.loader.exec_module(module)
         function: object = getattr(module, name)
     # The file is custom code, which may raise anything.
     except Exception as error:
@@ -195,4 +197,16 @@ def _function(root: Path, code: str) -> Callable[..., object]:
         ) from error
     if not callable(function):
         raise BadInput(f"the guard's policy names {code!r}, which is not a function")
-    return function
+    # A module is called by torch, and is recognised by its class.
+    return function if isinstance(function, nn.Module) else _without_exits(function)
+
+
+def _without_exits(function: Callable[..., object]) -> Callable[..., object]:
+    """Return the function with errors instead of exits, which would end the process of a job."""
+
+    @wraps(function)
+    def checked(*arguments: object) -> object:
+        with exits_as_errors():
+            return function(*arguments)
+
+    return checked

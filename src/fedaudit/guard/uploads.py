@@ -6,7 +6,7 @@ from pathlib import Path
 from fedaudit.core.errors import Damaged
 from fedaudit.core.files import create_subfolder, path_without_links
 from fedaudit.core.values import ClientId
-from fedaudit.live.decisions import DECISIONS_FILE, Decision
+from fedaudit.live.decisions import DECISIONS_FILE, Decision, missing_measurements, outdated_log
 from fedaudit.live.measuring import Measurement
 from fedaudit.live.recording import append_round, round_entry
 from fedaudit.observe.measurements import MeasuredRound, measured_rounds_in, write_measured
@@ -39,18 +39,12 @@ def discard_undecided(folder: Path, decisions: Sequence[Decision], client: Clien
         stored |= {(index, version): path for index, path in files}
     missing = sorted(sent - stored.keys())
     if missing:
-        raise Damaged(
-            f"{folder} lacks the measurements of round {missing[0][0]}, whose upload was sent; "
-            "restore them from a copy"
-        )
+        raise missing_measurements(folder, missing[0][0])
     undecided = stored.keys() - sent
     # A killed process leaves at most one measurement without a decision, because each upload is
     # decided before the next is measured.
     if len(undecided) > 1:
-        raise Damaged(
-            f"{folder / DECISIONS_FILE} lacks decisions on measured uploads, so it may be an older "
-            "copy; restore the whole folder from one copy"
-        )
+        raise outdated_log(folder)
     for index, version in undecided:
         stored[index, version].unlink()
         if not version:

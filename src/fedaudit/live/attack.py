@@ -23,6 +23,7 @@ from fedaudit.live.decisions import (
     guard_coverage,
     read_decisions,
     reason_nothing_was_sent,
+    undecided_round,
 )
 from fedaudit.live.files import read_audit, read_untrained, waiting_rounds
 from fedaudit.live.recording import (
@@ -149,6 +150,7 @@ class _RecordingData(NamedTuple):
     waiting: Collection[int]
     # Empty unless a guard wrote the recording.
     decisions: Sequence[Decision]
+    undecided: int | None
 
     @property
     def measured(self) -> list[MeasuredRound]:
@@ -176,7 +178,8 @@ def _read(folder: Path) -> _RecordingData:
                 "recording; restore it"
             )
     decisions = read_decisions(folder)
-    return _RecordingData(folder, recording, audit, log, stored, waiting, decisions)
+    undecided = undecided_round(folder, [entry.measured.index for entry in stored], decisions)
+    return _RecordingData(folder, recording, audit, log, stored, waiting, decisions, undecided)
 
 
 def _reason_unmeasured(folder: Path, recording: Recording, log: Sequence[RoundEntry]) -> str:
@@ -377,6 +380,11 @@ def _limitations(
         yield (
             "Attacks that compare clients, such as FedMIA: the uploads of one client are recorded. "
             "A server that sees the uploads of all clients may find more leakage than this report."
+        )
+    if data.undecided is not None:
+        yield (
+            f"Whether the upload of round {data.undecided} was sent: the guard's log has no "
+            "decision on it, as after a killed process. The figures include this upload."
         )
     if data.decisions:
         yield (

@@ -204,6 +204,49 @@ def reason_nothing_was_sent(folder: Path) -> str:
     )
 
 
+def undecided_round(
+    folder: Path, measured: Collection[int], decisions: Sequence[Decision]
+) -> int | None:
+    """Return the measured round whose upload is not listed as sent, as after a killed process.
+
+    Args:
+        folder: Folder of the recording; without a log of decisions, the result is None.
+        measured: Numbers of the measured rounds.
+        decisions: Decisions in the log.
+
+    Raises:
+        Damaged: There are several such rounds, which no killed process leaves, or a sent upload has
+            no measurement.
+    """
+    if not (folder / DECISIONS_FILE).is_file():
+        return None
+    sent = {decision.round for decision in decisions if decision.was_sent}
+    if unmeasured := sent - {*measured}:
+        raise missing_measurements(folder, min(unmeasured))
+    undecided = {*measured} - sent
+    if not undecided:
+        return None
+    if len(undecided) > 1:
+        raise outdated_log(folder)
+    return min(undecided)
+
+
+def missing_measurements(folder: Path, round: int) -> Damaged:
+    """Return the error about a sent upload without a measurement."""
+    return Damaged(
+        f"{folder} lacks the measurements of round {round}, whose upload was sent; restore them "
+        "from a copy"
+    )
+
+
+def outdated_log(folder: Path) -> Damaged:
+    """Return the error about a log that lacks decisions on measured uploads."""
+    return Damaged(
+        f"{folder / DECISIONS_FILE} lacks decisions on measured uploads, so it may be an older "
+        "copy; restore the whole folder from one copy"
+    )
+
+
 def _consecutive(rounds: Collection[int]) -> list[RoundSeries]:
     series = list[RoundSeries]()
     for index in sorted(rounds):
