@@ -44,9 +44,9 @@ class Setting:
         most, least = self.m_max, self.m_min
         return {
             "undefended": UNDEFENDED,
-            "partition": ClassGuided(members=HALF, m_max=most, m_min=least),
-            "with compensation": Compensation(members=HALF, m_max=most, m_min=least),
-            "CoFedMID": CoFedMID(members=HALF, m_max=most, m_min=least),
+            "partition": ClassGuided(clients=HALF, m_max=most, m_min=least),
+            "with compensation": Compensation(clients=HALF, m_max=most, m_min=least),
+            "CoFedMID": CoFedMID(clients=HALF, m_max=most, m_min=least),
         }
 
 

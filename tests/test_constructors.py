@@ -182,7 +182,7 @@ def test_a_section_shows_its_fields_and_explains_them(section: type[Section]) ->
         (lambda: fa.Risk(low=0.9, high=0.1), "low must be below high"),
         (lambda: fa.Shift(kind="x"), "no shift named 'x'; known: attribute, brightness, rotation"),
         (lambda: fa.Shift(), "kind in fedaudit.Shift: it has no default; give a value"),  # type: ignore[call-arg]
-        (lambda: fa.defenses.CoFedMID(members=[0], m_max=1, m_min=2), "m_max is 1 and m_min is 2"),
+        (lambda: fa.defenses.CoFedMID(clients=[0], m_max=1, m_min=2), "m_max is 1 and m_min is 2"),
     ],
 )
 def test_a_section_refuses_unknown_names_when_it_is_constructed(
@@ -228,8 +228,8 @@ def test_the_example_of_a_section_runs(section: type[Section]) -> None:
         (lambda: fa.plots.roc(None, contrasts="mixed"), "did you mean 'contrast'?"),  # type: ignore[call-arg, arg-type]
         (lambda: fa.record("x", None, None, strct=True), "did you mean 'strict'?"),  # type: ignore[call-arg, arg-type]
         (
-            lambda: fa.defenses.MixUp(alpha=1.0, members=[-1]),
-            "members of MixUp takes client numbers, such as [0, 1], at least one and each only ",
+            lambda: fa.defenses.MixUp(alpha=1.0, clients=[-1]),
+            "clients of MixUp takes client numbers, such as [0, 1], at least one and each only ",
         ),
         (
             lambda: fa.defenses.MixUp(alpha=1.0, mixes="legacy-label-only"),  # type: ignore[arg-type]

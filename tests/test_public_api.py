@@ -165,13 +165,13 @@ def test_every_example_of_the_public_api_runs(module: ModuleType) -> None:
         assert doctest.testmod(defining).failed == 0
 
 
-def test_every_defense_takes_its_members_and_has_an_example_that_runs() -> None:
+def test_every_defense_takes_its_clients_and_has_an_example_that_runs() -> None:
     makers = {make.__name__: make for make in DEFENSES.values() if make is not fa.defenses.Defense}
     assert {"ConfiguredDefense", "Defense", *makers} == set(fa.defenses.__all__)
     for name, make in makers.items():
         assert getattr(fa.defenses, name) is make
         assert ">>> " in (make.__doc__ or "")
-        assert name == "imported_filter" or "members" in inspect.signature(make).parameters
+        assert name == "imported_filter" or "clients" in inspect.signature(make).parameters
     for module in {sys.modules[make.__module__] for make in makers.values()}:
         assert doctest.testmod(module).failed == 0
 
@@ -248,11 +248,11 @@ def test_every_example_of_the_package_runs(
     assert doctest.testmod(import_module(name)).failed == 0
 
 
-def test_a_defense_object_is_its_name_settings_and_members() -> None:
+def test_a_defense_object_is_its_name_settings_and_clients() -> None:
     defenses = [
         fa.defenses.DPSGD(1.0, 0.5),
-        fa.defenses.CoFedMID(members=[0, 1], sigma=0.2),
-        fa.defenses.GradientNoise(sigma=0.1, members=[2]),
+        fa.defenses.CoFedMID(clients=[0, 1], sigma=0.2),
+        fa.defenses.GradientNoise(sigma=0.1, clients=[2]),
     ]
     assert defense_settings(defenses, registering({})) == {
         "name": "dp-sgd",

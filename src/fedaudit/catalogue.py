@@ -46,7 +46,6 @@ _SET_BY_STUDY = {
     "partition",
     "targets",
     "coalition",
-    "members",
 }
 _WIDTH = 88
 _MIN_WIDE = 120

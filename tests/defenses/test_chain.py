@@ -186,7 +186,7 @@ def test_neutral_defenses_replace_no_hook() -> None:
     [
         Hamp(0.5, 0.1),
         RelaxLoss(1.0),
-        CoFedMID(members=(0, 1)),
+        CoFedMID(clients=(0, 1)),
         Chain((GradientNoise(0.1), RelaxLoss(1.0))),
     ],
 )
@@ -198,18 +198,18 @@ def test_mixup_with_a_defense_that_needs_classes_raises(asking: Defense) -> None
 
 
 def test_cancelling_noise_before_another_upload_change_raises() -> None:
-    cancelling, sparse = NeutralNoise(members=(0, 1)), GradientSparsification(0.5)
+    cancelling, sparse = NeutralNoise(clients=(0, 1)), GradientSparsification(0.5)
     message = "GradientSparsification follows in the chain and changes it; put .* before it"
     with pytest.raises(Unsupported, match=message):
         Chain((cancelling, sparse))
     with pytest.raises(Unsupported, match=message):
         Chain((Chain((DataSampling(0.5), cancelling)), sparse))
     assert Chain((sparse, cancelling)).cancels
-    assert not Chain((NeutralNoise(members=(0, 1), sigma=0.0), sparse)).cancels
+    assert not Chain((NeutralNoise(clients=(0, 1), sigma=0.0), sparse)).cancels
 
 
 def test_mixup_is_allowed_if_no_defense_needs_classes() -> None:
-    quiet = CoFedMID(members=(0, 1), regularise=False)
+    quiet = CoFedMID(clients=(0, 1), regularise=False)
     for part in (Hamp(0.0, 0.0, divide_by_classes=False), RelaxLoss(0.0), quiet):
         assert Chain((MixUp(1.0), part)).mixes_labels
     assert Chain((MixUp(0.0), RelaxLoss(1.0))).needs_classes
@@ -278,8 +278,8 @@ def test_a_sample_level_guarantee_requires_unchanged_samples() -> None:
 
 def test_a_chain_keeps_the_intersection_of_allowed_classes() -> None:
     client_context = ClientContext(round=1, rounds=1, client=0, cohort=(0, 1), weights={}, seed=3)
-    guided = ClassGuided(members=(0, 1), m_max=4, m_min=4)
-    alone = ClassGuided(members=(0, 2), m_max=4, m_min=4)
+    guided = ClassGuided(clients=(0, 1), m_max=4, m_min=4)
+    alone = ClassGuided(clients=(0, 2), m_max=4, m_min=4)
     assert bool(GradientNoise(0.1).assigned_classes(client_context, classes=6).all())
     assert Chain((GradientNoise(0.1), guided)).acts_in("assigned_classes")
     assert not Chain((GradientNoise(0.1),)).acts_in("assigned_classes")

@@ -74,9 +74,9 @@ def test_too_many_classes_per_client_raise(kind: type[ClassGuided]) -> None:
         (1, 0, "m_max is 1 and m_min is 2"),
     ):
         with pytest.raises(BadInput, match=message):
-            kind(members=(0, 1), m_max=m_max, m_min=m_min).refuse_misfit(GROUP_NORM)
-    kind(members=(0, 1), m_max=10, m_min=2).refuse_misfit(GROUP_NORM)
-    kind(members=(0, 1)).refuse_misfit(GROUP_NORM)
+            kind(clients=(0, 1), m_max=m_max, m_min=m_min).refuse_misfit(GROUP_NORM)
+    kind(clients=(0, 1), m_max=10, m_min=2).refuse_misfit(GROUP_NORM)
+    kind(clients=(0, 1)).refuse_misfit(GROUP_NORM)
 
 
 @pytest.mark.parametrize("name", ["class-guided", "compensation", "cofedmid", "neutral-noise"])
@@ -88,7 +88,7 @@ def test_empty_coalitions_and_duplicate_members_raise(name: str) -> None:
 
 def test_class_guided_partition_needs_a_classification_task() -> None:
     net = replace(GROUP_NORM.architecture, task=regression())
-    deals = ClassGuided(members=(0, 1))
+    deals = ClassGuided(clients=(0, 1))
     deals.refuse_misfit(GROUP_NORM)
     with pytest.raises(Unsupported, match="assigns classes, which the task 'regression'"):
         deals.refuse_misfit(replace(GROUP_NORM, architecture=net))

@@ -130,7 +130,7 @@ class ThroughAutograd(Defense):
         return super().gradient(objective, batch, context)
 
 
-BACK = Compensation(members=(0,), m_max=3, m_min=3, start=1, recycle=0.3, mu=0.1)
+BACK = Compensation(clients=(0,), m_max=3, m_min=3, start=1, recycle=0.3, mu=0.1)
 DEFENSES: Mapping[str, Defense] = {
     "soft labels": SoftLabels(),
     "mixup": MixUp(alpha=1.0),

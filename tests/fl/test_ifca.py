@@ -258,11 +258,11 @@ def test_mean_losses_use_all_client_data() -> None:
 
 
 def test_cancelling_noise_raises_for_clustered_averaging() -> None:
-    noisy = NeutralNoise(members=(0, 1))
+    noisy = NeutralNoise(clients=(0, 1))
     for defense in (noisy, Chain((noisy,))):
         with pytest.raises(Unsupported, match="averages the clients of each model separately"):
             run(Ifca(TINY, HOW), defenses={0: defense})
-    silent = NeutralNoise(members=(0, 1), sigma=0.0)
+    silent = NeutralNoise(clients=(0, 1), sigma=0.0)
     assert run(Ifca(TINY, HOW), rounds=1, defenses={0: silent})
 
 

@@ -102,7 +102,7 @@ def final(app: ClientApp) -> Params:
 def test_coalition_noise_cancels_in_the_flower_average() -> None:
     sizes = {client: float(len(samples)) for client, samples in data().clients.items()}
     weights = {client: size / sum(sizes.values()) for client, size in sizes.items()}
-    noise = NeutralNoise(members=(0, 1), sigma=0.5, ratio=1.0)
+    noise = NeutralNoise(clients=(0, 1), sigma=0.5, ratio=1.0)
     outsider = defense_mod(Defense(), network)
     member = defense_mod(noise, network, seed=3, weights=weights)
 
@@ -119,7 +119,7 @@ def test_coalition_noise_cancels_in_the_flower_average() -> None:
 
 def test_cancelling_noise_needs_a_shared_seed_and_weights() -> None:
     with pytest.raises(BadInput, match="share a seed and know all weights"):
-        defense_mod(NeutralNoise(members=(0, 1)), network)
+        defense_mod(NeutralNoise(clients=(0, 1)), network)
     mod = defense_mod(GradientNoise(0.1), network, seed=1)
     grid = StubGrid(ClientApp(mods=[mod]), partitions=False)
     message = Message(RecordDict({"arrays": initial()}), next(iter(grid.contexts)), "train")

@@ -81,7 +81,7 @@ class Jitter(Defense):
 
 
 JITTER: Callable[..., object] = Jitter
-"""The class as it is called with members."""
+"""The class as it is called with clients."""
 
 
 class Sure(Attack):
@@ -156,7 +156,7 @@ def audit_of(out: Path, federation: Federation, **changes: object) -> fa.Run:
 def run(tmp_path_factory: pytest.TempPathFactory) -> fa.Run:
     return audit_of(
         tmp_path_factory.mktemp("front") / "mine",
-        small(defenses=[JITTER(members=[1], sigma=0.2), Blurred()]),
+        small(defenses=[JITTER(clients=[1], sigma=0.2), Blurred()]),
         attacks=["fedmia-2", Sure(), Attack((Confidence(),), Mean(), "ours")],
         seeds=[1, 2],
         audit=fa.Audit(samples=60, every=2, background=0, keep="full"),
@@ -197,8 +197,8 @@ def test_objects_and_a_study_file_give_the_same_figures(tmp_path: Path) -> None:
         model=fa.models.MLP(hidden="16"),
         algorithm=fa.algorithms.FedProx(mu=0.1, **training),  # type: ignore[arg-type]
         defenses=[
-            fa.defenses.MixUp(members=[2], alpha=0.2),
-            fa.defenses.CoFedMID(members=[0, 1], sigma=0.05),
+            fa.defenses.MixUp(clients=[2], alpha=0.2),
+            fa.defenses.CoFedMID(clients=[0, 1], sigma=0.05),
         ],
     )
     attacks = ["fedmia-2", "loss-series"]
@@ -400,12 +400,12 @@ def test_a_run_gives_its_scores_tables_plots_and_views(
         run.scores(sed=1)  # type: ignore[call-arg]
 
 
-def test_defenses_of_the_same_members_form_a_chain() -> None:
-    part = JITTER(members=[2, 3], sigma=0.5)
+def test_defenses_of_the_same_clients_form_a_chain() -> None:
+    part = JITTER(clients=[2, 3], sigma=0.5)
     assert part == DefensePart(Jitter, {"sigma": 0.5}, (2, 3))
     assert isinstance(Jitter(sigma=0.5), Jitter)
     plan = plan_of(
-        small(defenses=[part, Blurred(), fa.defenses.GradientNoise(members=(2, 3), sigma=1.0)]),
+        small(defenses=[part, Blurred(), fa.defenses.GradientNoise(clients=(2, 3), sigma=1.0)]),
         name="x",
     )
     others, pair = plan.study.defense.groups(4)
@@ -421,13 +421,13 @@ def test_a_run_resumes_with_the_same_objects_only(run: fa.Run) -> None:
         "seeds": [1, 2],
         "audit": fa.Audit(samples=60, every=2, background=0, keep="full"),
     }
-    federation = small(defenses=[JITTER(members=[1], sigma=0.2), Blurred()])
+    federation = small(defenses=[JITTER(clients=[1], sigma=0.2), Blurred()])
     before = [path.stat().st_mtime_ns for path in sorted(run.folder.glob("seed-*/measured/*"))]
     resumed = audit_of(run.folder, federation, **same)
     assert resumed.record.content_hash == run.record.content_hash
     after = [path.stat().st_mtime_ns for path in sorted(run.folder.glob("seed-*/measured/*"))]
     assert after == before
-    other = small(defenses=[JITTER(members=[1], sigma=0.2), Blurred((0.3,))])
+    other = small(defenses=[JITTER(clients=[1], sigma=0.2), Blurred((0.3,))])
     with pytest.raises(BadInput, match=r"other settings \(defenses was .*another folder with out="):
         audit_of(run.folder, other, **same)
 
@@ -438,7 +438,7 @@ def test_further_attacks_need_the_objects_again(run: fa.Run, tmp_path: Path) -> 
     alone = fa.Run(run.folder)
     with pytest.raises(BadInput, match=r"'samples#.*' is an object of a script .* again"):
         alone.attack("loss-series", out=tmp_path / "alone")
-    federation = small(defenses=[JITTER(members=[1], sigma=0.2), Blurred()])
+    federation = small(defenses=[JITTER(clients=[1], sigma=0.2), Blurred()])
     opened = fa.Run(run.folder, federation, attacks=[Sure()])
     reopened = opened.attack("loss-series", Sure(), out=tmp_path / "opened")
     assert reopened.record.content_hash == further.record.content_hash
@@ -560,7 +560,7 @@ def test_other_processes_refuse_objects_of_a_script_beforehand(
             "samples, fair and people name the same setting; give one",
         ),
         (lambda: fa.Samples([[1, 2]], ["a"]), "encode texts as numbers"),
-        (lambda: COFEDMID(members=3), r"client numbers, such as \[0, 1\]"),
+        (lambda: COFEDMID(clients=3), r"client numbers, such as \[0, 1\]"),
         (lambda: plan(model=3), "a model must be a torch.nn.Module, a class"),
         (
             lambda: plan(model=nn.ReLU(), clients="4"),

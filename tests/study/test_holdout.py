@@ -33,7 +33,7 @@ IDS = torch.arange(400)
 CLIENTS = {c: samples(IDS[100 * c : 100 * c + 100]) for c in range(3)}
 OWNER = np.where(IDS.numpy() < 300, IDS.numpy() // 100, NO_CLIENT)
 DEAL = Assignment(CLIENTS, AuditSet(samples(IDS), OWNER, np.zeros(400, dtype=np.int64)))
-PAIR = {c: CoFedMID(members=(0, 1), start=2) for c in (0, 1)}
+PAIR = {c: CoFedMID(clients=(0, 1), start=2) for c in (0, 1)}
 
 
 NOTHING_HELD_OUT = FedAvg(Architecture("none", nn.Identity), LocalTraining())

@@ -47,8 +47,8 @@ fa.attacks.Attack(
 fa.Federation(
     "mnist",
     defenses=[
-        fa.defenses.CoFedMID(members=[0, 1], sigma=0.1),
-        fa.defenses.DPSGD(clip=1.0, noise_multiplier=0.1, members=(2,)),
+        fa.defenses.CoFedMID(clients=[0, 1], sigma=0.1),
+        fa.defenses.DPSGD(clip=1.0, noise_multiplier=0.1, clients=(2,)),
         fa.defenses.GradientNoise(sigma=0.01),
     ],
 )
@@ -61,7 +61,7 @@ class Jitter(fa.defenses.ConfiguredDefense):
     """A custom defense."""
 
 
-fa.Federation("mnist", defenses=[Jitter(members=[0])])
+fa.Federation("mnist", defenses=[Jitter(clients=[0])])
 
 
 def mean_gap(scores: np.ndarray, is_member: np.ndarray) -> float:

@@ -27,9 +27,9 @@ fa.attacks.FedMIA2(outlier_sigma=2.0)  # E: Unexpected keyword argument "outlier
 fa.attacks.FedMIA2(leave_one_out="yes")  # E: Argument "leave_one_out" has incompatible type "str"
 fa.attacks.BlackboxLoss(rounds="mean")  # E: Unexpected keyword argument "rounds"
 fa.attacks.Attack(signals=())  # E: Missing positional arguments
-fa.defenses.CoFedMID(members="0, 1")  # E: Argument "members" to "CoFedMID"
+fa.defenses.CoFedMID(clients="0, 1")  # E: Argument "clients" to "CoFedMID"
 fa.defenses.CoFedMID(member=[0, 1])  # E: Unexpected keyword argument "member" for "CoFedMID"
-fa.defenses.DPSGD(members=[0])  # E: Missing positional arguments "clip", "noise_multiplier"
+fa.defenses.DPSGD(clients=[0])  # E: Missing positional arguments "clip", "noise_multiplier"
 fa.defenses.Cofedmid()  # E: Module has no attribute "Cofedmid"
 fa.Federation("mnist", defenses=[3])  # E: List item 0 has incompatible type "int"
 fa.Federation("mnist", defenses=3)  # E: Argument "defenses" to "Federation"

@@ -113,7 +113,7 @@ _PYTHON_ARGUMENTS = {
     "data.name": "data",
     "data.options": "data",
     "defense.also": "defenses",
-    "defense.clients": "defenses.members",
+    "defense.clients": "defenses.clients",
     "defense.name": "defenses",
     "defense.options": "defenses",
     "mechanism.name": "mechanism",

@@ -78,11 +78,11 @@ class DefensePart(NamedPart):
     """Defense and the clients that use it.
 
     Attributes:
-        members: Clients that use the defense. Each has its own instance, or they form one coalition
+        clients: Clients that use the defense. Each has its own instance, or they form one coalition
             if the defense is made for coalitions. None for all clients without another defense.
     """
 
-    members: tuple[int, ...] | None = None
+    clients: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -128,16 +128,16 @@ def changed_fields(part: "DataclassInstance") -> dict[str, object]:
     }
 
 
-def members_of(members: object) -> tuple[int, ...]:
+def client_numbers(clients: object) -> tuple[int, ...]:
     """Return client numbers as a tuple.
 
     Raises:
-        BadInput: A member is not a whole number, or is negative.
+        BadInput: A number is not a whole number, or is negative.
     """
-    clients = tuple(members) if isinstance(members, Collection) else (None,)
-    if any(type(client) is not int or client < 0 for client in clients):
-        raise BadInput(f"members must be a list of client numbers such as [0, 1], got {members!r}")
-    return clients
+    numbers = tuple(clients) if isinstance(clients, Collection) else (None,)
+    if any(type(number) is not int or number < 0 for number in numbers):
+        raise BadInput(f"clients must be a list of client numbers such as [0, 1], got {clients!r}")
+    return numbers
 
 
 _NUMBERED = re.compile(r"(?:client )?([0-9]{1,15})")

@@ -1,10 +1,10 @@
 """Defenses of clients against leakage, for :class:`fedaudit.Federation`.
 
 >>> import fedaudit as fa
->>> defenses = [fa.defenses.CoFedMID(members=[0, 1]), fa.defenses.DPSGD(1.0, 0.1, members=[2])]
+>>> defenses = [fa.defenses.CoFedMID(clients=[0, 1]), fa.defenses.DPSGD(1.0, 0.1, clients=[2])]
 
-Each class is one defense of ``fedaudit list defenses``. ``members`` lists the clients that use it;
-without ``members``, all clients that have no other defense use it. Derive a custom defense from
+Each class is one defense of ``fedaudit list defenses``. ``clients`` lists the clients that use it;
+without ``clients``, all clients that have no other defense use it. Derive a custom defense from
 :class:`ConfiguredDefense`, or from :class:`Defense`, and override the hooks that it needs.
 """
 
@@ -97,7 +97,7 @@ def create_defense(
         coalition: The clients that use it, for defenses with such a parameter.
     """
     make = defense_named(name)
-    accepted = signature(make).parameters.keys() & {"coalition", "members"}
+    accepted = signature(make).parameters.keys() & {"coalition", "clients"}
     coalition_options = dict.fromkeys(accepted, coalition) if coalition else {}
     defense = call_part("defense", name, make, **options, **coalition_options)
     assert isinstance(defense, Defense)

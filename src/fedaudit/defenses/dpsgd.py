@@ -81,7 +81,7 @@ class DPSGD(ConfiguredDefense):
 
     Examples:
         >>> import fedaudit as fa
-        >>> fa.defenses.DPSGD(clip=1.0, noise_multiplier=0.1, members=[0]).multiplicity
+        >>> fa.defenses.DPSGD(clip=1.0, noise_multiplier=0.1, clients=[0]).multiplicity
         1
 
     Source: Abadi et al. 2016, Algorithm 1; De et al. 2022, section 3.2 (multiplicity);

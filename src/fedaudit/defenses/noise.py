@@ -33,7 +33,7 @@ class GradientNoise(ConfiguredDefense):
 
     Examples:
         >>> import fedaudit as fa
-        >>> fa.defenses.GradientNoise(sigma=0.01, members=[0]).sigma
+        >>> fa.defenses.GradientNoise(sigma=0.01, clients=[0]).sigma
         0.01
 
     Source: FedMIA, appendix A.2 (gradient perturbation); CoFedMID, appendix E (GradNoise).

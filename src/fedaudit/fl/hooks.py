@@ -12,7 +12,7 @@ from torch import Tensor
 from fedaudit.core import arguments
 from fedaudit.core.arguments import ClientIds
 from fedaudit.core.errors import BadInput
-from fedaudit.core.naming import DefensePart, members_of
+from fedaudit.core.naming import DefensePart, client_numbers
 from fedaudit.core.objects import canonical_repr
 from fedaudit.core.tasks import Reading
 from fedaudit.core.values import Batch as Batch
@@ -65,15 +65,15 @@ class Defense:
     if not TYPE_CHECKING:
         __signature__ = _InitSignature()
 
-        def __new__(cls, *args, members=None, **settings):
-            """Create an instance; with ``members``, a factory that creates one for each of them."""
-            if members is None or "members" in signature(cls.__init__).parameters:
+        def __new__(cls, *args, clients=None, **settings):
+            """Create an instance; with ``clients``, a factory that creates one for each client."""
+            if clients is None or "clients" in signature(cls.__init__).parameters:
                 return super().__new__(cls)
             if args:
                 raise BadInput(
-                    f"{cls.__name__} with members takes its settings by name, got {args!r}"
+                    f"{cls.__name__} with clients takes its settings by name, got {args!r}"
                 )
-            return DefensePart(cls, settings, members_of(members))
+            return DefensePart(cls, settings, client_numbers(clients))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({canonical_repr(vars(self))})"
@@ -227,7 +227,7 @@ class ConfiguredDefense(Defense):
     """Defense with settings as dataclass fields, and the clients that use it.
 
     Attributes:
-        members: Numbers of the clients that use the defense, from 0, each once, such as
+        clients: Numbers of the clients that use the defense, from 0, each once, such as
             ``[0, 1]``; each has a separate instance. None for all clients without another defense.
 
     Examples:
@@ -242,11 +242,11 @@ class ConfiguredDefense(Defense):
         ...     def batch(self, batch, context):
         ...         noise = torch.randn(batch.x.shape, generator=context.rng("jitter"))
         ...         return Batch(batch.x + self.sigma * noise, batch.y, batch.ids)
-        >>> Jitter(members=[0]).members
+        >>> Jitter(clients=[0]).clients
         [0]
     """
 
-    members: ClientIds | None = field(default=None, kw_only=True, repr=False, compare=False)
+    clients: ClientIds | None = field(default=None, kw_only=True, repr=False, compare=False)
 
 
 UNDEFENDED = Defense()

@@ -352,12 +352,12 @@ def run_fingerprint(
     digest = sha256(canonical_repr(settings).encode())
     for client in sorted(clients):
         defense = defenses.get(client, UNDEFENDED)
-        # Earlier versions called members "coalition", and only coalitions had them. The digest
+        # Earlier versions called clients "coalition", and only coalitions had them. The digest
         # keeps that name, so that their checkpoints stay valid.
         settings_of_defense = {
-            "coalition" if name == "members" else name: value
+            "coalition" if name == "clients" else name: value
             for name, value in vars(defense).items()
-            if not (name == "members" and value is None)
+            if not (name == "clients" and value is None)
         }
         digest.update(
             canonical_repr((client, type(defense).__name__, settings_of_defense)).encode()

@@ -32,8 +32,14 @@ from fedaudit.plan.base import Settings
 from fedaudit.plan.optional import Group
 from fedaudit.plan.sections import Study, TaskSection
 
-_SET_BY_STUDY = {"coalition", "members", "task"}
-"""Parameters of catalogue entries that are not options, since a study sets them elsewhere."""
+_SET_BY_STUDY = frozenset({"coalition", "task"})
+"""Parameters of parts that are not options, since a study sets them elsewhere."""
+
+
+def _set_by_study(factory: object) -> frozenset[str]:
+    """Return the parameters of a part that are not options, since a study sets them elsewhere."""
+    is_defense = isinstance(factory, type) and issubclass(factory, Defense)
+    return _SET_BY_STUDY | {"clients"} if is_defense else _SET_BY_STUDY
 
 
 def check_options(
@@ -60,7 +66,7 @@ def check_options(
     if not callable(factory):
         raise TypeError(f"{name} is not callable")
     part = ConfiguredPart(kind, name, factory, options, section or kind, set_elsewhere)
-    accepted = {n: p for n, p in parameters(factory).items() if n not in _SET_BY_STUDY}
+    accepted = {n: p for n, p in parameters(factory).items() if n not in _set_by_study(factory)}
     for option, value in options.items():
         if option not in accepted:
             raise _unknown_option(part, option)
@@ -101,7 +107,7 @@ def refuse_missing_options(parts: Iterable[ConfiguredPart]) -> None:
         missing = missing_options(part.factory, part.options)
         if not missing:
             continue
-        accepted = parameters(part.factory).keys() - _SET_BY_STUDY
+        accepted = parameters(part.factory).keys() - _set_by_study(part.factory)
         unknown = [name for name in part.options if name not in accepted]
         messages += [str(_unknown_option(part, name)) for name in unknown]
         settings = [
@@ -117,7 +123,7 @@ def refuse_missing_options(parts: Iterable[ConfiguredPart]) -> None:
 
 
 def _unknown_option(part: ConfiguredPart, option: str) -> BadInput:
-    names = parameters(part.factory).keys() - _SET_BY_STUDY - {*part.set_elsewhere}
+    names = parameters(part.factory).keys() - _set_by_study(part.factory) - {*part.set_elsewhere}
     if not names:
         return BadInput(f"the {part.kind} {part.name!r} has no options; leave {option!r} out")
     return unknown_name(f"setting of the {part.kind} {part.name!r}", option, names)
@@ -131,7 +137,7 @@ def missing_options(factory: Callable[..., object], options: Collection[str]) ->
         if parameter.default is parameter.empty
         and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
         and parameter.name not in options
-        and parameter.name not in _SET_BY_STUDY
+        and parameter.name not in _set_by_study(factory)
     ]
 
 

@@ -24,7 +24,7 @@ NONE = "none"
 
 Clients = Annotated[tuple[Count, ...], distinct("a client is repeated")]
 
-COALITION: Mapping[str, str] = dict.fromkeys(("coalition", "members"), "the clients of the defense")
+COALITION: Mapping[str, str] = dict.fromkeys(("coalition", "clients"), "the clients of the defense")
 
 
 class PartSection(Section):

@@ -95,7 +95,7 @@ def test_random_sets_have_their_size_and_overlap() -> None:
 
 def test_members_without_coordination_draw_independent_sets() -> None:
     def sets(*, independent: bool) -> list[list[np.ndarray]]:
-        defense = ClassGuided(members=(0, 1), m_max=5, m_min=5, independent=independent)
+        defense = ClassGuided(clients=(0, 1), m_max=5, m_min=5, independent=independent)
         visits = [
             [
                 ClientContext(

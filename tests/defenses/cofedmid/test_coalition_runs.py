@@ -56,7 +56,7 @@ def run(
 
 def pair(**changes: object) -> dict[int, Defense]:
     options = {**SETTINGS, **changes}
-    return {client: CoFedMID(members=PAIR, **options) for client in PAIR}  # type: ignore[arg-type]
+    return {client: CoFedMID(clients=PAIR, **options) for client in PAIR}  # type: ignore[arg-type]
 
 
 def classes_used(round: Round, client: int) -> set[int]:
@@ -67,8 +67,8 @@ def context(round: int = 1, client: int = 0) -> TrainingContext:
     return turns.context(round, client, 3, weights={0: 0.5, 1: 0.5}, net=NET)
 
 
-def test_members_train_on_their_classes_and_cover_all() -> None:
-    guided = {c: ClassGuided(members=PAIR, m_max=3, m_min=3) for c in PAIR}
+def test_clients_train_on_their_classes_and_cover_all() -> None:
+    guided = {c: ClassGuided(clients=PAIR, m_max=3, m_min=3) for c in PAIR}
     sets = []
     for round in run(guided):
         used = [classes_used(round, client) for client in PAIR]
@@ -80,7 +80,7 @@ def test_members_train_on_their_classes_and_cover_all() -> None:
 
 
 def test_all_samples_of_assigned_classes_are_used_in_every_epoch() -> None:
-    (first,) = run({c: ClassGuided(members=PAIR, m_max=2, m_min=2) for c in PAIR}, rounds=1)
+    (first,) = run({c: ClassGuided(clients=PAIR, m_max=2, m_min=2) for c in PAIR}, rounds=1)
     times = Counter(first.client_notes[0]["used"].tolist())
     assert len(times) == 2 * EACH // CLASSES
     assert set(times.values()) == {2}
@@ -88,7 +88,7 @@ def test_all_samples_of_assigned_classes_are_used_in_every_epoch() -> None:
 
 
 def test_classes_rotate_if_one_round_cannot_cover_all() -> None:
-    guided = ClassGuided(members=PAIR, m_max=1, m_min=1)
+    guided = ClassGuided(clients=PAIR, m_max=1, m_min=1)
     covered = [
         set(np.flatnonzero(guided.assignment_in(CLASSES, 2, context(t)).sets.any(0)).tolist())
         for t in range(1, 7)
@@ -98,8 +98,8 @@ def test_classes_rotate_if_one_round_cannot_cover_all() -> None:
     assert covered[3] | covered[4] | covered[5] == set(range(CLASSES))
 
 
-def test_participating_members_cover_all_classes() -> None:
-    guided = ClassGuided(members=(0, 1, 3), m_max=3, m_min=3)
+def test_participating_clients_cover_all_classes() -> None:
+    guided = ClassGuided(clients=(0, 1, 3), m_max=3, m_min=3)
     has_class = {c: guided.has_class(DATA[c], context(client=c)) for c in PAIR}
     labels = [set(DATA[c].labels[has_class[c]].tolist()) for c in PAIR]
     assert labels[0] | labels[1] == set(range(CLASSES))
@@ -111,18 +111,18 @@ def test_the_number_of_classes_is_inferred_from_the_output() -> None:
         round=1, rounds=1, client=0, cohort=(0,), weights={0: 1.0}, seed=0
     ).at(unnamed)
     assert (
-        len(ClassGuided(members=(0,), m_max=2, m_min=2).select(DATA[0], training_context))
+        len(ClassGuided(clients=(0,), m_max=2, m_min=2).select(DATA[0], training_context))
         == 2 * EACH // CLASSES
     )
 
 
 def test_invalid_coalitions_and_class_counts_raise() -> None:
-    with pytest.raises(BadInput, match=r"needs members, client numbers, such as \[0, 1\]"):
+    with pytest.raises(BadInput, match=r"needs clients, client numbers, such as \[0, 1\]"):
         CoFedMID()  # type: ignore[call-arg]
     with pytest.raises(BadInput, match="from 1 to 6"):
-        ClassGuided(members=PAIR, m_max=7).select(DATA[0], context())
+        ClassGuided(clients=PAIR, m_max=7).select(DATA[0], context())
     with pytest.raises(BadInput, match="is not in it"):
-        ClassGuided(members=(1, 2)).select(DATA[0], context())
+        ClassGuided(clients=(1, 2)).select(DATA[0], context())
 
 
 def test_samples_return_from_the_start_round_up_to_the_limit() -> None:
@@ -137,7 +137,7 @@ def test_samples_return_from_the_start_round_up_to_the_limit() -> None:
 
 @pytest.mark.parametrize("recycling", ["exp3", "random", "sequential"])
 def test_returned_samples_are_of_other_classes_and_limited(recycling: str) -> None:
-    ours = Compensation(members=PAIR, m_max=2, m_min=2, start=1, recycle=0.1, recycling=recycling)  # type: ignore[arg-type]
+    ours = Compensation(clients=PAIR, m_max=2, m_min=2, start=1, recycle=0.1, recycling=recycling)  # type: ignore[arg-type]
     for index in range(1, 8):
         training_context = context(index)
         own_ids = DATA[0].ids[ours.has_class(DATA[0], training_context)]
@@ -153,7 +153,7 @@ def test_returned_samples_are_of_other_classes_and_limited(recycling: str) -> No
 
 
 def test_loss_intervals_are_fixed_in_the_start_round() -> None:
-    ours = Compensation(members=PAIR, m_max=2, m_min=2, start=3)
+    ours = Compensation(clients=PAIR, m_max=2, m_min=2, start=3)
     edges = []
     for index in range(1, 7):
         ours.select(DATA[0], context(index))
@@ -170,7 +170,7 @@ def test_loss_intervals_are_fixed_in_the_start_round() -> None:
 
 def test_sequential_returns_samples_by_increasing_loss() -> None:
     ours = Compensation(
-        members=PAIR, m_max=2, m_min=2, start=1, recycle=0.1, recycling="sequential"
+        clients=PAIR, m_max=2, m_min=2, start=1, recycle=0.1, recycling="sequential"
     )
     training_context = context()
     losses = training_context.evaluate(DATA[0])
@@ -209,7 +209,7 @@ def test_no_gradient_flows_through_the_soft_label() -> None:
 
 
 def test_only_returned_samples_have_a_confidence_penalty() -> None:
-    ours = Compensation(members=PAIR, m_max=2, m_min=2, start=1, mu=0.1)
+    ours = Compensation(clients=PAIR, m_max=2, m_min=2, start=1, mu=0.1)
     training_context = context()
     outputs = torch.randn(3, CLASSES, generator=seeded(0, "outputs"))
     batch = Batch(torch.zeros(3, 4), torch.tensor([0, 1, 2]), torch.tensor([7, 8, 9]))
@@ -222,9 +222,9 @@ def test_only_returned_samples_have_a_confidence_penalty() -> None:
 
 
 def test_without_regularisation_training_is_plain() -> None:
-    ours = Compensation(members=PAIR, regularise=False)
+    ours = Compensation(clients=PAIR, regularise=False)
     assert not ours.acts_in("loss")
-    assert Compensation(members=PAIR).acts_in("loss")
+    assert Compensation(clients=PAIR).acts_in("loss")
 
 
 def test_validation_samples_are_never_in_a_batch() -> None:
@@ -254,14 +254,14 @@ def test_without_returned_samples_none_are_held_out() -> None:
 
 
 def test_holding_out_all_samples_raises() -> None:
-    ours = Compensation(members=PAIR, start=1, validation=0.999)
+    ours = Compensation(clients=PAIR, start=1, validation=0.999)
     client_context = ClientContext(round=0, rounds=5, client=0, cohort=PAIR, weights={}, seed=0)
     with pytest.raises(BadInput, match="all would be held out"):
         ours.prepare(DATA[0].take(slice(0, 2)), client_context)
 
 
 def test_an_interval_that_harms_validation_samples_loses_weight() -> None:
-    ours = Compensation(members=PAIR, m_max=2, m_min=2, start=1, validation=0.3)
+    ours = Compensation(clients=PAIR, m_max=2, m_min=2, start=1, validation=0.3)
     client_context = ClientContext(round=0, rounds=9, client=0, cohort=PAIR, weights={}, seed=3)
     data = ours.prepare(DATA[0], client_context)
     for index in range(1, 7):
@@ -304,7 +304,7 @@ def test_bytes_are_counted_as_the_paper_counts_them() -> None:
 
 
 def test_coalitions_are_independent() -> None:
-    two = {c: CoFedMID(members=(2, 3), **SETTINGS) for c in (2, 3)}  # type: ignore[arg-type]
+    two = {c: CoFedMID(clients=(2, 3), **SETTINGS) for c in (2, 3)}  # type: ignore[arg-type]
     coalitions = {**pair(), **two}
     rounds = list(run(coalitions))
     assert len(rounds) == ROUNDS
@@ -314,7 +314,7 @@ def test_coalitions_are_independent() -> None:
 
 def test_coalitions_work_with_partial_participation() -> None:
     everybody = tuple(DATA)
-    ours = {c: CoFedMID(members=everybody, **SETTINGS) for c in DATA}  # type: ignore[arg-type]
+    ours = {c: CoFedMID(clients=everybody, **SETTINGS) for c in DATA}  # type: ignore[arg-type]
     for round in run(ours, rounds=8, participation=0.5):
         covered = set().union(*(classes_used(round, client) for client in round.answered))
         if round.index < 3:
@@ -332,12 +332,12 @@ def test_cofedmid_has_the_settings_and_defaults_of_its_modules() -> None:
 def test_a_checkpoint_identifies_a_coalition_as_earlier_versions_did() -> None:
     data = {client: Samples(torch.ones(3, 2), torch.tensor([0, 1, 0])) for client in range(4)}
     guards: dict[int, Defense] = {
-        0: CoFedMID(members=PAIR),
-        1: CoFedMID(members=PAIR),
+        0: CoFedMID(clients=PAIR),
+        1: CoFedMID(clients=PAIR),
         2: DPSGD(1.0, 0.5),
         3: GradientNoise(0.1),
     }
     # This is the hash of a version with the setting coalition=(0, 1).
     earlier = "04c35a1f403e9f41ccf2f7d61b4674eacf9503db99943b08080b1f07795c827a"
     assert run_fingerprint(("x",), data, guards) == earlier
-    assert run_fingerprint(("x",), data, {**guards, 3: GradientNoise(0.1, members=[3])}) != earlier
+    assert run_fingerprint(("x",), data, {**guards, 3: GradientNoise(0.1, clients=[3])}) != earlier

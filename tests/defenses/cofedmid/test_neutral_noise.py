@@ -49,7 +49,7 @@ def test_neutral_noise_cancels_for_the_actual_weights(
     total = sum(shares) + others
     weights = {c: share / total for c, share in zip(coalition, shares, strict=True)}
     everybody = {**weights, 99: others / total}
-    defense = NeutralNoise(members=coalition, sigma=1.0, ratio=ratio, noise=kind)  # type: ignore[arg-type]
+    defense = NeutralNoise(clients=coalition, sigma=1.0, ratio=ratio, noise=kind)  # type: ignore[arg-type]
     parts = [weights[c] * sent(defense, context(c, everybody, seed=seed)) for c in coalition]
     assert float(torch.stack(parts).sum(0).abs().max()) < 1e-6
 
@@ -65,12 +65,12 @@ def test_neutral_noise_matches_hand_calculation() -> None:
 def test_only_the_last_parameters_get_noise_and_buffers_get_none() -> None:
     weights = {0: 0.5, 1: 0.5}
     size = 47
-    noisy = sent(NeutralNoise(members=(0, 1), sigma=1.0, ratio=0.25), context(0, weights))
+    noisy = sent(NeutralNoise(clients=(0, 1), sigma=1.0, ratio=0.25), context(0, weights))
     touched = floor(0.25 * size)
     assert torch.equal(noisy[:-touched], torch.zeros(size - touched, dtype=torch.float64))
     assert bool((noisy[-touched:] != 0).all())
     given_update = Update(zeros(), {"mean": torch.ones(2)})
-    update = NeutralNoise(members=(0, 1), sigma=1.0, ratio=1.0).upload(
+    update = NeutralNoise(clients=(0, 1), sigma=1.0, ratio=1.0).upload(
         given_update, context(0, weights)
     )
     assert isinstance(update, Update)
@@ -82,15 +82,15 @@ def test_only_the_last_parameters_get_noise_and_buffers_get_none() -> None:
 def test_published_noise_is_one_scalar_and_default_noise_a_vector() -> None:
     weights = {0: 0.5, 1: 0.5}
     published = sent(
-        NeutralNoise(members=(0, 1), sigma=1.0, ratio=1.0, noise="published"), context(0, weights)
+        NeutralNoise(clients=(0, 1), sigma=1.0, ratio=1.0, noise="published"), context(0, weights)
     )
     vector = sent(
-        NeutralNoise(members=(0, 1), sigma=1.0, ratio=1.0, noise="vector"), context(0, weights)
+        NeutralNoise(clients=(0, 1), sigma=1.0, ratio=1.0, noise="vector"), context(0, weights)
     )
     assert float(published.max() - published.min()) < 1e-6
     assert float(vector.std()) > 0.1
     older = sent(
-        NeutralNoise(members=(0, 1), sigma=1.0, ratio=1.0, noise="scalar"), context(0, weights)
+        NeutralNoise(clients=(0, 1), sigma=1.0, ratio=1.0, noise="scalar"), context(0, weights)
     )
     assert torch.equal(older, published)
 
@@ -98,10 +98,10 @@ def test_published_noise_is_one_scalar_and_default_noise_a_vector() -> None:
 def test_neutral_noise_differs_by_round_and_coalition() -> None:
     weights = {0: 0.5, 1: 0.3, 2: 0.2}
     noise = [
-        sent(NeutralNoise(members=(0, 1), sigma=1.0, ratio=1.0), context(0, weights)),
-        sent(NeutralNoise(members=(0, 1), sigma=1.0, ratio=1.0), context(0, weights, round=2)),
-        sent(NeutralNoise(members=(0, 1), sigma=1.0, ratio=1.0), context(0, weights, seed=1)),
-        sent(NeutralNoise(members=(0, 2), sigma=1.0, ratio=1.0), context(0, weights)),
+        sent(NeutralNoise(clients=(0, 1), sigma=1.0, ratio=1.0), context(0, weights)),
+        sent(NeutralNoise(clients=(0, 1), sigma=1.0, ratio=1.0), context(0, weights, round=2)),
+        sent(NeutralNoise(clients=(0, 1), sigma=1.0, ratio=1.0), context(0, weights, seed=1)),
+        sent(NeutralNoise(clients=(0, 2), sigma=1.0, ratio=1.0), context(0, weights)),
     ]
     for i, vector in enumerate(noise):
         assert all(not torch.equal(vector, other) for other in noise[i + 1 :])
@@ -110,7 +110,7 @@ def test_neutral_noise_differs_by_round_and_coalition() -> None:
 def test_the_noise_std_before_projection_is_sigma() -> None:
     # For two equal members, d_0 = (d'_0 - d'_1) / 2 has standard deviation sigma / sqrt(2).
     noise = sent(
-        NeutralNoise(members=(0, 1), sigma=0.3, ratio=1.0),
+        NeutralNoise(clients=(0, 1), sigma=0.3, ratio=1.0),
         context(0, {0: 0.1, 1: 0.1}),
         zeros(20_000),
     )
@@ -118,7 +118,7 @@ def test_the_noise_std_before_projection_is_sigma() -> None:
 
 
 def test_noise_of_participating_members_cancels() -> None:
-    defense = NeutralNoise(members=(0, 1, 2), sigma=1.0, ratio=1.0)
+    defense = NeutralNoise(clients=(0, 1, 2), sigma=1.0, ratio=1.0)
     weights = {0: 0.25, 2: 0.35, 5: 0.4}
     parts = [weights[c] * sent(defense, context(c, weights)) for c in (0, 2)]
     assert float((parts[0] + parts[1]).abs().max()) < 1e-6
@@ -128,7 +128,7 @@ def test_noise_of_participating_members_cancels() -> None:
 def test_a_single_participating_member_adds_no_noise() -> None:
     given_update = Update(zeros())
     assert (
-        NeutralNoise(members=(0, 1)).upload(given_update, context(0, {0: 0.5, 5: 0.5}))
+        NeutralNoise(clients=(0, 1)).upload(given_update, context(0, {0: 0.5, 5: 0.5}))
         is given_update
     )
 
@@ -146,14 +146,14 @@ def test_noise_may_start_within_a_parameter() -> None:
 
 def test_a_client_outside_the_coalition_raises() -> None:
     with pytest.raises(BadInput, match="is not in it"):
-        NeutralNoise(members=(0, 1)).upload(Update(zeros()), context(2, {0: 0.5, 2: 0.5}))
+        NeutralNoise(clients=(0, 1)).upload(Update(zeros()), context(2, {0: 0.5, 2: 0.5}))
 
 
 def test_a_single_member_adds_noise_that_does_not_cancel() -> None:
     weights = {0: 0.5, 1: 0.5}
     alone = [
         sent(
-            NeutralNoise(members=(0, 1), sigma=0.3, ratio=1.0, independent=True),
+            NeutralNoise(clients=(0, 1), sigma=0.3, ratio=1.0, independent=True),
             context(c, weights),
             zeros(20_000),
         )
@@ -164,15 +164,15 @@ def test_a_single_member_adds_noise_that_does_not_cancel() -> None:
     correlation = torch.corrcoef(torch.stack(alone))[0, 1]
     assert abs(float(correlation)) < 0.03
     # A client's noise does not depend on the other members.
-    other = NeutralNoise(members=(0, 2), sigma=0.3, ratio=1.0, independent=True)
+    other = NeutralNoise(clients=(0, 2), sigma=0.3, ratio=1.0, independent=True)
     assert torch.equal(alone[0], sent(other, context(0, {0: 0.5, 2: 0.5}), zeros(20_000)))
-    assert not NeutralNoise(members=(0, 1), independent=True).cancels
+    assert not NeutralNoise(clients=(0, 1), independent=True).cancels
 
 
 def test_a_single_member_sends_no_extra_bytes() -> None:
     for independent in (False, True):
         client_context = context(0, {0: 0.5, 1: 0.5})
-        NeutralNoise(members=(0, 1), sigma=0.3, ratio=1.0, independent=independent).upload(
+        NeutralNoise(clients=(0, 1), sigma=0.3, ratio=1.0, independent=independent).upload(
             Update(zeros()), client_context
         )
         assert ("extra_bytes" in client_context.facts) is not independent

@@ -1,4 +1,4 @@
-"""CoFedMID: a coalition of clients protects its members' training data together.
+"""CoFedMID: a coalition of clients protects the training data of its clients together.
 
 The method consists of three separate defenses: clients train on different classes (``partition``),
 some samples of other classes are returned to training (``compensation``), and noise cancels in the
@@ -23,7 +23,7 @@ class CoFedMID(NeutralNoise, Compensation):
 
     Examples:
         >>> import fedaudit as fa
-        >>> fa.defenses.CoFedMID(members=[0, 1], sigma=0.1).coalition
+        >>> fa.defenses.CoFedMID(clients=[0, 1], sigma=0.1).coalition
         (0, 1)
 
     Source: CoFedMID, section 4 and algorithm 4.

@@ -270,7 +270,7 @@ class Compensation(ClassGuided):
 
     Examples:
         >>> import fedaudit as fa
-        >>> fa.defenses.Compensation(members=[0, 1], recycle=0.1).coalition
+        >>> fa.defenses.Compensation(clients=[0, 1], recycle=0.1).coalition
         (0, 1)
 
     Source: CoFedMID, section 4.2 and algorithm 2; Auer et al. 2002 (EXP3).

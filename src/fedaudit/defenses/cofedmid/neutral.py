@@ -14,7 +14,7 @@ from fedaudit.core.values import ClientId, plus_tail, tail_size
 from fedaudit.defenses.cofedmid.partition import (
     CoalitionDefense,
     cooperating_clients,
-    present_members,
+    present_clients,
     shared_seed,
 )
 from fedaudit.fl.hooks import TrainingContext
@@ -43,7 +43,7 @@ class NeutralNoise(CoalitionDefense):
 
     Examples:
         >>> import fedaudit as fa
-        >>> fa.defenses.NeutralNoise(members=[0, 1], sigma=0.1).cancels
+        >>> fa.defenses.NeutralNoise(clients=[0, 1], sigma=0.1).cancels
         True
 
     Source: CoFedMID, section 4.3 and algorithm 3. The paper's text and its costs ("two scalar
@@ -66,22 +66,22 @@ class NeutralNoise(CoalitionDefense):
 
     def upload(self, upload: Upload, context: TrainingContext) -> Upload:
         group = cooperating_clients(self.coalition, context, independent=self.independent)
-        members = present_members(group, context)
-        if self.sigma == 0 or (len(members) < 2 and not self.independent):
+        clients = present_clients(group, context)
+        if self.sigma == 0 or (len(clients) < 2 and not self.independent):
             return upload
         if not self.independent:
             # The paper counts two numbers with one byte each.
             context.note("extra_bytes", torch.tensor([2]))
         size = tail_size(upload.values, self.ratio)
-        weights = {member: context.weights[member] for member in members}
+        weights = {client: context.weights[client] for client in clients}
         seed = shared_seed(group, context)
         draws = {
-            member: self.sigma
+            client: self.sigma
             * torch.randn(
                 size if self.noise == "vector" else 1,
-                generator=seeded(seed, "noise", member, context.round),
+                generator=seeded(seed, "noise", client, context.round),
             )
-            for member in members
+            for client in clients
         }
         noise = (
             draws[context.client]
@@ -96,9 +96,9 @@ def neutral_noise(
     weights: Mapping[ClientId, float],
     client: ClientId,
 ) -> Float[Tensor, " entries"]:
-    """Return one member's noise: its draw, minus a multiple of the weighted sum of all draws.
+    """Return one client's noise: its draw, minus a multiple of the weighted sum of all draws.
 
     Source: CoFedMID, section 4.3: d_k = d'_k - w_k / |w|^2 * sum_j w_j d'_j.
     """
-    total = torch.stack([weights[member] * draw for member, draw in draws.items()]).sum(0)
+    total = torch.stack([weights[client] * draw for client, draw in draws.items()]).sum(0)
     return draws[client] - weights[client] / sum(w * w for w in weights.values()) * total

@@ -25,40 +25,40 @@ class CoalitionDefense(ConfiguredDefense):
     """Base class of defenses that clients of a coalition use together, with a shared random seed.
 
     Attributes:
-        members: Numbers of the coalition's clients, from 0, without repetition, such as ``[0, 1]``.
+        clients: Numbers of the coalition's clients, from 0, without repetition, such as ``[0, 1]``.
     """
 
-    members: ClientIds = field(kw_only=True)
+    clients: ClientIds = field(kw_only=True)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "members", tuple(self.members))
+        object.__setattr__(self, "clients", tuple(self.clients))
 
     @property
     def coalition(self) -> tuple[ClientId, ...]:
         """Clients of the coalition, in the order of the setting."""
-        return tuple(self.members)
+        return tuple(self.clients)
 
 
 def cooperating_clients(
     coalition: tuple[ClientId, ...], client_context: ClientContext, *, independent: bool
 ) -> tuple[ClientId, ...]:
     """Return the client's coalition, or only the client itself if it acts independently."""
-    present_members(coalition, client_context)
+    present_clients(coalition, client_context)
     return (client_context.client,) if independent else coalition
 
 
-def present_members(
+def present_clients(
     coalition: tuple[ClientId, ...], client_context: ClientContext
 ) -> tuple[ClientId, ...]:
-    """Return the members that take part in this round, ascending.
+    """Return the clients of the coalition that take part in this round, ascending.
 
     Raises:
-        BadInput: The client is not a member of the coalition.
+        BadInput: The client is not in the coalition.
     """
     if client_context.client not in coalition:
         raise BadInput(
             f"client {client_context.client} uses the defense of the coalition {coalition} and is "
-            "not in it; give it a separate coalition, or add it to the members"
+            "not in it; give it a separate coalition, or add it to its clients"
         )
     return tuple(sorted(set(coalition) & {*client_context.cohort, client_context.client}))
 
@@ -122,10 +122,10 @@ def size_in_round(round: int, rounds: int, *, largest: int, smallest: int, decay
     return max(smallest, floor(DECAYS[decay](progress, largest, smallest) + 0.5))
 
 
-# Cached, because every member calls this in every round.
+# Cached, because every client calls this in every round.
 @lru_cache(maxsize=256)
 def sizes(
-    classes: int, members: int, rounds: int, *, m_max: int, m_min: int, decay: str
+    classes: int, clients: int, rounds: int, *, m_max: int, m_min: int, decay: str
 ) -> tuple[int, ...]:
     """Return the number of classes of each client in each round of a run.
 
@@ -135,7 +135,7 @@ def sizes(
         BadInput: A size is above the number of classes, or the first one below the last one.
     """
     smallest = smallest_size(classes, m_min)
-    largest = largest_size(classes, members, rounds, m_max=m_max, smallest=smallest, decay=decay)
+    largest = largest_size(classes, clients, rounds, m_max=m_max, smallest=smallest, decay=decay)
     return tuple(
         size_in_round(t, rounds, largest=largest, smallest=smallest, decay=decay)
         for t in range(1, rounds + 1)
@@ -153,7 +153,7 @@ def smallest_size(classes: int, m_min: int) -> int:
 
 
 def largest_size(
-    classes: int, members: int, rounds: int, *, m_max: int, smallest: int, decay: str
+    classes: int, clients: int, rounds: int, *, m_max: int, smallest: int, decay: str
 ) -> int:
     """Return the size in the first round: ``m_max``, or a suitable size if it is 0.
 
@@ -174,7 +174,7 @@ def largest_size(
             size_in_round(t, rounds, largest=size, smallest=smallest, decay=decay)
             for t in range(1, rounds + 1)
         )
-        if members * total >= classes * rounds:
+        if clients * total >= classes * rounds:
             return size
     return classes
 
@@ -195,31 +195,31 @@ def _refuse_size(name: str, size: int, classes: int) -> None:
 
 
 class ClassAssignment(NamedTuple):
-    """Classes of each member in a round.
+    """Classes of each client of a coalition in a round.
 
     Attributes:
-        sets: Whether each member (row) has each class (column).
-        bound: Upper bound on the number of classes that two members have in common.
+        sets: Whether each client (row) has each class (column).
+        bound: Upper bound on the number of classes that two clients have in common.
     """
 
-    sets: Bool[ndarray, "members classes"]
+    sets: Bool[ndarray, "clients classes"]
     bound: int
 
 
-def overlap_bound(classes: int, members: int, size: int) -> int:
-    """Return a lower bound on the largest overlap of two members' sets, at least 0.
+def overlap_bound(classes: int, clients: int, size: int) -> int:
+    """Return a lower bound on the largest overlap of two clients' sets, at least 0.
 
     Source: CoFedMID, section 4.1 (a Johnson-type bound).
     Differs: The bound is clipped at 0, since the formula can be negative. It is 0 for a single
-        member, for which the formula divides by 0.
+        client, for which the formula divides by 0.
     """
-    if members < 2:
+    if clients < 2:
         return 0
-    return max(0, ceil(size * (members * size - classes) / (classes * (members - 1))))
+    return max(0, ceil(size * (clients * size - classes) / (classes * (clients - 1))))
 
 
 def assign_with_bound(
-    members: int,
+    clients: int,
     size: int,
     *,
     preferred: Bool[ndarray, " classes"],
@@ -227,14 +227,14 @@ def assign_with_bound(
 ) -> ClassAssignment:
     """Assign sets of classes with small overlaps that together cover as many classes as possible.
 
-    The algorithm is greedy. One member after another gets the least used classes, as long as the
-    overlap with each earlier member is at most the bound; ties are broken at random. If a set
+    The algorithm is greedy. One client after another gets the least used classes, as long as the
+    overlap with each earlier client is at most the bound; ties are broken at random. If a set
     cannot be filled, the algorithm starts again with a bound larger by one. Since unused classes
-    cause no overlap, the sets cover every class if ``members * size`` is at least the number of
+    cause no overlap, the sets cover every class if ``clients * size`` is at least the number of
     classes.
 
     Args:
-        members: Number of sets.
+        clients: Number of sets.
         size: Number of classes in each set, at most the number of all classes.
         preferred: Mask of classes that precede other classes with the same number of uses. If not
             all classes can be covered, these are.
@@ -244,35 +244,35 @@ def assign_with_bound(
     Differs: The paper does not specify its function ClassAssign; this algorithm is from this
         toolkit.
     """
-    bound = overlap_bound(len(preferred), members, size)
+    bound = overlap_bound(len(preferred), clients, size)
     while True:
-        sets = _try_bound(members, size, bound, preferred, rng)
+        sets = _try_bound(clients, size, bound, preferred, rng)
         if sets is not None:
             return ClassAssignment(sets, bound)
         bound += 1
 
 
 def _try_bound(
-    members: int,
+    clients: int,
     size: int,
     bound: int,
     preferred: Bool[ndarray, " classes"],
     rng: np.random.Generator,
-) -> Bool[ndarray, "members classes"] | None:
+) -> Bool[ndarray, "clients classes"] | None:
     """Assign sets with overlaps up to a bound; return None if a set cannot be filled."""
     classes = len(preferred)
-    sets = np.zeros((members, classes), dtype=bool)
-    for member in range(members):
+    sets = np.zeros((clients, classes), dtype=bool)
+    for client in range(clients):
         # Sort by number of uses, then by preference, then at random (lexsort's last key is first).
         order = np.lexsort((rng.permutation(classes), ~preferred, sets.sum(0)))
-        overlaps = np.zeros(members, dtype=np.int64)
+        overlaps = np.zeros(clients, dtype=np.int64)
         missing = size
         for label in order:
             if missing == 0:
                 break
             earlier = np.flatnonzero(sets[:, label])
             if (overlaps[earlier] < bound).all():
-                sets[member, label] = True
+                sets[client, label] = True
                 overlaps[earlier] += 1
                 missing -= 1
         if missing:
@@ -281,13 +281,13 @@ def _try_bound(
 
 
 def assign_at_random(
-    members: int, size: int, *, classes: int, rng: np.random.Generator
+    clients: int, size: int, *, classes: int, rng: np.random.Generator
 ) -> ClassAssignment:
-    """Draw each member's classes independently, as in the paper's ablation.
+    """Draw each client's classes independently, as in the paper's ablation.
 
     Source: CoFedMID, table 6 (random).
     """
-    sets = np.zeros((members, classes), dtype=bool)
+    sets = np.zeros((clients, classes), dtype=bool)
     for row in sets:
         row[rng.permutation(classes)[:size]] = True
     return ClassAssignment(sets, size)
@@ -314,7 +314,7 @@ class ClassGuided(CoalitionDefense):
 
     Examples:
         >>> import fedaudit as fa
-        >>> fa.defenses.ClassGuided(members=[0, 1], m_max=4, m_min=2).coalition
+        >>> fa.defenses.ClassGuided(clients=[0, 1], m_max=4, m_min=2).coalition
         (0, 1)
 
     Source: CoFedMID, section 4.1 and algorithm 1.
@@ -355,22 +355,22 @@ class ClassGuided(CoalitionDefense):
     def assigned_classes(
         self, client_context: ClientContext, *, classes: int
     ) -> Bool[Tensor, " classes"]:
-        """Return a mask of the client's classes in a round; every member can compute it."""
-        members = present_members(self._group(client_context), client_context)
-        assignment = self.assignment_in(classes, len(members), client_context)
-        return torch.from_numpy(assignment.sets[members.index(client_context.client)])
+        """Return a mask of the client's classes in a round, which its coalition can compute."""
+        clients = present_clients(self._group(client_context), client_context)
+        assignment = self.assignment_in(classes, len(clients), client_context)
+        return torch.from_numpy(assignment.sets[clients.index(client_context.client)])
 
     def assignment_in(
-        self, classes: int, members: int, client_context: ClientContext
+        self, classes: int, clients: int, client_context: ClientContext
     ) -> ClassAssignment:
-        """Return the assignment of classes to members in a round."""
+        """Return the assignment of classes to clients in a round."""
         group = self._group(client_context)
         return _assignment(
             self.sizes(classes, client_context.rounds),
             client_context.round,
             classes=classes,
             coalition=len(group),
-            members=members,
+            clients=clients,
             assignment=self.assignment,
             seed=shared_seed(group, client_context),
         )
@@ -390,7 +390,7 @@ class ClassGuided(CoalitionDefense):
         )
 
 
-# Cached, because all members compute the same assignment.
+# Cached, because all clients of a coalition compute the same assignment.
 @lru_cache(maxsize=256)
 def _assignment(
     sizes: tuple[int, ...],
@@ -398,17 +398,17 @@ def _assignment(
     *,
     classes: int,
     coalition: int,
-    members: int,
+    clients: int,
     assignment: str,
     seed: int,
 ) -> ClassAssignment:
     size = sizes[round - 1]
     rng = seeded_numpy(seed, "classes", round)
     if assignment == "random":
-        return assign_at_random(members, size, classes=classes, rng=rng)
+        return assign_at_random(clients, size, classes=classes, rng=rng)
     # Preferred classes rotate: a round continues in this order where the previous round ended.
     order = seeded_numpy(seed, "rotation").permutation(classes)
     start = coalition * sum(sizes[: round - 1])
     preferred = np.zeros(classes, dtype=bool)
-    preferred[order[(start + np.arange(min(classes, members * size))) % classes]] = True
-    return assign_with_bound(members, size, preferred=preferred, rng=rng)
+    preferred[order[(start + np.arange(min(classes, clients * size))) % classes]] = True
+    return assign_with_bound(clients, size, preferred=preferred, rng=rng)

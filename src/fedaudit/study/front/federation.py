@@ -131,9 +131,9 @@ class Federation:
             sample.
         algorithm: Name such as "fedavg", an object of :mod:`fedaudit.algorithms`, or a function
             of a ``fedaudit.algorithms.FederatedTask`` that returns an algorithm.
-        defenses: One defense or several: names, objects such as ``CoFedMID(members=[0, 1])``, or
-            classes. A defense without members is used by all clients that have no other defense.
-            Several defenses with the same members are applied in order.
+        defenses: One defense or several: names, objects such as ``CoFedMID(clients=[0, 1])``, or
+            classes. A defense without ``clients`` is used by all clients that have no other
+            defense. Several defenses with the same clients are applied in order.
         training: Rounds and local training, if ``algorithm`` does not set them:
             ``fedaudit.Training``.
         shift: Groups of clients whose features differ: ``fedaudit.Shift``; none by default.
@@ -154,7 +154,7 @@ class Federation:
         ...     clients=fa.partitions.Dirichlet(5, beta=0.5),
         ...     model="cnn",
         ...     algorithm=fa.algorithms.FedAvg(rounds=10, epochs=2),
-        ...     defenses=[fa.defenses.DPSGD(clip=1.0, noise_multiplier=0.1, members=[0])],
+        ...     defenses=[fa.defenses.DPSGD(clip=1.0, noise_multiplier=0.1, clients=[0])],
         ... )
         >>> federation.clients.clients
         5

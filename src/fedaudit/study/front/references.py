@@ -17,7 +17,7 @@ from fedaudit.core.arguments import Range, refuse_invalid
 from fedaudit.core.errors import BadInput, an, type_of
 from fedaudit.core.importing import RegisteredObject, known_name
 from fedaudit.core.lazy import Catalogue
-from fedaudit.core.naming import CopyFactory, DefensePart, NamedPart, PartitionPart, members_of
+from fedaudit.core.naming import CopyFactory, DefensePart, NamedPart, PartitionPart, client_numbers
 from fedaudit.core.objects import (
     PartReference,
     part_reference,
@@ -173,10 +173,10 @@ def check_defense(value: object) -> None:
 
     Raises:
         BadInput: The value has another type, is an unknown name or a class that needs arguments,
-            or its members are not client numbers.
+            or its ``clients`` are not client numbers.
     """
     check_part("defense", value)
-    _members(value)
+    _clients(value)
     part = value if isinstance(value, NamedPart) else NamedPart(value)
     if not isinstance(part.what, type):
         return
@@ -203,9 +203,9 @@ def reference(kind: str, value: object) -> PartReference:
         return part_reference(what, options, kind=kind)
     if isinstance(what, Task) and what.name in TASKS:
         return PartReference(what.name, dict(what.settings))
-    # The members of a defense are a setting of its group. The settings of a network do not include
+    # The clients of a defense are a setting of its group. The settings of a network do not include
     # its weights, so that its reference contains a digest.
-    set_elsewhere = ("coalition", "members") if kind == "defense" else ()
+    set_elsewhere = ("coalition", "clients") if kind == "defense" else ()
     settings = None if kind == "model" else plain_settings(what, exclude=set_elsewhere)
     if settings is None:
         label = getattr(what.function, "__name__", "metric") if isinstance(what, Metric) else ""
@@ -278,10 +278,10 @@ def partition_settings(value: object, register: Register) -> dict[str, object]:
 def check_mechanism(value: object) -> None:
     """Raise if a value cannot be the defense of a game, which has a single client."""
     check_defense(value)
-    if _members(value) is not None:
+    if _clients(value) is not None:
         raise BadInput(
-            f"games have a single client, but {type_of(value)} with members is a defense of some "
-            "clients; leave out members"
+            f"games have a single client, but {type_of(value)} with clients is a defense of some "
+            "clients; leave out clients"
         )
 
 
@@ -294,25 +294,25 @@ def mechanism_reference(value: object) -> PartReference:
 def defense_settings(value: object, register: Register) -> dict[str, object]:
     """Return the section ``defense``: groups of clients, each with its defenses in order."""
     groups: dict[tuple[int, ...] | None, list[dict[str, object]]] = {}
-    # The group without members comes first: the section describes it, and ``also`` the others.
-    for defense in sorted(as_list(value), key=lambda defense: _members(defense) is not None):
-        groups.setdefault(_members(defense), []).append(register(reference("defense", defense)))
+    # The group without clients comes first: the section describes it, and ``also`` the others.
+    for defense in sorted(as_list(value), key=lambda defense: _clients(defense) is not None):
+        groups.setdefault(_clients(defense), []).append(register(reference("defense", defense)))
     if not groups:
         return {}
     first, *others = [
-        {**parts[0], "chain": parts[1:], "clients": members} for members, parts in groups.items()
+        {**parts[0], "chain": parts[1:], "clients": clients} for clients, parts in groups.items()
     ]
     return {**first, "also": others}
 
 
-def _members(defense: object) -> tuple[int, ...] | None:
+def _clients(defense: object) -> tuple[int, ...] | None:
     """Return the clients that use a defense; None for all clients without another defense."""
     if isinstance(defense, DefensePart):
-        return defense.members
+        return defense.clients
     if not isinstance(defense, Defense):
         return None
-    members = getattr(defense, "members", None) or getattr(defense, "coalition", None)
-    return None if members is None else members_of(members)
+    clients = getattr(defense, "clients", None) or getattr(defense, "coalition", None)
+    return None if clients is None else client_numbers(clients)
 
 
 def attack_settings(value: object, register: Register) -> dict[str, object]:
