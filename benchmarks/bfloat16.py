@@ -2,7 +2,7 @@
 
     python -m benchmarks.bfloat16
 
-Ten clients overfit an MLP on records of 600 bits. The inner product of every sample's gradient with
+Ten clients overfit an MLP on samples of 600 bits. The inner product of every sample's gradient with
 each update is computed as usual, and with both factors of the linear layers' products in bfloat16.
 As in oneDNN, such products are summed in float32, and the result is rounded to bfloat16 once. The
 table has the standard deviation of the error relative to that of the signal over samples, and the
@@ -29,7 +29,7 @@ CLIENTS, OWN, OTHERS, CLASSES, BITS = 10, 100, 1000, 100, 600
 EPOCHS, RATE = 30, 0.1
 
 
-def records(count: int, rng: torch.Generator, centres: Tensor) -> tuple[Tensor, Tensor]:
+def samples(count: int, rng: torch.Generator, centres: Tensor) -> tuple[Tensor, Tensor]:
     labels = torch.randint(CLASSES, (count,), generator=rng)
     flipped = torch.rand(count, BITS, generator=rng) < 0.25
     return (centres[labels] != flipped).float(), labels
@@ -68,8 +68,8 @@ def main() -> None:
     rng = seeded(0, "benchmark", "halves")
     model = architecture("mlp", shape=(BITS,), classes=CLASSES, hidden="200").initial(0)
     centres = torch.rand(CLASSES, BITS, generator=rng) < 0.5
-    parts = [records(OWN, rng, centres) for _ in range(CLIENTS)]
-    others = records(OTHERS, rng, centres)
+    parts = [samples(OWN, rng, centres) for _ in range(CLIENTS)]
+    others = samples(OTHERS, rng, centres)
     updates = [trained(model.params, *part) for part in parts]
     features = torch.cat([part[0] for part in (*parts, others)])
     labels = torch.cat([part[1] for part in (*parts, others)])

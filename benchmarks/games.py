@@ -6,7 +6,7 @@ Prints tables in Markdown, in about three minutes. Training uses 64 rows, of whi
 copies of the target, 1,000 hidden units and 300 epochs. The usual loop is autograd with torch's
 Adam (or SGD with momentum), one neuron at a time. The *floor* has only the unavoidable matrix
 products: rows times weights at the beginning and at the end, and M x M times M x r in each epoch.
-Playing uses batches of 100 records with 512 features of 10 bits each, which every game randomises
+Playing uses batches of 100 samples with 512 features of 10 bits each, which every game randomises
 again (BitRand), and one trained neuron. Times are CPU seconds on one thread. Variants alternate,
 the first turn is dropped, and the tables have medians.
 """
@@ -32,7 +32,7 @@ HOW = NeuronTraining(hidden=1000, epochs=300)
 
 
 def rows(features: int) -> Tensor:
-    """Return the training rows of a game: noisy copies of a target, and other records."""
+    """Return the training rows of a game: noisy copies of a target, and other samples."""
     rng = seeded(1, "rows", features)
     target = torch.randn(1, features, generator=rng)
     noise = torch.randn(COPIES, features, generator=rng)
@@ -102,7 +102,7 @@ def playing(turns: int, games: int) -> None:
     noise = BitRandPublished(5.0)
     rules = Rules(background=56, training=NeuronTraining(hidden=1000, epochs=50))
     contest = Contest(pools, rules, seed=1, randomisers=Randomisers(noise, noise))
-    contest.play_some({0: 1})  # warm-up: computes the standardisation of records once
+    contest.play_some({0: 1})  # warm-up: computes the standardisation of samples once
     seconds = medians(
         {
             "play": lambda: contest.play_some({0: games}),

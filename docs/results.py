@@ -217,7 +217,7 @@ def _games(study: Games) -> str:
         f"# {study.name}",
         f"{study.about} {study.note}".strip(),
         f"```\n{study.command}\n```",
-        f"Data of the games: {study.record.points[0].records}."
+        f"Data of the games: {study.record.points[0].samples}."
         + ("" if study.record.environment.commit else " The record states no commit."),
         *(_grid(table) for table in tables if table is not None),
     )

@@ -80,7 +80,7 @@ OPENED_ELSEWHERE = {
     "live.checkpoints.files._unpickled": "a stream of open_regular",
     "live.checkpoints.files._names_to_replace": "a stream of open_regular",
     "datasets.formats.npz._declared_bytes": "an entry of a stream of open_regular",
-    "games.records._net": "an installed package",
+    "games.samples._net": "an installed package",
     "report.fixed.package_file": "a file of this package",
     "results.ladder.ladder": "a file of this package",
     "cli.running.demo": "a file of this package",

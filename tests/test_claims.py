@@ -222,7 +222,7 @@ def test_a_smaller_scale_than_the_paper_does_not_contradict_it() -> None:
 
 def test_scales_are_read_from_records() -> None:
     assert titles.scale_of("ami-accuracy") == data.Scale(
-        clients=10, samples=1000, rounds=20, records=10_000
+        clients=10, samples=1000, rounds=20, total_samples=10_000
     )
     assert titles.scale_of("ami-orl") == data.Scale(copies=50, others=80)
     # All data are distributed, so the scale is that of the smallest client.

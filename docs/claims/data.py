@@ -30,7 +30,7 @@ class Scale(Part):
     samples: int | None = None
     rounds: int | None = None
     # Samples of all clients together.
-    records: int | None = None
+    total_samples: int | None = None
     # In games, noisy copies of the target on which the server trains.
     copies: int | None = None
     # In games, other samples on which the server trains.
@@ -50,7 +50,7 @@ class Scale(Part):
         if "clients" in has or "samples" in has:
             each = f" x {self.samples:,} samples" if "samples" in has else ""
             parts.append(f"{self.clients} clients{each}")
-        others = ("rounds", "records", "copies", "others")
+        others = ("rounds", "total_samples", "copies", "others")
         parts += [f"{getattr(self, name):,} {SIZES[name]}" for name in others if name in has]
         if self.test_accuracy is not None:
             parts.append(f"test accuracy {100 * self.test_accuracy:.3g} %")
@@ -61,7 +61,7 @@ SIZES = {
     "clients": "clients",
     "samples": "samples",
     "rounds": "rounds",
-    "records": "training samples",
+    "total_samples": "training samples",
     "copies": "copies of the target",
     "others": "other samples",
 }

@@ -195,13 +195,13 @@ def _of_point(point: PointPlayed) -> Iterator[tuple[str, Value]]:
     if point.spread is not None:
         yield "spread_auc", spread_auc(point.spread)
     if point.certificates:
-        failing = sum(entry.delta_sample > CERTAIN for entry in point.certificates)
+        failing = sum(entry.delta_observed > CERTAIN for entry in point.certificates)
         limits = clopper_pearson(failing, len(point.certificates))
         yield "uncertified", Value(failing / len(point.certificates), *limits, SHARES)
 
 
 def spread_auc(spread: Spread) -> Value:
-    """Return the AUC with which a neuron's values separate target copies from other records."""
+    """Return the AUC with which a neuron's values separate target copies from other samples."""
     bins = np.arange(len(spread.of_target))
     of_target, of_others = (np.repeat(bins, n) for n in (spread.of_target, spread.of_others))
     interval = auc_interval(

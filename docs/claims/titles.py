@@ -79,7 +79,7 @@ def scale_of(name: str) -> Scale:
         clients=clients,
         samples=samples,
         rounds=config["training"]["rounds"],
-        records=samples and clients * samples,
+        total_samples=samples and clients * samples,
     )
 
 

@@ -9,7 +9,11 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
-from fedaudit.metrics.games import gaussian_mechanism, rounds_as_published, rounds_under_a_clip
+from fedaudit.metrics.games import (
+    gaussian_noise_multiplier,
+    rounds_as_published,
+    rounds_under_a_clip,
+)
 
 
 def averaged_scores(
@@ -34,9 +38,9 @@ def averaged_scores(
 
 def test_copies_count_as_rounds_only_without_a_clip() -> None:
     alone = rounds_as_published(1.0, 1e-5, neurons=1, success=0.95)
-    assert alone == math.ceil((2 * 1.6448536 * gaussian_mechanism(1.0, 1e-5)) ** 2)
+    assert alone == math.ceil((2 * 1.6448536 * gaussian_noise_multiplier(1.0, 1e-5)) ** 2)
     assert rounds_as_published(1.0, 1e-5, neurons=8, success=0.95) == math.ceil(
-        (2 * 1.6448536 * gaussian_mechanism(1.0, 1e-5)) ** 2 / 8
+        (2 * 1.6448536 * gaussian_noise_multiplier(1.0, 1e-5)) ** 2 / 8
     )
     assert rounds_under_a_clip(1.0, 1e-5, success=0.95) == alone
     assert rounds_under_a_clip(1.0, 1e-5, share=0.5, success=0.95) == pytest.approx(
@@ -49,7 +53,7 @@ def test_the_required_number_of_rounds_gives_the_requested_success(
     neurons: int, epsilon: float
 ) -> None:
     rounds = rounds_as_published(epsilon, 1e-2, neurons=neurons, success=0.95)
-    noise, rng = gaussian_mechanism(epsilon, 1e-2), seeded(1, "averaging")
+    noise, rng = gaussian_noise_multiplier(epsilon, 1e-2), seeded(1, "averaging")
     row = torch.zeros(3)
     row[0] = 1.0
     into, out = (
@@ -61,7 +65,7 @@ def test_the_required_number_of_rounds_gives_the_requested_success(
 
 
 def test_invalid_numbers_of_rounds_or_copies_are_refused() -> None:
-    with pytest.raises(BadInput, match="at least one neuron"):
+    with pytest.raises(BadInput, match="number of neurons must be at least 1"):
         rounds_as_published(1.0, 0.1, neurons=0, success=0.9)
     with pytest.raises(BadInput, match=r"\(0, 1\]"):
         rounds_under_a_clip(1.0, 0.1, share=0.0, success=0.9)

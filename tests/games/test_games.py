@@ -13,7 +13,7 @@ from torch import Tensor
 from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.core.files import RECORD_FILE
 from fedaudit.core.seeds import seeded
-from fedaudit.games import records
+from fedaudit.games import samples
 from fedaudit.games.mechanism import resolve_mechanism
 from fedaudit.games.run import played_key, read_points, run_games
 from fedaudit.metrics.rate_limits import proportion
@@ -95,7 +95,7 @@ def test_a_study_plays_its_base_variants_and_grid(played: Played) -> None:
         assert point.tpr.total + point.tnr.total == 40
         assert point.success.value == pytest.approx((point.tpr.value + point.tnr.value) / 2)
         assert point.by_others.total == 40 * 5 - point.tpr.total
-        assert point.records.startswith("digits, pixels, 64 features")
+        assert point.samples.startswith("digits, pixels, 64 features")
     plain, _, apart, shared = record.games
     assert (plain.claimed_epsilon, plain.actual_epsilon, plain.largest_success) == (None, None, 1.0)
     assert plain.by_target.value == 1.0
@@ -105,11 +105,11 @@ def test_a_study_plays_its_base_variants_and_grid(played: Played) -> None:
     assert shared.actual_epsilon is None
     assert [len(point.certificates) for point in record.games] == [0, 0, 1, 0]
     (certificate,) = apart.certificates
-    assert certificate.delta_sample <= (certificate.delta_sound or 1.0)
+    assert certificate.delta_observed <= (certificate.delta_sound or 1.0)
     for mean in (certificate.of_target, certificate.of_others):
         assert mean is not None
         assert mean.values == 50
-        assert mean.sample_width <= (mean.sound_width or 0.0)
+        assert mean.observed_width <= (mean.sound_width or 0.0)
     assert apart.spread is not None
     assert sum(apart.spread.of_target) == sum(apart.spread.of_others) == 50
     assert read_record(played.folder / RECORD_FILE) == record
@@ -163,11 +163,11 @@ def not_finite(samples: Tensor) -> Tensor:
 
 
 def test_a_custom_feature_extractor_can_be_used(file: Path, tmp_path: Path) -> None:
-    record = run(file, tmp_path, records__features="tests.games.test_games:own_features")
-    assert "7 features" in record.games[0].records
+    record = run(file, tmp_path, samples__features="tests.games.test_games:own_features")
+    assert "7 features" in record.games[0].samples
 
 
-def test_points_of_versions_without_a_setting_stay_valid(tmp_path: Path) -> None:
+def test_points_with_other_settings_have_other_names(tmp_path: Path) -> None:
     path = tmp_path / "tiny.toml"
     path.write_text(
         'name = "tiny"\n[data]\nname = "digits"\n'
@@ -177,10 +177,8 @@ def test_points_of_versions_without_a_setting_stay_valid(tmp_path: Path) -> None
     def digest(**changes: object) -> str:
         named = {name.replace("__", "."): value for name, value in changes.items()}
         (point,) = read_points(path, named)
-        return played_key(point.study, records.draw_samples(point.study, None).digest, "detector")
+        return played_key(point.study, samples.draw_samples(point.study, None).digest, "detector")
 
-    # The name that the version before neuron.batch_size and game.background_copies gave this point.
-    assert digest() == "1b996d2be386ae770c65844c"
     assert digest(neuron__batch_size=0, game__background_copies=1) == digest()
     others = {digest(neuron__batch_size=1), digest(game__background_copies=2), digest()}
     assert len(others) == 3
@@ -190,8 +188,8 @@ def test_an_extractor_of_512_features_gives_the_first_of_1280(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     features = torch.arange(3 * 1280.0).view(3, 1280)
-    monkeypatch.setattr(records, "efficientnet_lite0", lambda pictures: features)
-    reduced = records.EXTRACTORS["efficientnet-lite0-512"](torch.zeros(3, 3, 32, 32))
+    monkeypatch.setattr(samples, "efficientnet_lite0", lambda pictures: features)
+    reduced = samples.EXTRACTORS["efficientnet-lite0-512"](torch.zeros(3, 3, 32, 32))
     assert reduced.shape == (3, 512)
     assert reduced[:, -1].tolist() == [511, 1280 + 511, 2560 + 511]
 
@@ -203,20 +201,21 @@ def test_an_extractor_of_512_features_gives_the_first_of_1280(
         ({"mechanism.name": "none", "mechanism.options.x": 1}, "has no settings"),
         ({"mechanism.name": "bitwise-rr", "mechanism.options.epsilon": 0.0}, "epsilon"),
         ({"mechanism.name": "bitwise-rr"}, "needs epsilon"),
-        ({"records.features": "nothing"}, "no extractor named 'nothing'.*efficientnet-lite0"),
+        ({"samples.features": "nothing"}, "no extractor named 'nothing'.*efficientnet-lite0"),
         (
-            {"records.features": "tests.games.test_games:no_rows"},
+            {"samples.features": "tests.games.test_games:no_rows"},
             "one row of features for each",
         ),
-        ({"records.features": "tests.games.test_games:not_finite"}, "not finite"),
-        ({"records.features": "no.such:thing"}, "cannot import"),
-        ({"records.clients": 10**6}, "training records, but the clients need"),
-        ({"records.servers": 20}, "42 records of the server .*got .* and 20"),
+        ({"samples.features": "tests.games.test_games:not_finite"}, "not finite"),
+        ({"samples.features": "no.such:thing"}, "cannot import"),
+        ({"samples.clients": 10**6}, "training samples, but the clients need"),
+        ({"samples.servers": 20}, "42 samples of the server .*got .* and 20"),
         ({"game.targets": 41}, "40 games for 41 targets"),
         ({"game.games": 1, "game.targets": 1}, "games with and without it"),
         ({"neuron.output": "softmax"}, "one-logit"),
         ({"game.validation": 0}, "or neither"),
         ({"game.colour": 1}, "no setting"),
+        ({"records.clients": 100}, "no setting named 'records'; did you mean 'samples'\\? known"),
     ],
 )
 def test_invalid_game_settings_raise_in_one_sentence(
@@ -354,7 +353,7 @@ def test_the_record_describes_neuron_training(file: Path, tmp_path: Path, played
     assert (fixed.training, fixed.estimate(EPOCHS)) == (None, None)
 
 
-def test_shared_noise_widens_the_limits_for_other_records(file: Path, tmp_path: Path) -> None:
+def test_shared_noise_widens_the_limits_for_other_samples(file: Path, tmp_path: Path) -> None:
     *_, apart, together = run(file, tmp_path / "out", neuron__epochs=3).games
     for played_point, least in ((apart, 1.0), (together, 1.2)):
         rate = played_point.by_others
@@ -369,12 +368,12 @@ def fails(samples: Tensor) -> Tensor:
 def test_a_failing_extractor_raises_with_its_name(file: Path, tmp_path: Path) -> None:
     name = "tests.games.test_games:fails"
     with pytest.raises(BadInput, match=f"{name}' failed on samples of shape .*KeyError: 'weights'"):
-        run(file, tmp_path / "out", records__features=name)
+        run(file, tmp_path / "out", samples__features=name)
 
 
 def test_changed_data_with_the_same_name_are_replayed(file: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
-    text = STUDY.replace('"digits"', '"mine"').replace("[game]", "[records]\nclients = 100\n[game]")
+    text = STUDY.replace('"digits"', '"mine"').replace("[game]", "[samples]\nclients = 100\n[game]")
     file.write_text(text)
 
     def store(shift: float) -> None:

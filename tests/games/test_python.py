@@ -90,9 +90,9 @@ def test_games_accept_custom_arrays_extractors_and_defenses(tmp_path: Path) -> N
     }
     run = fa.audit(games(features=first_half, variants=variants), out=tmp_path, seeds=[3])
     plain, laplace, noise, pixels = run.record.games
-    assert plain.records.startswith("samples#")
-    assert ", 15 features" in plain.records
-    assert ", 30 features" in pixels.records
+    assert plain.samples.startswith("samples#")
+    assert ", 15 features" in plain.samples
+    assert ", 30 features" in pixels.samples
     assert laplace.mechanism == f"{__name__}:Louder"
     assert laplace.claimed_epsilon == 4.0
     assert noise.rounds is not None

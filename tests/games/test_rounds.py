@@ -17,9 +17,9 @@ from fedaudit.fl.algorithms.base import Tampering
 from fedaudit.fl.algorithms.fedsgd import FedSGD, as_gradient
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.games.records import Labels
 from fedaudit.games.rounds import Batches, PlayedInRounds, RoundGames
 from fedaudit.games.run import read_points, run_games
+from fedaudit.games.samples import Labels
 from fedaudit.metrics.games import gaussian_success
 from fedaudit.observe.views import VIEWS
 from fedaudit.plan.games import RoundsSection
@@ -86,7 +86,7 @@ def test_without_noise_score_and_sign_give_the_same_verdicts(settings: dict[str,
 
 
 @pytest.mark.slow
-def test_score_and_sign_differ_only_if_another_record_fires() -> None:
+def test_score_and_sign_differ_only_if_another_sample_fires() -> None:
     crowded = Contest(Pools(*(part[:, :8] for part in POOLS)), RULES, seed=1)
     crowded_games = RoundGames(crowded, LABELS, RoundsSection(play="rounds"))
     parts = [crowded_games.play(number, crowded.neurons([number]), 15) for number in range(4)]
@@ -148,7 +148,7 @@ def test_a_scaled_neuron_reaches_the_gaussian_bound() -> None:
         assert float(results.shares.min()) > 0.99
         assert float(results.distances.mean()) == pytest.approx(1.0, abs=0.01)
         assert adv(results) == pytest.approx(expected, abs=0.05)
-        # A replaced record may move the sum by two clips, of which a silent neuron uses one.
+        # A replaced sample may move the sum by two clips, of which a silent neuron uses one.
         assert adv(results) < gaussian_success(2.0) - 0.05
 
 
@@ -171,7 +171,7 @@ def test_with_dead_neurons_the_sum_equals_the_targets_upload() -> None:
 
 
 @pytest.mark.slow
-def test_with_a_planted_neuron_at_all_clients_any_record_can_activate_it() -> None:
+def test_with_a_planted_neuron_at_all_clients_any_sample_can_activate_it() -> None:
     results = played(3, 20, clients=4, others="planted")
     assert torch.equal(results.by_signs, results.by_target | (results.by_others > 0))
     assert adv(results) > 0.9

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import nct, norm
 
 from fedaudit.core.errors import BadInput
-from fedaudit.metrics.canaries import canary_bounds, record_bounds
+from fedaudit.metrics.canaries import canary_bounds, sample_bounds
 from fedaudit.metrics.epsilon import (
     Guesses,
     count_guesses,
@@ -86,14 +86,14 @@ def test_uninformative_canaries_raise(z: np.ndarray, inside: np.ndarray, match: 
 def record_scores(
     rng: np.random.Generator, epsilon: float, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draw scores of canary records in clips, whose mean and noise level are unknown."""
+    """Draw scores of canary samples in clips, whose mean and noise level are unknown."""
     z, inside = drawn(rng, epsilon, count)
     return 7.0 + 0.3 * z, inside
 
 
-def test_canary_record_bounds_match_hand_calculation() -> None:
+def test_canary_sample_bounds_match_hand_calculation() -> None:
     scores, inside = record_scores(np.random.default_rng(2), 3.9, 500)
-    bounds = record_bounds(scores, inside, guesses=100, delta=DELTA)
+    bounds = sample_bounds(scores, inside, guesses=100, delta=DELTA)
     counted = count_guesses(scores, inside, 100)
     assert counted == Guesses(100, counted.correct, 500)
     assert bounds.if_gaussian == one_run_gaussian_bound(counted, delta=DELTA)
@@ -111,7 +111,7 @@ def test_canary_record_bounds_match_hand_calculation() -> None:
 
 def test_stronger_assumptions_give_larger_bounds() -> None:
     scores, inside = record_scores(np.random.default_rng(3), 3.9, 500)
-    bounds = record_bounds(scores, inside, guesses=100, delta=DELTA)
+    bounds = sample_bounds(scores, inside, guesses=100, delta=DELTA)
     coins = one_run_epsilon(scores, inside, guesses=100, delta=DELTA)
     assert bounds.if_gaussian is not None
     assert bounds.if_normal is not None
@@ -121,7 +121,7 @@ def test_stronger_assumptions_give_larger_bounds() -> None:
 def test_scores_without_leak_give_bounds_of_zero() -> None:
     rng = np.random.default_rng(4)
     scores, inside = rng.normal(size=400), rng.random(400) < 0.5
-    bounds = record_bounds(scores, inside, guesses=80, delta=DELTA)
+    bounds = sample_bounds(scores, inside, guesses=80, delta=DELTA)
     assert bounds.if_gaussian is not None
     assert bounds.if_normal is not None
     assert (bounds.if_gaussian.value, bounds.if_normal.value) == (0.0, 0.0)
@@ -141,7 +141,7 @@ def test_non_normal_scores_have_no_normal_bound(
 ) -> None:
     rng = np.random.default_rng(5)
     inside = rng.random(600) < 0.5
-    bounds = record_bounds(shape(rng, 600), inside, guesses=100, delta=DELTA)
+    bounds = sample_bounds(shape(rng, 600), inside, guesses=100, delta=DELTA)
     assert bounds.if_normal is None
     assert refusal in bounds.refusal
 
@@ -150,14 +150,14 @@ def test_unequal_variances_have_no_normal_bound() -> None:
     rng = np.random.default_rng(6)
     inside = rng.random(2000) < 0.5
     scores = rng.normal(size=2000) * np.where(inside, 1.15, 1.0)
-    bounds = record_bounds(scores, inside, guesses=400, delta=DELTA)
+    bounds = sample_bounds(scores, inside, guesses=400, delta=DELTA)
     assert bounds.if_normal is None
     assert "have different variances" in bounds.refusal
 
 
 def test_few_canaries_have_no_normal_bound() -> None:
     scores, inside = record_scores(np.random.default_rng(7), 3.9, 199)
-    bounds = record_bounds(scores, inside, guesses=38, delta=DELTA)
+    bounds = sample_bounds(scores, inside, guesses=38, delta=DELTA)
     assert (bounds.if_normal, bounds.refusal) == (
         None,
         "the test of normality needs 200 canaries, got 199",
@@ -169,7 +169,7 @@ def test_error_rate_of_bounds_from_canaries_is_nominal() -> None:
     rng, runs, above = np.random.default_rng(8), 150, np.zeros(2)
     for _ in range(runs):
         scores, inside = record_scores(rng, 3.9, 300)
-        bounds = record_bounds(scores, inside, guesses=60, delta=DELTA, alpha=0.1)
+        bounds = sample_bounds(scores, inside, guesses=60, delta=DELTA, alpha=0.1)
         assert bounds.if_gaussian is not None
         normal = bounds.if_normal.value if bounds.if_normal else 0.0
         above += [bounds.if_gaussian.value > 3.9, normal > 3.9]
@@ -180,7 +180,7 @@ def test_error_rate_of_bounds_from_canaries_is_nominal() -> None:
 def test_equal_coins_give_a_refusal_instead_of_bounds(
     is_member: np.ndarray,
 ) -> None:
-    bounds = record_bounds(np.arange(8.0), is_member, guesses=2, delta=DELTA)
+    bounds = sample_bounds(np.arange(8.0), is_member, guesses=2, delta=DELTA)
     assert (bounds.if_gaussian, bounds.if_normal) == (None, None)
     assert bounds.refusal == describe_equal_coins(is_member)
     members = int(is_member.sum())
@@ -191,5 +191,5 @@ def test_equal_coins_give_a_refusal_instead_of_bounds(
 
 def test_one_different_coin_is_sufficient_for_a_bound() -> None:
     assert describe_equal_coins(np.arange(8) < 7) == ""
-    bounds = record_bounds(np.arange(8.0), np.arange(8) < 7, guesses=2, delta=DELTA)
+    bounds = sample_bounds(np.arange(8.0), np.arange(8) < 7, guesses=2, delta=DELTA)
     assert bounds.if_gaussian is not None

@@ -49,7 +49,7 @@ def test_expected_success_matches_enumeration_of_batches(p: float, f: float, bat
 
 @given(st.floats(0, 20), RATES, st.integers(2, 6))
 def test_expected_success_is_below_the_dp_bound(epsilon: float, flip: float, batch: int) -> None:
-    # One bit a record, kept with the odds e^eps: the target's is 1, all others' are 0.
+    # One bit a sample, kept with the odds e^eps: the target's is 1, all others' are 0.
     keep = most_success(epsilon)
     assert expected_success(keep, 1 - keep, batch) <= keep + 1e-12
     assert most_success(0.0) == 0.5
@@ -80,7 +80,7 @@ def test_certificates_have_their_error_rate(p: float, f: float, batch: int) -> N
     assert wrong <= 40
 
 
-def test_certificates_narrow_with_more_records() -> None:
+def test_certificates_narrow_with_more_samples() -> None:
     few, many = (certify(n, n, 0, 10 * n, batch=20) for n in (50, 5000))
     assert few.low < many.low
     assert many.low == pytest.approx(1.0, abs=0.01)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.games import (
     clipped_distance,
-    gaussian_mechanism,
+    gaussian_noise_multiplier,
     gaussian_success,
     rounds_needed,
 )
@@ -34,11 +34,11 @@ def test_no_threshold_on_normal_draws_exceeds_gaussian_success() -> None:
     assert max(reached) == pytest.approx(gaussian_success(1.3), abs=0.003)
 
 
-def test_replacing_a_record_doubles_the_sensitivity_of_a_clipped_sum() -> None:
+def test_replacing_a_sample_doubles_the_sensitivity_of_a_clipped_sum() -> None:
     assert clipped_distance(2.0, replaced=False) == 0.5
     assert clipped_distance(2.0) == 1.0
     assert clipped_distance(2.0, rounds=9) == 3.0
-    assert clipped_distance(2.0, rounds=9, summed=9) == 1.0
+    assert clipped_distance(2.0, rounds=9, clients=9) == 1.0
     assert clipped_distance(0.0) == math.inf
 
 
@@ -51,8 +51,8 @@ def test_rounds_needed_is_the_smallest_sufficient_number(success: float, mu: flo
 
 def test_the_classic_gaussian_noise_matches_hand_calculation() -> None:
     # sqrt(2 ln 125) / 7.5
-    assert gaussian_mechanism(7.5, 0.01) == pytest.approx(0.41433, abs=1e-5)
-    assert gaussian_mechanism(1.0, 1.25 / math.e**2) == pytest.approx(2.0)
+    assert gaussian_noise_multiplier(7.5, 0.01) == pytest.approx(0.41433, abs=1e-5)
+    assert gaussian_noise_multiplier(1.0, 1.25 / math.e**2) == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,8 @@ def test_the_classic_gaussian_noise_matches_hand_calculation() -> None:
         lambda: clipped_distance(1.0, rounds=0),
         lambda: rounds_needed(0.5, 1.0),
         lambda: rounds_needed(0.9, 0.0),
-        lambda: gaussian_mechanism(0.0, 0.1),
-        lambda: gaussian_mechanism(1.0, 1.0),
+        lambda: gaussian_noise_multiplier(0.0, 0.1),
+        lambda: gaussian_noise_multiplier(1.0, 1.0),
     ],
 )
 def test_numbers_out_of_range_are_refused(wrong: object) -> None:

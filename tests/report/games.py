@@ -42,7 +42,7 @@ def certificate(**changes: object) -> TargetCertificate:
     settings: dict[str, object] = {
         "delta_sound": 0.2,
         "failure_sound": 0.4,
-        "delta_sample": 1e-8,
+        "delta_observed": 1e-8,
         "low": 0.55,
         "high": 0.7,
         "played": 0.6,
@@ -87,7 +87,7 @@ def point(
     settings_of_point: dict[str, object] = {
         "label": "" if claimed is None else f"{mechanism},nominal_epsilon={claimed}",
         "settings": settings,
-        "records": "digits, pixels, 64 features; 719 records of the clients, 719 of the server",
+        "samples": "digits, pixels, 64 features; 719 samples of the clients, 719 of the server",
         "mechanism": mechanism,
         "shared_mask": False,
         "targets": 40,
@@ -190,7 +190,7 @@ def hostile_games() -> Record:
             hostile_point,
             label=f"{place} {bad}",
             settings={f"{HOSTILE_TAG}.{place}": bad, "mechanism.name": bad},
-            records=bad,
+            samples=bad,
             mechanism=f"{HOSTILE}{place % 30}{HOSTILE_TAG}",
             estimates=[changed(f, method=bad) for f in hostile_point.estimates],
         )

@@ -110,14 +110,14 @@ def test_the_first_clause_gives_the_verdict_and_the_audited_samples() -> None:
 @pytest.mark.parametrize(
     ("topic", "record"),
     [
-        ("membership of a record", record(details=False)),
-        ("client of a record", with_sources(source())),
+        ("membership of a sample", record(details=False)),
+        ("client of a sample", with_sources(source())),
         ("malicious server", played()),
     ],
 )
 def test_answers_repeat_the_numbers_of_the_summary(topic: str, record: Record) -> None:
     answer = answer_to(topic, record)
-    topics = {"membership of a record": "membership", "client of a record": "sources"}
+    topics = {"membership of a sample": "membership", "client of a sample": "sources"}
     assert answer.kind == "figure"
     assert all(
         f"{tile.label}: {tile.value} ({tile.detail})" in answer.text
@@ -211,10 +211,10 @@ def test_only_rmia_and_lira_use_reference_models(attack: str, kind: str) -> None
 
 
 def test_source_inference_is_reported_with_the_label_baseline() -> None:
-    answer = answer_to("client of a record", with_sources(source(right=60)))  # of 120, ten clients
+    answer = answer_to("client of a sample", with_sources(source(right=60)))  # of 120, ten clients
     assert answer.text.startswith("Attack success rate: 50.0% (above guessing (10.0%)")
     assert "label distributions alone 20.0%" in answer.text
-    assert answer_to("client of a record", record_of(auc(0.4, 0.6))).kind == "not tested"
+    assert answer_to("client of a sample", record_of(auc(0.4, 0.6))).kind == "not tested"
 
 
 def test_defenses_are_compared_only_with_an_undefended_run() -> None:
@@ -238,7 +238,7 @@ def test_a_claimed_epsilon_is_stated_with_unit_adjacency_and_delta() -> None:
         "Proven: unit: one sample, in 20 steps; adjacency: one unit added or removed; Renyi "
         "accountant, delta 1e-05."
     )
-    local = epsilon(FORMAL_EPSILON, 8.0, note="unit: one record's features", method="BitRand")
+    local = epsilon(FORMAL_EPSILON, 8.0, note="unit: one sample's features", method="BitRand")
     assert "adjacency: as stated for the unit" in answers.claimed_epsilon(record_of(local)).more
     client_level = epsilon(
         FORMAL_EPSILON, 8.0, note="unit: a client's whole contribution to each upload"
@@ -314,10 +314,10 @@ def test_games_answer_the_malicious_server_clause() -> None:
     answer = answer_to("malicious server", games)
     assert "60.0%" in answer.text
     assert "95% interval" in answer.text
-    assert answers.claimed_epsilon(games).text == "ε 3.000 claimed for one record, delta 0"
+    assert answers.claimed_epsilon(games).text == "ε 3.000 claimed for one sample, delta 0"
     assert "the actual ε is 668" in answers.claimed_epsilon(games).more
-    assert "one record, against a server that tampers" in answers.measured_epsilon(games).text
-    assert answer_to("membership of a record", games).kind == "not tested"
+    assert "one sample, against a server that tampers" in answers.measured_epsilon(games).text
+    assert answer_to("membership of a sample", games).kind == "not tested"
     assert answer_to("malicious server", record_of(auc(0.4, 0.6))).kind == "not tested"
 
 
@@ -377,7 +377,7 @@ def test_a_failed_control_suppresses_upper_limits(kind: str) -> None:
 
 def test_a_flawed_evaluation_answers_no_leakage_clause() -> None:
     flawed = record(details=False, evaluation="redraw")
-    topics = ("membership of a record", "bound on attack success", "certainty of a flagged record")
+    topics = ("membership of a sample", "bound on attack success", "certainty of a flagged sample")
     assert {answer_to(topic, flawed).kind for topic in (*topics, "measured epsilon")} == {
         "not tested"
     }
@@ -563,14 +563,14 @@ def test_a_bound_at_the_ceiling_of_its_test_is_labelled() -> None:
 
 def test_person_deletion_sum_and_malice_clauses_default_to_not_tested() -> None:
     plain = record(details=False)
-    for topic in ("people with several records", "deletion", "one round’s sum", "malicious client"):
+    for topic in ("people with several samples", "deletion", "one round’s sum", "malicious client"):
         assert answer_to(topic, plain).kind == "not tested"
 
 
 def test_a_person_audit_claims_no_sample_level_epsilon() -> None:
     person = changed(auc(0.6, 0.8), unit="person")
     record = record_of(person, auc(0.45, 0.55), epsilon(FORMAL_EPSILON, 8.0))
-    answer = answer_to("people with several records", record)
+    answer = answer_to("people with several samples", record)
     assert answer.text.startswith("These figures are for people, each with all of their samples. ")
     assert "0.700" in answer.text
     assert "none is stated for a person" in answer.more

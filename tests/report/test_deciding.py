@@ -124,7 +124,7 @@ def test_names_of_the_wrong_kind_leave_clients_with_their_numbers() -> None:
         assert f"client {NUMBER}" in printed(audit)
 
 
-def test_canary_records_are_labelled_and_their_epsilon_is_shown_first() -> None:
+def test_canary_samples_are_labelled_and_their_epsilon_is_shown_first() -> None:
     bound = auc(1.4, 1.4, None, metric="epsilon", ceiling=2.9)
     audit = changed(
         only(auc(0.8, 0.77, 0.83, significant=True), bound),

@@ -111,11 +111,11 @@ def test_success_beyond_the_actual_epsilon_blames_the_mechanism() -> None:
 def test_an_actual_epsilon_above_the_claim_is_reported_with_its_factor() -> None:
     verdict_of_games = game_verdict(ALL)
     assert verdict_of_games.claims == (
-        "bitrand claims ε 3 to 5 but has an actual ε of 668 for one record, by its own "
+        "bitrand claims ε 3 to 5 but has an actual ε of 668 for one sample, by its own "
         "probabilities: 134 to 223 times as much.",
-        "bitrand, shared mask claims ε 3 but has no finite ε: all records of a batch get "
-        "the same noise, so one record reveals the noise on the others.",
-        "ome claims ε 1 but has an actual ε of 35,342 for one record, by its own "
+        "bitrand, shared mask claims ε 3 but has no finite ε: all samples of a batch get "
+        "the same noise, so one sample reveals the noise on the others.",
+        "ome claims ε 1 but has an actual ε of 35,342 for one sample, by its own "
         "probabilities: 35,342 times as much.",
     )
     tile = next(tile for tile in game_tiles(ALL) if tile.label.startswith("Actual epsilon"))

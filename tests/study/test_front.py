@@ -659,8 +659,8 @@ def test_a_package_brings_parts_that_are_imported_when_used(package: Path, tmp_p
         ("data.classes", "classes"),
         ("partition.clients", "clients"),
         ("partition.samples_per_client", "clients.samples_per_client"),
-        ("records.features", "features"),
-        ("recordings.features", "recordings.features"),
+        ("samples.features", "features"),
+        ("samplers.features", "samplers.features"),
     ],
 )
 def test_errors_name_settings_as_the_caller_writes_them(setting: str, argument: str) -> None:

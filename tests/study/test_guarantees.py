@@ -105,7 +105,7 @@ def test_perturbed_features_have_actual_and_nominal_epsilon(
     assert figure.value == pytest.approx(BitRandPublished(5.0).actual_epsilon(features))
     assert figure.method == "claimed epsilon 5; log ratios summed over bits"
     assert figure.note == (
-        "unit: one record's features against any other features; labels are not protected"
+        "unit: one sample's features against any other features; labels are not protected"
     )
 
 
@@ -115,4 +115,4 @@ def test_a_shared_mask_gives_no_guarantee_with_a_reason(
     stated = proven("bitrand", tmp_path, nominal_epsilon=5.0, shared_mask=True)
     figure = stated["formal_epsilon"]
     assert figure.value is None
-    assert figure.note == "there is no guarantee: claimed epsilon 5; one mask for all records"
+    assert figure.note == "there is no guarantee: claimed epsilon 5; one mask for all samples"

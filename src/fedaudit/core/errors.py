@@ -124,9 +124,9 @@ _PYTHON_ARGUMENTS = {
     "partition.options": "clients",
     "partition.samples_per_client": "clients.samples_per_client",
     "partition.scheme": "clients",
-    "records": "",
     "rounds.defense": "defense",
     "rounds.options": "defense",
+    "samples": "",
     "task.name": "task",
     "task.options": "task",
     "training": "",
@@ -178,7 +178,9 @@ _SIMILARITY_GAP = 0.1
 """Further names are suggested if their similarity is at most this much below the best."""
 
 
-def unknown_name(kind: str, name: str, names: Iterable[str], *, list_command: str = "") -> BadInput:
+def unknown_name(
+    kind: str, name: str, names: Iterable[str], *, list_command: str = "", present_name: str = ""
+) -> BadInput:
     """Return the error for an unknown name, with the nearest names, or all names if they are few.
 
     Args:
@@ -186,9 +188,11 @@ def unknown_name(kind: str, name: str, names: Iterable[str], *, list_command: st
         name: The unknown name.
         names: All names that exist.
         list_command: Command that lists them; by default the command for the kind's catalogue.
+        present_name: Name to suggest, if ``name`` is a former name; otherwise, similar names are
+            suggested.
     """
     names = sorted({*names})
-    hint = suggestion(name, names)
+    hint = suggestion(present_name or name, [present_name] if present_name else names)
     command = list_command or (
         f"fedaudit list {CATALOGUE_NAMES[kind]}" if kind in CATALOGUE_NAMES else ""
     )

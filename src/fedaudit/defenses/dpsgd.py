@@ -1,4 +1,4 @@
-"""Record-level differential privacy (DP-SGD): clipped per-sample gradients with noise on their sum.
+"""Sample-level differential privacy (DP-SGD): clipped per-sample gradients with noise on their sum.
 
 Per-sample gradients are never stored. Instead, the sum of the clipped gradients takes three steps:
 

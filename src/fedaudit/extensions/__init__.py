@@ -23,9 +23,9 @@ def extensions_of(study: "Study", attacks: "Mapping[str, Attack]") -> "Iterator[
 
         yield Canaries
     if study.audit.draw == "canaries":
-        from fedaudit.extensions.canaries import CanaryRecords
+        from fedaudit.extensions.canaries import CanarySamples
 
-        yield CanaryRecords
+        yield CanarySamples
     if study.secure_sum is not None:
         from fedaudit.extensions.secure_sum import SecureSum
 

@@ -1,7 +1,7 @@
-"""Empirical lower bounds on epsilon from canary clients and from canary records.
+"""Empirical lower bounds on epsilon from canary clients and from canary samples.
 
-The study table [canaries] adds canary clients. The setting audit.draw = "canaries" makes audited
-samples canary records. Both bounds are compared with the epsilon that a defense claims.
+The study table [canaries] adds canary clients. With the setting audit.draw = "canaries", audited
+samples are canaries. Both bounds are compared with the epsilon that a defense claims.
 """
 
 import math
@@ -37,7 +37,7 @@ from fedaudit.fl.canary import CANARIES_FILE, CanaryUpload, canary_direction, re
 from fedaudit.fl.chain import Chain
 from fedaudit.fl.hooks import Defense
 from fedaudit.metrics import one_run_epsilon
-from fedaudit.metrics.canaries import canary_bounds, record_bounds
+from fedaudit.metrics.canaries import canary_bounds, sample_bounds
 from fedaudit.metrics.epsilon import EpsilonBound, describe_equal_coins
 from fedaudit.observe.round import Round
 from fedaudit.plan.optional import CanariesSection
@@ -340,7 +340,7 @@ def _claim_control(
     )
 
 
-class CanaryRecords(Extension):
+class CanarySamples(Extension):
     """Bounds on epsilon, and a control of the claim, from audited samples that are canaries."""
 
     @classmethod
@@ -354,19 +354,19 @@ class CanaryRecords(Extension):
         coins_by_attack = list(_coins_by_attack(setups, scores))
         figures = []
         for coins in coins_by_attack:
-            figures += _record_bounds(coins, len(coins_by_attack))
+            figures += _sample_bounds(coins, len(coins_by_attack))
         claims = {claim.metric: claim.value for claim in formal_epsilons(setups)}
         claimed = claims.get(FORMAL_EPSILON)
         if claimed is None or not coins_by_attack:
             return ExtensionResults(figures)
-        return ExtensionResults(figures, [_record_control(coins_by_attack, claimed)])
+        return ExtensionResults(figures, [_sample_control(coins_by_attack, claimed)])
 
     def untested(self) -> str:
-        return "Ordinary samples, which leak less than the audited canary records."
+        return "Ordinary samples, which leak less than the audited canary samples."
 
 
 def _coins_by_attack(runs: Sequence[Setup], scores: Scores) -> Iterator[CoinScores]:
-    """Yield the scores of canary records of each attack, target and run."""
+    """Yield the scores of canary samples of each attack, target and run."""
     for run in runs:
         for target in run.study.audit.targets:
             truth = target_truth(run, target)
@@ -386,7 +386,7 @@ _ASSUMPTIONS = {
 """Method and assumption of each bound that needs an assumption, by the name of the metric."""
 
 
-def _record_bounds(coins: CoinScores, family: int) -> list[Estimate]:
+def _sample_bounds(coins: CoinScores, family: int) -> list[Estimate]:
     """Return the bounds on epsilon that need an assumption.
 
     Args:
@@ -396,7 +396,7 @@ def _record_bounds(coins: CoinScores, family: int) -> list[Estimate]:
     figures = coins.run.study.figures
     if figures.evaluation == "redraw":
         return []
-    bounds = record_bounds(
+    bounds = sample_bounds(
         coins.scores,
         coins.is_member,
         guesses=coins.guesses,
@@ -419,9 +419,9 @@ def _record_bounds(coins: CoinScores, family: int) -> list[Estimate]:
     ]
 
 
-def _record_control(coins_by_attack: Sequence[CoinScores], claimed: float) -> ControlResult:
+def _sample_control(coins_by_attack: Sequence[CoinScores], claimed: float) -> ControlResult:
     """Return the control that compares the largest bound of all attacks with the claim."""
-    control = partial(_claim_control, coins_by_attack[0].run, "canary records", "one sample")
+    control = partial(_claim_control, coins_by_attack[0].run, "canary samples", "one sample")
     bounds = []
     for coins in coins_by_attack:
         if not describe_equal_coins(coins.is_member):

@@ -34,7 +34,7 @@ from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.games.mechanism import GameMechanism, resolve_mechanism
 from fedaudit.games.playing import MakeEstimate, rate_estimate, rules_of
-from fedaudit.games.records import GameRecords
+from fedaudit.games.samples import GameSamples
 from fedaudit.metrics.delong import auc_over_runs, rates_at_calibrated_threshold
 from fedaudit.metrics.games import expected_success
 from fedaudit.metrics.roc import auc
@@ -59,7 +59,7 @@ class InspectedModels(NamedTuple):
     Attributes:
         server: Name of the server that planted the neuron; ``HONEST`` if no neuron is planted.
         run: Number of the model's federation.
-        is_own: Whether the target is one of the client's records; false for honest models.
+        is_own: Whether the target is one of the client's samples; false for honest models.
         values: Value of each indicator, in the order of ``INDICATORS``.
     """
 
@@ -117,25 +117,25 @@ def _draw_per_run(
     return np.array([rng.choice(np.flatnonzero(mask & (models.run == run))) for run in runs])
 
 
-_N_RECORDS = 1000
-"""Number of the server's records to which the row of the server "one-row" is fitted."""
+_N_SAMPLES = 1000
+"""Number of the server's samples to which the row of the server "one-row" is fitted."""
 
 
 class TargetKnowledge(NamedTuple):
     """What a server knows about its target.
 
     Attributes:
-        target: Index of the target among the clients' records.
+        target: Index of the target among the clients' samples.
         neuron: Neuron that is trained for the target.
         of_target: Randomised copies of the target.
-        of_others: Randomised copies of the server's records.
-        batch: Number of records in a client's batch.
+        of_others: Randomised copies of the server's samples.
+        batch: Number of samples in a client's batch.
     """
 
     target: int
     neuron: Neurons
     of_target: Float[Tensor, "copies features"]
-    of_others: Float[Tensor, "records features"]
+    of_others: Float[Tensor, "samples features"]
     batch: int
 
 
@@ -158,7 +158,7 @@ def knowledge_of(contest: Contest, number: int) -> TargetKnowledge:
     """Return the knowledge of a server about the contest's target with this number."""
     target, rng = contest.target(number), seeded(contest.seed, "one row", number)
     copies = contest.pools.clients[target].expand(contest.rules.copies, -1)
-    chosen = torch.randperm(len(contest.pools.servers), generator=rng)[:_N_RECORDS]
+    chosen = torch.randperm(len(contest.pools.servers), generator=rng)[:_N_SAMPLES]
     randomise = contest.randomisers.server
     return TargetKnowledge(
         target,
@@ -170,7 +170,7 @@ def knowledge_of(contest: Contest, number: int) -> TargetKnowledge:
 
 
 _N_BINS = 60
-_N_TEST_RECORDS = 2000
+_N_TEST_SAMPLES = 2000
 _INSPECTOR = 0
 """Number of the client that inspects the models."""
 
@@ -180,14 +180,14 @@ class _Federation(NamedTuple):
 
     Attributes:
         models: Model that the inspecting client receives in each round.
-        own_records: Records of the inspecting client.
-        all_records: Records of all clients.
+        own_samples: Samples of the inspecting client.
+        all_samples: Samples of all clients.
         accuracy: Test accuracy of the last model.
     """
 
     models: Sequence[Model]
-    own_records: Samples
-    all_records: Samples
+    own_samples: Samples
+    all_samples: Samples
     accuracy: float
 
 
@@ -201,32 +201,32 @@ class _InspectedModel(NamedTuple):
     success: float
 
 
-def detect(study: GameStudy, records: GameRecords, *, progress: Progress) -> Detection:
+def detect(study: GameStudy, samples: GameSamples, *, progress: Progress) -> Detection:
     """Compute the detector ROC of each indicator, on planted and honest models.
 
-    Each run divides the records again and trains an honest federation. The first client inspects
+    Each run divides the samples again and trains an honest federation. The first client inspects
     the models that it receives. It also inspects copies of these models in which each kind of
-    server has planted a neuron, for a record of this client or of another client. Thresholds are
+    server has planted a neuron, for a sample of this client or of another client. Thresholds are
     chosen on other runs.
 
     Source: AMI, section 7 (Detecting Malicious Weights is Challenging), Figs. 8 and 14.
     """
     start, settings = monotonic(), study.detector
-    mechanism = resolve_mechanism(study.mechanism, records.pools.clients.shape[1])
+    mechanism = resolve_mechanism(study.mechanism, samples.pools.clients.shape[1])
     seed = seed_for(study.seed, "detector")
-    contest = Contest(records.pools, rules_of(study), seed, mechanism.randomisers)
+    contest = Contest(samples.pools, rules_of(study), seed, mechanism.randomisers)
     inspected: list[_InspectedModel] = []
     accuracies, n_own, spread = [], 0, None
     with one_thread():
         for run in range(settings.runs):
             progress("runs of the detector", run, settings.runs)
-            federation = _train_federation(study, records, mechanism, run)
+            federation = _train_federation(study, samples, mechanism, run)
             knowledge = {
                 is_own: _draw_target(contest, federation, run, is_own) for is_own in (True, False)
             }
             inspected += _inspect(federation, knowledge, run, _inspected_rounds(study))
             accuracies.append(federation.accuracy)
-            n_own = len(federation.own_records)
+            n_own = len(federation.own_samples)
             spread = spread or _weight_histograms(federation.models[-1], knowledge[True])
     progress("runs of the detector", settings.runs, settings.runs)
     models = InspectedModels(
@@ -254,34 +254,34 @@ def detect(study: GameStudy, records: GameRecords, *, progress: Progress) -> Det
 
 
 def _train_federation(
-    study: GameStudy, records: GameRecords, mechanism: GameMechanism, run: int
+    study: GameStudy, samples: GameSamples, mechanism: GameMechanism, run: int
 ) -> _Federation:
     settings, seed = study.detector, seed_for(study.seed, "federation", run)
-    clients = records.pools.clients
+    clients = samples.pools.clients
     if len(clients) < 3 * settings.clients:
         raise BadInput(
-            f"{len(clients)} records are too few for {settings.clients} clients of a federation; "
-            f"lower detector.clients or raise {setting('records.clients')}"
+            f"{len(clients)} samples are too few for {settings.clients} clients of a federation; "
+            f"lower detector.clients or raise {setting('samples.clients')}"
         )
     features = mechanism.randomisers.client(clients, seeded(seed, "noise"))
-    all_records = Samples(features, records.labels.clients, torch.arange(len(features)))
+    all_samples = Samples(features, samples.labels.clients, torch.arange(len(features)))
     order = torch.randperm(len(clients), generator=seeded(seed, "deal"))
     positions_by_client = order.tensor_split(settings.clients)
-    data = {client: all_records.take(rows) for client, rows in enumerate(positions_by_client)}
-    rounds = simulate(_algorithm(study, records), data, rounds=settings.rounds, seed=seed)
+    data = {client: all_samples.take(rows) for client, rows in enumerate(positions_by_client)}
+    rounds = simulate(_algorithm(study, samples), data, rounds=settings.rounds, seed=seed)
     models = [round.sent[_INSPECTOR].model for round in rounds]
-    test_records = mechanism.randomisers.client(
-        records.pools.servers[:_N_TEST_RECORDS], seeded(seed, "test")
+    test_samples = mechanism.randomisers.client(
+        samples.pools.servers[:_N_TEST_SAMPLES], seeded(seed, "test")
     )
-    predicted = outputs_of(models[-1], test_records).argmax(1)
-    is_correct = predicted == records.labels.servers[:_N_TEST_RECORDS]
-    return _Federation(models, data[_INSPECTOR], all_records, float(is_correct.double().mean()))
+    predicted = outputs_of(models[-1], test_samples).argmax(1)
+    is_correct = predicted == samples.labels.servers[:_N_TEST_SAMPLES]
+    return _Federation(models, data[_INSPECTOR], all_samples, float(is_correct.double().mean()))
 
 
-def _algorithm(study: GameStudy, records: GameRecords) -> Algorithm:
-    settings, shape = study.detector, (records.pools.clients.shape[1],)
+def _algorithm(study: GameStudy, samples: GameSamples) -> Algorithm:
+    settings, shape = study.detector, (samples.pools.clients.shape[1],)
     hidden = f"{_first_layer_units(study)},{settings.rows}"
-    build = MLP(hidden=hidden).for_samples(shape, records.labels.classes)
+    build = MLP(hidden=hidden).for_samples(shape, samples.labels.classes)
     net = Architecture("mlp", build, (("hidden", hidden),))
     training = LocalTraining(lr=settings.lr)
     return FedSGD(net, training) if settings.algorithm == "fedsgd" else FedAvg(net, training)
@@ -290,8 +290,8 @@ def _algorithm(study: GameStudy, records: GameRecords) -> Algorithm:
 def _draw_target(
     contest: Contest, federation: _Federation, run: int, is_own: bool
 ) -> TargetKnowledge:
-    """Draw a target among the records of the inspecting client, or of the other clients."""
-    own_ids = set(federation.own_records.ids.tolist())
+    """Draw a target among the samples of the inspecting client, or of the other clients."""
+    own_ids = set(federation.own_samples.ids.tolist())
     # Each run tries other numbers, so that runs have different targets.
     number = run * 10**6
     while (contest.target(number) in own_ids) != is_own:
@@ -312,19 +312,19 @@ def _inspect(
         for server, plant_neuron in SERVERS.items():
             for is_own, target in knowledge.items():
                 model, (planted_row,) = plant_neuron(current, target)
-                success = _success(model, planted_row, target, federation.all_records)
+                success = _success(model, planted_row, target, federation.all_samples)
                 candidates.append((server, is_own, model, success))
         for server, is_own, model, success in candidates:
-            samples = federation.own_records
+            samples = federation.own_samples
             values = [compute(model, previous, samples) for compute in INDICATORS.values()]
             yield _InspectedModel(server, run, is_own, values, success)
 
 
 def _success(
-    model: Model, planted_row: PlantedRow, target: TargetKnowledge, all_records: Samples
+    model: Model, planted_row: PlantedRow, target: TargetKnowledge, all_samples: Samples
 ) -> float:
-    """Compute the server's success (Adv) from the records for which the neuron fires."""
-    fires = activations_on(model, all_records)[1][:, planted_row.row] > 0
+    """Compute the server's success (Adv) from the samples for which the neuron fires."""
+    fires = activations_on(model, all_samples)[1][:, planted_row.row] > 0
     is_other = torch.arange(len(fires)) != target.target
     rate_of_others = float(fires[is_other].double().mean())
     return expected_success(float(fires[target.target]), rate_of_others, target.batch)

@@ -17,15 +17,15 @@ NO_MECHANISM = "none"
 
 
 class GameMechanism(NamedTuple):
-    """Mechanism that clients apply to their records.
+    """Mechanism that clients apply to their samples.
 
     Attributes:
         randomisers: Randomisers of clients and server.
         nominal_epsilon: Epsilon that the settings claim; None without a mechanism.
-        actual_epsilon: Actual epsilon for one record; infinite without a mechanism.
+        actual_epsilon: Actual epsilon for one sample; infinite without a mechanism.
         delta: Delta of both epsilons.
-        shared_mask: Whether all records of a batch get the same noise.
-        largest: Largest absolute value in a randomised record; infinite if unbounded.
+        shared_mask: Whether all samples of a batch get the same noise.
+        largest: Largest absolute value in a randomised sample; infinite if unbounded.
     """
 
     randomisers: Randomisers
@@ -37,7 +37,7 @@ class GameMechanism(NamedTuple):
 
 
 def resolve_mechanism(section: MechanismSection, features: int) -> GameMechanism:
-    """Return the mechanism that a study names, for records with this number of features."""
+    """Return the mechanism that a study names, for samples with this number of features."""
     if section.name == NO_MECHANISM:
         if section.options:
             raise BadInput(
@@ -58,7 +58,7 @@ def resolve_mechanism(section: MechanismSection, features: int) -> GameMechanism
     claims = (client.nominal, client.actual_epsilon(features), client.claimed_delta)
     if not isinstance(client, BitMechanism):
         return GameMechanism(Randomisers(client, client), *claims, False, math.inf)
-    # The server cannot draw the mask that a client's records share, so it draws separate masks.
+    # The server cannot draw the mask that a client's samples share, so it draws separate masks.
     server = dataclasses.replace(client, shared_mask=False)
     largest = FixedPoint(client.bits, client.integer_bits).largest
     return GameMechanism(Randomisers(client, server), *claims, client.shared_mask, largest)

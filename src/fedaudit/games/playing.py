@@ -19,8 +19,8 @@ from fedaudit.core.progress import Progress
 from fedaudit.core.seeds import seeded
 from fedaudit.fl.training.parallel import run_in_parallel
 from fedaudit.games.mechanism import NO_MECHANISM, GameMechanism, resolve_mechanism
-from fedaudit.games.records import DrawnSamples, GameRecords
 from fedaudit.games.rounds import PlayedInRounds, RoundGames, decompose_noise, defense_of
+from fedaudit.games.samples import DrawnSamples, GameSamples
 from fedaudit.metrics.games import (
     BoundedMean,
     GameSuccess,
@@ -56,22 +56,22 @@ MakeEstimate = Callable[..., Estimate]
 """Constructor of an estimate, with the fields that all estimates of a point have in common."""
 
 
-def play_point(point: Point[GameStudy], records: GameRecords, *, progress: Progress) -> PointPlayed:
+def play_point(point: Point[GameStudy], samples: GameSamples, *, progress: Progress) -> PointPlayed:
     """Play all games of one point, and compute its certificates."""
     start, study = monotonic(), point.study
-    mechanism = resolve_mechanism(study.mechanism, records.pools.clients.shape[1])
-    contest = Contest(records.pools, rules_of(study), study.seed, mechanism.randomisers)
+    mechanism = resolve_mechanism(study.mechanism, samples.pools.clients.shape[1])
+    contest = Contest(samples.pools, rules_of(study), study.seed, mechanism.randomisers)
     estimate = partial(Estimate, topic=figures.GAMES, point=point.label)
     if study.rounds.play == "rounds":
         estimate = partial(estimate, defense=study.rounds.defense)
-        results = _play_in_rounds(contest, study, records, estimate, progress)
+        results = _play_in_rounds(contest, study, samples, estimate, progress)
     else:
         estimate = partial(estimate, defense=study.mechanism.name)
         results = _play_by_signs(contest, study, mechanism, estimate, progress)
     return PointPlayed(
         label=point.label,
         settings=settings_as_text(point.changes),
-        records=records.description,
+        samples=samples.description,
         mechanism=study.mechanism.name,
         shared_mask=mechanism.shared_mask,
         delta=mechanism.delta,
@@ -151,13 +151,13 @@ def _play_by_signs(
 def _play_in_rounds(
     contest: Contest,
     study: GameStudy,
-    records: GameRecords,
+    samples: GameSamples,
     estimate: MakeEstimate,
     progress: Progress,
 ) -> _GameResults:
     """Play games in which the server sends planted models and scores uploads."""
     settings, total, done = study.rounds, study.game.games, 0
-    games = RoundGames(contest, records.labels, settings)
+    games = RoundGames(contest, samples.labels, settings)
     played_targets, fits, held_out = list[PlayedInRounds](), list[Tensor](), list[Tensor]()
     for chunks in _chunks_of_targets(contest, study, 16):
         # Neurons are trained in parallel. Rounds are played one after the other, because they use
@@ -176,7 +176,7 @@ def _play_in_rounds(
     sign_success = _success_of(played.by_signs, played.was_in).adv
     n_with_target = int(played.was_in.sum())
     n_planted_clients = settings.clients if settings.others == "planted" else 1
-    n_records = total * study.game.batch * n_planted_clients
+    n_samples = total * study.game.batch * n_planted_clients
     distance = _max_distance(study)
     without_limits = {
         figures.FIT: float(torch.cat(fits).mean()),
@@ -193,7 +193,7 @@ def _play_in_rounds(
     )
     max_success = 1.0 if distance is None else gaussian_success(distance)
     fires_for_target = proportion(int(played.by_target.sum()), n_with_target)
-    fires_for_others = proportion(int(played.by_others.sum()), n_records - n_with_target)
+    fires_for_others = proportion(int(played.by_others.sum()), n_samples - n_with_target)
     rounds = settings.model_dump(include=InRounds.model_fields.keys() - {"options"})
     return _GameResults(
         [
@@ -248,8 +248,8 @@ def refuse_invalid_settings(study: GameStudy) -> None:
         defense_of(study.rounds)
 
 
-def refuse_too_few_records(study: GameStudy, drawn: DrawnSamples) -> None:
-    """Raise if the games need more records than were drawn."""
+def refuse_too_few_samples(study: GameStudy, drawn: DrawnSamples) -> None:
+    """Raise if the games need more samples than were drawn."""
     features = drawn.samples.features.flatten(1)
     pools = Pools(features[: drawn.n_clients], features[drawn.n_clients :])
     Contest(pools, rules_of(study), study.seed)
@@ -292,10 +292,10 @@ def _training_length(estimate: MakeEstimate, played: Played) -> tuple[Estimate, 
 def _fires_for_others(
     estimate: MakeEstimate, played: Played, batch: int, shared_mask: bool
 ) -> Estimate:
-    """Compute the fraction of other records for which neurons fire.
+    """Compute the fraction of other samples for which neurons fire.
 
-    If the records of a batch share a noise mask, a neuron fires for all of them or for none. The
-    limits then treat games, and not records, as independent.
+    If the samples of a batch share a noise mask, a neuron fires for all of them or for none. The
+    limits then treat games, and not samples, as independent.
     """
     n_fired = int(played.by_others.sum())
     rate = proportion(n_fired, len(played.was_in) * batch - int(played.was_in.sum()))
@@ -309,7 +309,7 @@ def _fires_for_others(
 
 
 def _predicted_tnr(played: Played, batch: int) -> float | None:
-    """Predict the TNR from how often each target's neuron fires for other records."""
+    """Predict the TNR from how often each target's neuron fires for other samples."""
     n_games = torch.bincount(played.target)
     n_fired = torch.bincount(played.target, played.by_others.double()).long()
     n_targets = torch.bincount(played.target[played.was_in], minlength=len(n_games))
@@ -318,18 +318,18 @@ def _predicted_tnr(played: Played, batch: int) -> float | None:
 
 
 class _NewValues(NamedTuple):
-    """Values of a target's neuron on new randomised records."""
+    """Values of a target's neuron on new randomised samples."""
 
     target: int
     neuron: Neurons
     of_target: Float[Tensor, " copies"]
-    of_others: Float[Tensor, " records"]
+    of_others: Float[Tensor, " samples"]
 
 
 def _values_on_new_copies(
     contest: Contest, study: GameStudy, mechanism: GameMechanism
 ) -> list[_NewValues]:
-    """Return values for certificates; empty if records have no noise, or share one noise mask."""
+    """Return values for certificates; empty if samples have no noise, or share one noise mask."""
     if study.mechanism.name == NO_MECHANISM or mechanism.shared_mask:
         return []
     count, clients = study.game.certificate_copies, contest.pools.clients
@@ -340,8 +340,8 @@ def _values_on_new_copies(
         others = clients[contest.others(number, (count,), rng)]
         copies_of_target = clients[contest.target(number)].expand(count, -1)
         values = [
-            neuron.values(mechanism.randomisers.server(records, rng)[None])[0]
-            for records in (copies_of_target, others)
+            neuron.values(mechanism.randomisers.server(samples, rng)[None])[0]
+            for samples in (copies_of_target, others)
         ]
         new_values.append(_NewValues(number, neuron, *values))
     return new_values
@@ -357,10 +357,10 @@ def _certificate(
         sound_width = float(range_over_box(new_values.neuron, -limit, limit).width)
     of_target, of_others = new_values.of_target, new_values.of_others
     target_mean, others_mean = _mean(of_target, sound_width), _mean(of_others, sound_width)
-    # The published certificate uses the range of the sampled values, which is not a proof.
+    # The published certificate uses the range of the observed values, which is not a proof.
     published = signs_of_means(
-        BoundedMean(target_mean.value, len(of_target), target_mean.sample_width),
-        BoundedMean(others_mean.value, len(of_others), others_mean.sample_width),
+        BoundedMean(target_mean.value, len(of_target), target_mean.observed_width),
+        BoundedMean(others_mean.value, len(of_others), others_mean.observed_width),
     )
     sound = None
     if sound_width is not None:
@@ -378,7 +378,7 @@ def _certificate(
     return TargetCertificate(
         delta_sound=sound.delta if sound else None,
         failure_sound=sound.failure if sound else None,
-        delta_sample=published.delta,
+        delta_observed=published.delta,
         low=game.low,
         high=game.high,
         played=_success_for(played, new_values.target),
@@ -392,7 +392,7 @@ def _mean(values: Tensor, sound_width: float | None) -> NeuronMean:
     return NeuronMean(
         value=float(values.mean()),
         values=len(values),
-        sample_width=float(values.max() - values.min()),
+        observed_width=float(values.max() - values.min()),
         sound_width=sound_width,
     )
 
@@ -409,7 +409,7 @@ def _success_for(played: Played, target: int) -> float | None:
 
 
 def _spread_of(new_values: _NewValues) -> Spread:
-    """Compute histograms of the values of a target and of other records, with common edges."""
+    """Compute histograms of the values of a target and of other samples, with common edges."""
     both_values = (new_values.of_target.double(), new_values.of_others.double())
     lowest, highest = (float(value) for value in torch.cat(both_values).aminmax())
     edges = torch.linspace(lowest, highest + 1e-9, _N_BINS + 1).double()
@@ -418,9 +418,9 @@ def _spread_of(new_values: _NewValues) -> Spread:
 
 
 def _max_distance(study: GameStudy) -> float | None:
-    """Bound the distance by which one record can change the server's sum; None if unbounded.
+    """Bound the distance by which one sample can change the server's sum; None if unbounded.
 
-    If a record is replaced, a sum of clipped gradients changes by at most two clipping norms. The
+    If a sample is replaced, a sum of clipped gradients changes by at most two clipping norms. The
     same holds for an upload that is clipped as a whole. The noise of a sum is that of all its
     clients.
     """
@@ -428,7 +428,7 @@ def _max_distance(study: GameStudy) -> float | None:
     if decomposed is None or not decomposed.noise_multiplier:
         return None
     return clipped_distance(
-        decomposed.noise_multiplier, rounds=study.rounds.averaged, summed=study.rounds.clients
+        decomposed.noise_multiplier, rounds=study.rounds.averaged, clients=study.rounds.clients
     )
 
 
@@ -472,7 +472,7 @@ def success_estimates(
 def rate_estimate(
     estimate: MakeEstimate, metric: str, rate: Proportion, method: str = figures.EXACT_METHOD
 ) -> Estimate:
-    """Return a rate as an estimate, with its number of games or records."""
+    """Return a rate as an estimate, with its number of games or samples."""
     counts_members = metric in (figures.TRUE_POSITIVES, figures.FIRES_FOR_TARGET, DETECTED)
     size = {"n_members" if counts_members else "n_nonmembers": rate.total}
     limits = {"value": rate.value, "low": rate.low, "high": rate.high}

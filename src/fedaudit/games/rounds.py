@@ -38,7 +38,7 @@ from fedaudit.fl.algorithms.fedsgd import FedSGD, as_gradient
 from fedaudit.fl.hooks import Defense
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.games.records import Labels
+from fedaudit.games.samples import Labels
 from fedaudit.models import MLP
 from fedaudit.plan.games import RoundsSection
 from fedaudit.plan.named import check_options
@@ -50,8 +50,8 @@ def defense_of(section: RoundsSection) -> Defense:
     make = defense_named(name)
     if isinstance(make, type) and issubclass(make, LocalDP):
         raise BadInput(
-            f"{name!r} perturbs records before training, so the neurons must be trained on "
-            f'perturbed records; set it as {setting("mechanism.name")}, with rounds.play = "signs"'
+            f"{name!r} perturbs samples before training, so the neurons must be trained on "
+            f'perturbed samples; set it as {setting("mechanism.name")}, with rounds.play = "signs"'
         )
     is_for_coalition = isinstance(make, type) and issubclass(make, CoalitionDefense)
     if is_for_coalition or "coalition" in signature(make).parameters:
@@ -69,19 +69,19 @@ class NoiseDecomposition(NamedTuple):
     Attributes:
         deterministic: The defense without noise.
         std: Standard deviation of the noise; 0 without noise.
-        record_clip: Clipping norm of one record's gradient; infinite without clipping, None if the
-            upload is clipped instead of records' gradients.
+        sample_clip: Clipping norm of one sample's gradient; infinite without clipping, None if the
+            upload is clipped instead of samples' gradients.
         noise_multiplier: Noise in units of the clipping norm; 0 without clipping.
     """
 
     deterministic: Defense
     std: float
-    record_clip: float | None
+    sample_clip: float | None
     noise_multiplier: float
 
 
 def decompose_noise(defense: Defense, batch: int) -> NoiseDecomposition | None:
-    """Split a defense of a FedSGD gradient over ``batch`` records; None if it cannot be split."""
+    """Split a defense of a FedSGD gradient over ``batch`` samples; None if it cannot be split."""
     kind = type(defense)
     if kind is Defense:
         return NoiseDecomposition(defense, 0.0, math.inf, 0.0)
@@ -107,13 +107,13 @@ class PlayedInRounds(NamedTuple):
     Attributes:
         was_in: Whether the target was in the batch.
         said_in: Verdict of the server: True if the score is above the threshold.
-        by_signs: Verdict by the neuron's sign: True if it fires for any record in a batch on which
+        by_signs: Verdict by the neuron's sign: True if it fires for any sample in a batch on which
             a planted model is trained.
         by_target: Whether the target was in the batch and the neuron fires for it.
-        by_others: Number of other records in the same batches for which the neuron fires.
+        by_others: Number of other samples in the same batches for which the neuron fires.
         shares: Fraction of the norm of each target's gradient that lies in the planted rows.
         distances: Distance by which the target changes the mean score, in standard deviations of
-            the score's noise, if the neuron fires for no other record; NaN if unknown.
+            the score's noise, if the neuron fires for no other sample; NaN if unknown.
     """
 
     was_in: Bool[Tensor, " games"]
@@ -141,13 +141,13 @@ class Batches(NamedTuple):
     """Data of the clients of some games.
 
     Attributes:
-        features: Features of each client's records. If the target is in the batch, it is the first
-            record of the first client.
-        labels: Labels of these records.
+        features: Features of each client's samples. If the target is in the batch, it is the first
+            sample of the first client.
+        labels: Labels of these samples.
     """
 
-    features: Float[Tensor, "games clients records features"]
-    labels: Int[Tensor, "games clients records"]
+    features: Float[Tensor, "games clients samples features"]
+    labels: Int[Tensor, "games clients samples"]
 
 
 _N_HONEST_UNITS = 8
@@ -166,15 +166,15 @@ class RoundGames:
     scores uploads by the target's gradient, and averages the scores of all rounds. The batch is the
     same in all rounds, but the noise is new. The server infers that the target is in the batch if
     the mean score is above a threshold. It chooses the threshold from simulated games with its
-    records and the same defense.
+    samples and the same defense.
 
     All games of a target are simulated as clients of one federation, because an upload does not
     depend on other clients. The normal noise of all rounds is drawn once for the averaged score;
     see :func:`decompose_noise`.
 
     Attributes:
-        contest: Records, rules and seed; without randomisers.
-        labels: Classes of the contest's records.
+        contest: Samples, rules and seed; without randomisers.
+        labels: Classes of the contest's samples.
         settings: Defense, aggregation and models.
 
     Source: AMI, Figs. 1 and 2 and appendix E.
@@ -264,7 +264,7 @@ class RoundGames:
         return total / self.simulated
 
     def _threshold(self, number: int, models: Models, neuron_reading: TargetGradient) -> float:
-        """Choose the threshold from games with the server's records."""
+        """Choose the threshold from games with the server's samples."""
         seed, n_games = self._seed(number), self.settings.own_games
         servers = self.contest.pools.servers
         size = (n_games, self.settings.clients, self.contest.rules.batch)
@@ -288,15 +288,15 @@ class RoundGames:
     def batches(self, number: int, count: int) -> tuple[Tensor, Batches]:
         """Return whether each game's batch has the target, and the data of all clients."""
         drawn = self.contest.draw_batches(number, count)
-        size = (count, self.settings.clients - 1, drawn.records.shape[1])
+        size = (count, self.settings.clients - 1, drawn.samples.shape[1])
         others = self.contest.others(number, size, seeded(self._seed(number), "others"))
-        chosen = torch.cat([drawn.records[:, None], others], dim=1)
+        chosen = torch.cat([drawn.samples[:, None], others], dim=1)
         return drawn.was_in, Batches(
             self.contest.pools.clients[chosen], self.labels.clients[chosen]
         )
 
-    def _fires(self, neuron: Neurons, batches: Batches) -> Bool[Tensor, "games records"]:
-        """Return whether the neuron fires, for all records on which a planted model is trained."""
+    def _fires(self, neuron: Neurons, batches: Batches) -> Bool[Tensor, "games samples"]:
+        """Return whether the neuron fires, for all samples on which a planted model is trained."""
         all_planted = self.settings.others == "planted"
         features = batches.features if all_planted else batches.features[:, :1]
         return neuron.fires(features.flatten(0, 2)[None])[0].view(len(features), -1)
@@ -317,12 +317,12 @@ class RoundGames:
     def _distance(self, neuron_reading: TargetGradient) -> float:
         """Return the difference of mean scores with and without the target, in deviations."""
         decomposed, settings = self.decomposed, self.settings
-        if decomposed is None or not decomposed.std or decomposed.record_clip is None:
+        if decomposed is None or not decomposed.std or decomposed.sample_clip is None:
             return float("nan")
         if settings.clients > 1 and settings.others == "honest":
             # Updates of honest models change the scores by unknown amounts.
             return float("nan")
-        shift = neuron_reading.share * min(neuron_reading.length, decomposed.record_clip)
+        shift = neuron_reading.share * min(neuron_reading.length, decomposed.sample_clip)
         return shift / (self.contest.rules.batch * settings.clients) / self._score_std
 
     def _defense_without_noise(self) -> Defense:

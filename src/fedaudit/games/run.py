@@ -30,10 +30,10 @@ from fedaudit.games.mechanism import resolve_mechanism
 from fedaudit.games.playing import (
     play_point,
     refuse_invalid_settings,
-    refuse_too_few_records,
+    refuse_too_few_samples,
     settings_as_text,
 )
-from fedaudit.games.records import DrawnSamples, draw_samples
+from fedaudit.games.samples import DrawnSamples, draw_samples
 from fedaudit.plan.file import Point, points_of
 from fedaudit.plan.games import GameStudy
 from fedaudit.plan.identity import config_of, with_code
@@ -44,11 +44,8 @@ from fedaudit.study.running.environment import Clock, environment
 from fedaudit.study.running.folder import mark_recorded, store_study
 
 _POINTS = "points"
-_VERSION = 7
+_VERSION = 8
 """Version of the games. A point that was played by another version is played again."""
-
-_ADDED_SETTINGS = {"game": {"background_copies": 1}, "neuron": {"batch_size": 0}}
-"""Settings that older versions lack, with the values that match their behaviour."""
 
 Result = TypeVar("Result", PointPlayed, Detection)
 
@@ -107,7 +104,7 @@ def run_games(
     # after hours of games.
     for point in points:
         with _naming_point(point):
-            refuse_too_few_records(point.study, session.samples(point.study))
+            refuse_too_few_samples(point.study, session.samples(point.study))
     store_study(out, study)
     for folder in (out, create_subfolder(out, _POINTS)):
         delete_partial_files(folder, before=clock.start_time)
@@ -146,7 +143,7 @@ class _Session:
 
     def samples(self, study: GameStudy) -> DrawnSamples:
         """Return the samples of a study, which are cached for the next point."""
-        key = study.model_dump_json(include={"data", "records", "seed"})
+        key = study.model_dump_json(include={"data", "samples", "seed"})
         if key not in self._cache:
             self._cache.clear()  # Frees the old samples before new ones are loaded.
             self._cache[key] = draw_samples(study, self._data_dir)
@@ -159,7 +156,9 @@ class _Session:
         with _naming_point(point):
             played = self._read_result(name, title, PointPlayed)
             if played is None:
-                played = play_point(point, self.samples(study).records, progress=self._progress)
+                played = play_point(
+                    point, self.samples(study).game_samples, progress=self._progress
+                )
                 self._write_result(name, played)
         if not _has_settings_of(played, study):
             raise Damaged(
@@ -180,7 +179,7 @@ class _Session:
         with _naming_point(point):
             detection = self._read_result(name, f"{study.name}, detector", Detection)
             if detection is None:
-                detection = detect(study, self.samples(study).records, progress=self._progress)
+                detection = detect(study, self.samples(study).game_samples, progress=self._progress)
                 self._write_result(name, detection)
         return detection
 
@@ -212,11 +211,6 @@ def played_key(study: GameStudy, samples_digest: str, *excluded: str) -> str:
     """
     unused = () if study.code else ("code",)
     settings = study.model_dump(mode="json", exclude={*DESCRIPTIVE_SETTINGS, *excluded, *unused})
-    # Keys of studies with default values of newer settings equal those of older versions.
-    for section, defaults in _ADDED_SETTINGS.items():
-        for name, default in defaults.items():
-            if settings[section][name] == default:
-                del settings[section][name]
     text = json.dumps([_VERSION, settings, samples_digest], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 

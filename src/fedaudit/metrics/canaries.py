@@ -1,4 +1,4 @@
-"""Lower bounds on the epsilon of a client's update or of a canary record."""
+"""Lower bounds on the epsilon of a client's update or of a canary sample."""
 
 import math
 from typing import NamedTuple
@@ -286,8 +286,8 @@ def canary_bounds(
     return CanaryBounds(one_run, EpsilonBound(value, ceiling, method))
 
 
-class RecordBounds(NamedTuple):
-    """Lower bounds on the epsilon of one canary record that assume more than fair coins.
+class SampleBounds(NamedTuple):
+    """Lower bounds on the epsilon of one canary sample that assume more than fair coins.
 
     Attributes:
         if_gaussian: Bound from guesses about the coins. It assumes that the training is at least as
@@ -303,19 +303,19 @@ class RecordBounds(NamedTuple):
     refusal: str = ""
 
 
-def record_bounds(
+def sample_bounds(
     scores: npt.ArrayLike,
     is_member: npt.ArrayLike,
     *,
     guesses: int,
     delta: float,
     alpha: float = 0.05,
-) -> RecordBounds:
+) -> SampleBounds:
     """Compute two lower bounds on epsilon that are tighter but assume more than fair coins.
 
     Args:
-        scores: One score per canary record, larger for likelier members.
-        is_member: Whether a fair coin added the record to the client's training data.
+        scores: One score per canary sample, larger for likelier members.
+        is_member: Whether a fair coin added the sample to the client's training data.
         guesses: Number of guesses, even, fixed before looking at the scores.
         delta: The delta at which epsilon is stated, in (0, 1).
         alpha: Probability that each bound is wrong, in (0, 1).
@@ -334,13 +334,13 @@ def record_bounds(
     """
     one_sided = describe_equal_coins(is_member)
     if one_sided:
-        return RecordBounds(None, None, one_sided)
+        return SampleBounds(None, None, one_sided)
     split = split_scores(scores, is_member)
     counted = count_guesses(scores, is_member, guesses)
     if_gaussian = one_run_gaussian_bound(counted, delta=delta, alpha=alpha)
     refusal = _reason_not_normal(split)
     if refusal:
-        return RecordBounds(if_gaussian, None, refusal)
+        return SampleBounds(if_gaussian, None, refusal)
     members, nonmembers = map(len, split)
     freedom = members + nonmembers - 2
     std = math.sqrt(sum(len(group) * float(group.var()) for group in split) / freedom)
@@ -352,7 +352,7 @@ def record_bounds(
     value = gaussian_budget(shift, delta)
     ceiling = max(value, gaussian_budget(largest, delta))
     method = bound_method("mean-only normal", delta, alpha)
-    return RecordBounds(if_gaussian, EpsilonBound(value, ceiling, method))
+    return SampleBounds(if_gaussian, EpsilonBound(value, ceiling, method))
 
 
 _NORMALITY_ERROR = 0.01

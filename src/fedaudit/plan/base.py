@@ -259,6 +259,8 @@ class Section(BaseModel, metaclass=_SectionMeta):
 
     set_elsewhere: ClassVar[Mapping[str, str]] = {}
     """Maps each parameter that ``options`` must not have to the setting that determines it."""
+    former_names: ClassVar[Mapping[str, str]] = {}
+    """Maps former names of settings to the present names, which errors suggest."""
 
     @model_validator(mode="after")
     def _refuse_options_set_elsewhere(self) -> "Section":

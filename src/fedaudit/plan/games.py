@@ -1,7 +1,7 @@
 """Settings of a study of games, with their ranges and defaults."""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -13,15 +13,15 @@ from fedaudit.plan.sections import DataSection, Study
 from fedaudit.plan.values import settings_from
 
 
-class RecordsSection(Section):
-    """Features of the records, and the division of records between clients and server.
+class SamplesSection(Section):
+    """Features of the samples, and the division of samples between clients and server.
 
     Attributes:
         features: "pixels" for the features of the data set, the name of an extractor, or a custom
             extractor as "package.module:function".
-        clients: Number of training records from which batches and targets are drawn; 0 for half of
-            all records.
-        servers: Number of other training records that the server knows; 0 for all others.
+        clients: Number of training samples from which batches and targets are drawn; 0 for half of
+            all samples.
+        servers: Number of other training samples that the server knows; 0 for all others.
     """
 
     features: Annotated[str, Field(min_length=1, max_length=200)] = "pixels"
@@ -36,10 +36,10 @@ class GameSection(Section):
 
     Attributes:
         games: Total number of games.
-        targets: Number of target records. A neuron is trained for each target, and games are
+        targets: Number of target samples. A neuron is trained for each target, and games are
             divided equally among the targets.
         certified: Number of targets for which a certificate of epsilon is also computed.
-        certificate_copies: Number of new randomised copies of a target, and of other records, from
+        certificate_copies: Number of new randomised copies of a target, and of other samples, from
             which its certificate is computed.
 
     Examples:
@@ -76,7 +76,7 @@ class NeuronSection(Section):
 
     Attributes:
         check: Number of epochs between checks. Training stops at a check if the neuron separates
-            the target from all validation records. 0 to train for all epochs.
+            the target from all validation samples. 0 to train for all epochs.
 
     Examples:
         >>> import fedaudit as fa
@@ -96,7 +96,7 @@ class NeuronSection(Section):
 
 
 class MechanismSection(Section):
-    """The mechanism that perturbs clients' records: "none", or a defense that perturbs features."""
+    """The mechanism that perturbs clients' samples: "none", or a defense that perturbs features."""
 
     set_elsewhere = COALITION
 
@@ -115,7 +115,7 @@ class DetectorSection(Section):
         rounds: Rounds of each federation.
         looks: Number of rounds in which the client inspects the model, evenly spaced from the
             second to the last round.
-        clients: Clients of each federation, with equal numbers of records. The first one inspects
+        clients: Clients of each federation, with equal numbers of samples. The first one inspects
             models.
         units: Number of units of the first hidden layer; 0 for twice as many as the planted neuron
             takes as input.
@@ -166,7 +166,7 @@ class RoundsSection(Section):
         clients: Number of clients whose sum of updates the server sees; 1 for single updates.
         others: Model that the other clients of a sum receive: the "honest" model, the "planted"
             model (the target may then be in any client's batch), or a model with "dead" neurons.
-        own_games: Number of games on the server's records from which each threshold is set.
+        own_games: Number of games on the server's samples from which each threshold is set.
         every_round: True to simulate every averaged round. False to simulate only one round if the
             defense ends in Gaussian noise, and to sample the noise of the averaged score directly.
 
@@ -201,12 +201,14 @@ class GameStudy(Section):
         code: SHA-256 of the source code of each custom part, which a run fills in.
     """
 
+    former_names: ClassVar[Mapping[str, str]] = {"records": "samples"}
+
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=,+-]{0,199}$")]
     about: str = ""
     hours: str = ""
     seed: Count = 1
     data: DataSection = DataSection.model_construct()
-    records: RecordsSection = RecordsSection.model_construct()
+    samples: SamplesSection = SamplesSection.model_construct()
     game: GameSection = GameSection.model_construct()
     neuron: NeuronSection = NeuronSection.model_construct()
     mechanism: MechanismSection = MechanismSection.model_construct()
@@ -244,7 +246,8 @@ AnyStudy = Study | GameStudy
 
 def kind_of(values: Mapping[str, object]) -> type[GameStudy] | type[Study]:
     """Return the class of study that has these tables; Study if both classes have them."""
-    games_only = values.keys() & (GameStudy.model_fields.keys() - Study.model_fields.keys())
+    game_tables = GameStudy.model_fields.keys() | GameStudy.former_names.keys()
+    games_only = values.keys() & (game_tables - Study.model_fields.keys())
     training_only = values.keys() & (Study.model_fields.keys() - GameStudy.model_fields.keys())
     # "seed" together with settings of training is a misspelt "seeds".
     return GameStudy if games_only - {"seed"} or (games_only and not training_only) else Study

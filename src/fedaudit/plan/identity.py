@@ -112,7 +112,7 @@ def _parts(study: AnyStudy) -> list[tuple[str, str]]:
     if isinstance(study, GameStudy):
         return [
             ("data set", study.data.name),
-            ("extractor", study.records.features),
+            ("extractor", study.samples.features),
             ("defense", study.mechanism.name),
             ("defense", study.rounds.defense),
         ]

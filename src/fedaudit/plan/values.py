@@ -187,7 +187,11 @@ def refusal_of(
     if first["type"] == "extra_forbidden":
         *path, key = (str(part) for part in first["loc"])
         what = "setting" if override else f"setting in {source}"
-        return unknown_name(what, ".".join([*path, key]), _setting_names(path, kind))
+        section = _section_at(path, kind)
+        names = [".".join([*path, name]) for name in section.model_fields] if section else []
+        renamed = getattr(section, "former_names", {}).get(key, "")
+        present_name = ".".join([*path, renamed]) if renamed else ""
+        return unknown_name(what, ".".join([*path, key]), names, present_name=present_name)
     # A list with wrong entries is also reported as too short by pydantic, which is not counted.
     others = [detail for detail in errors[1:] if detail["loc"] != first["loc"][:-1]]
     count = f" (and {len(others)} more)" if others else ""
@@ -236,7 +240,8 @@ _IN_WORDS = {
 """Maps pydantic's types of errors to messages for the author of a TOML file."""
 
 
-def _setting_names(path: list[str], section: type[BaseModel]) -> list[str]:
+def _section_at(path: list[str], section: type[BaseModel]) -> type[BaseModel] | None:
+    """Return the class of a table; None if it is a table of options, whose names are unknown."""
     for part in path:
         if part.isdigit():  # index in a list of tables
             continue
@@ -244,6 +249,6 @@ def _setting_names(path: list[str], section: type[BaseModel]) -> list[str]:
         # The type of an optional table is a section or None.
         kind = next((k for k in get_args(kind) if k is not type(None)), kind)
         if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
-            return []
+            return None
         section = kind
-    return [".".join([*path, name]) for name in section.model_fields]
+    return section

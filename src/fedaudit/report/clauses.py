@@ -46,7 +46,7 @@ CHECKS = ("permuted members", "untrained model", "blind classifier", "planted le
 LEVEL = "95%"  # confidence of the limits that are compared
 MOST_NAMED = 6  # largest number of reasons or rows of an answer
 FPR = 0.01  # false-positive rate of the answers about true-positive rates
-PRIORS = (0.5, 0.01)  # fractions of members among the records that an adversary asks about
+PRIORS = (0.5, 0.01)  # fractions of members among the samples that an adversary asks about
 NO_LIMIT = "No upper limit of a risk is known"
 _RATE = metric_names.tpr_at(FPR)
 _FIXED = fixed_texts("clauses")
@@ -290,7 +290,7 @@ def claimed_epsilon(record: Record) -> Answer:
     if games:
         epsilons = wording.format_range(games, text=wording.number)
         lines = [tile.line for tile in tiles_of(record)["games"] if "epsilon" in tile.label]
-        text = f"ε {epsilons} claimed for one record, delta 0"
+        text = f"ε {epsilons} claimed for one sample, delta 0"
         return Answer("figure", text, f"{'. '.join(lines)}.")
     names = {
         metric: text.format(models=fixed("epsilons.client.observer"))
@@ -321,7 +321,7 @@ def measured_epsilon(record: Record) -> Answer:
     nothing = fixed("answers.proves_nothing")
     if record.games:
         proven = wording.number(max(point.empirical_epsilon for point in record.games), -1)
-        text = f"ε at least {proven} for one record, against a server that tampers"
+        text = f"ε at least {proven} for one sample, against a server that tampers"
         return Answer("figure", text, nothing)
     bounds = epsilon_bounds(record)
     if not bounds:
@@ -400,7 +400,7 @@ def bound_on_success(record: Record) -> Answer:
 
 
 def flagged(record: Record) -> Answer:
-    """Return the probability that a flagged record is a member, at two priors."""
+    """Return the probability that a flagged sample is a member, at two priors."""
     limit = _largest_limit(record, _RATE)
     if limit is None:
         return _unbounded(record, _RATE)
@@ -413,7 +413,7 @@ def flagged(record: Record) -> Answer:
 
 
 def predictive_value(tpr: float, fpr: float, prior: float) -> float:
-    """Return the probability that a flagged record is a member, by Bayes' theorem."""
+    """Return the probability that a flagged sample is a member, by Bayes' theorem."""
     return tpr * prior / (tpr * prior + fpr * (1 - prior))
 
 

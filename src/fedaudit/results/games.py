@@ -1,6 +1,6 @@
 """Security games in a record: the settings of each point, and its figures as estimates.
 
-In a game, a server gives a verdict whether its target record is in a client's batch. A point is a
+In a game, a server gives a verdict whether its target sample is in a client's batch. A point is a
 setting for which many games are played. A figure of a point has the topic "games" and the point's
 label; ``n_members`` of its games had the target in the batch, and ``n_nonmembers`` did not.
 """
@@ -39,10 +39,10 @@ DETECTED = "detection_rate"
 FALSE_ALARMS = "false_alarm_rate"
 """Fraction of honest models that are reported as planted at the threshold."""
 SERVER_SUCCESS = "attack_success_rate"
-"""Attack success rate (Adv) of a kind of server with such neurons, computed from the records for
+"""Attack success rate (Adv) of a kind of server with such neurons, computed from the samples for
 which the neurons fire."""
 HONEST_ACCURACY = "accuracy"
-"""Accuracy of the honest models of the last rounds on the server's records."""
+"""Accuracy of the honest models of the last rounds on the server's samples."""
 
 _INDICATOR_METRICS = (INDICATOR_AUC, OWN_AUC, OTHERS_AUC, DETECTED, FALSE_ALARMS)
 
@@ -88,7 +88,7 @@ class Detector(RecordPart):
         judged: Number of runs on which a threshold is evaluated; it was chosen on the other runs.
         honest: Number of honest models.
         planted: Number of models with a planted neuron, for each kind of server.
-        own: Number of the client's own records with which it inspects models.
+        own: Number of the client's own samples with which it inspects models.
         weights: Distribution of the weights.
         seconds: Duration of the measurement.
     """
@@ -181,22 +181,22 @@ TRUE_NEGATIVES = "true_negative_rate"
 FIRES_FOR_TARGET = "target_activation_rate"
 """Fraction of games with the target in which the neuron fired for the target."""
 FIRES_FOR_OTHERS = "other_activation_rate"
-"""Fraction of other records for which a neuron fired."""
+"""Fraction of other samples for which a neuron fired."""
 PREDICTED_NEGATIVES = "predicted_true_negative_rate"
-"""True-negative rate that is predicted from the activations on other records, for each target."""
+"""True-negative rate that is predicted from the activations on other samples, for each target."""
 CLAIMED = "claimed_epsilon"
-"""Epsilon of one record by the mechanism's settings."""
+"""Epsilon of one sample by the mechanism's settings."""
 ACTUAL = "actual_epsilon"
-"""Epsilon of one record by the mechanism's probabilities; without a value if there is no bound."""
+"""Epsilon of one sample by the mechanism's probabilities; without a value if there is no bound."""
 PROVEN = "proven_epsilon"
-"""Lower bound on the epsilon of a record that the success proves."""
+"""Lower bound on the epsilon of a sample that the success proves."""
 CLAIMED_SUCCESS = "claimed_success_rate"
 """The largest success rate that the claimed epsilon would allow."""
 FIT = "fit_auc"
 """AUC of neurons on the rows on which they were trained, mean over targets. Even arbitrary labels
 can be memorised, so only :data:`HELD_OUT` shows how well neurons recognise their targets."""
 HELD_OUT = "held_out_auc"
-"""AUC of neurons on fresh copies of the targets and on other records, none of which was used in
+"""AUC of neurons on fresh copies of the targets and on other samples, none of which was used in
 training or validation."""
 EPOCHS = "epochs"
 """Number of epochs of training, mean over targets. A neuron that never stopped early counts with
@@ -207,10 +207,10 @@ signs."""
 PLANTED_SHARE = "planted_share"
 """Fraction of the target's gradient norm that lies in the planted rows, mean over targets."""
 DISTANCE = "distance"
-"""Largest shift of all uploads by one record, in standard deviations of the noise (mu of Gaussian
-DP, with a record replaced)."""
+"""Largest shift of all uploads by one sample, in standard deviations of the noise (mu of Gaussian
+DP, with a sample replaced)."""
 EXPECTED_SUCCESS = "expected_success_rate"
-"""Success rate that normal noise allows if the neurons never fire for other records, given
+"""Success rate that normal noise allows if the neurons never fire for other samples, given
 :data:`PLANTED_SHARE`."""
 
 DESCRIPTIVE_SETTINGS = frozenset({"name", "about", "hours"})
@@ -219,7 +219,7 @@ DESCRIPTIVE_SETTINGS = frozenset({"name", "about", "hours"})
 EXACT_METHOD = "Clopper-Pearson 95%"
 """Method of the limits of a fraction of games."""
 SHARED_MASK_METHOD = f"{EXACT_METHOD}, no narrower than Student t over games"
-"""Method of these limits if all records of a batch have the same noise."""
+"""Method of these limits if all samples of a batch have the same noise."""
 
 _RATES = (SUCCESS, TRUE_POSITIVES, TRUE_NEGATIVES, FIRES_FOR_TARGET, FIRES_FOR_OTHERS)
 _ROUND_METRICS = (SIGN_SUCCESS, PLANTED_SHARE)
@@ -227,10 +227,10 @@ _ROUND_METRICS = (SIGN_SUCCESS, PLANTED_SHARE)
 
 @dataclass(frozen=True)
 class Rate(Limited[float]):
-    """Fraction of games, or of records, with both limits.
+    """Fraction of games, or of samples, with both limits.
 
     Attributes:
-        total: Number of all games or records.
+        total: Number of all games or samples.
     """
 
     total: int
@@ -242,12 +242,12 @@ class Rate(Limited[float]):
 
 
 class TrainingLength(RecordPart):
-    """Epochs of neurons whose training stops as soon as they separate all validation records.
+    """Epochs of neurons whose training stops as soon as they separate all validation samples.
 
     Attributes:
         least: Smallest number of epochs of a target.
         most: Largest number of epochs of a target.
-        stopped: Number of targets whose neuron separated all validation records.
+        stopped: Number of targets whose neuron separated all validation samples.
     """
 
     least: Count
@@ -256,43 +256,43 @@ class TrainingLength(RecordPart):
 
 
 class NeuronMean(RecordPart):
-    """Mean of a neuron's outputs on independent randomised records.
+    """Mean of a neuron's outputs on independent randomised samples.
 
     Attributes:
         value: The mean.
         values: Number of outputs.
-        sample_width: Difference between the largest and the smallest of these outputs.
+        observed_width: Difference between the largest and the smallest of these outputs.
         sound_width: Difference between the largest and the smallest possible output; None if the
             outputs are unbounded.
     """
 
     value: Finite
     values: Count
-    sample_width: Finite
+    observed_width: Finite
     sound_width: Finite | None
 
 
 class TargetCertificate(Limits[Fraction]):
-    """Certificate of one target's neuron, from fresh copies of the target and other records.
+    """Certificate of one target's neuron, from fresh copies of the target and other samples.
 
     Attributes:
         delta_sound: Smallest failure probability of AMI's condition on the two means, from the
             range of possible outputs. 1 if nothing is certified, None if the outputs are unbounded.
         failure_sound: Probability that one of the two means has the wrong sign, from the range of
             possible outputs.
-        delta_sample: As ``delta_sound``, but from the range of the sample, as in the paper. This is
-            not a valid bound.
+        delta_observed: As ``delta_sound``, but from the range of the observed outputs, as in the
+            paper. This is not a valid bound.
         low: Lower limit of the success rate (Adv), with 95% confidence.
         high: Upper limit of the success rate.
         played: Success rate (Adv) in this target's own games; None unless some of them have the
             target in the batch and some do not.
         of_target: The mean on copies of the target.
-        of_others: The mean on other records.
+        of_others: The mean on other samples.
     """
 
     delta_sound: Fraction | None
     failure_sound: Fraction | None
-    delta_sample: Fraction
+    delta_observed: Fraction
     played: Fraction | None
     of_target: NeuronMean | None = None
     of_others: NeuronMean | None = None
@@ -306,12 +306,12 @@ class TargetCertificate(Limits[Fraction]):
 
 
 class Spread(RecordPart):
-    """Histograms of the outputs of the first target's neuron on fresh randomised records.
+    """Histograms of the outputs of the first target's neuron on fresh randomised samples.
 
     Attributes:
         edges: Edges of the bins, ascending.
         of_target: Number of copies of the target in each bin.
-        of_others: Number of other records in each bin.
+        of_others: Number of other samples in each bin.
     """
 
     edges: list[float]
@@ -368,12 +368,12 @@ class GamePoint(RecordPart):
     Attributes:
         label: Label of the point; empty for the study's own settings.
         settings: Settings of the point that differ from the study's own, by dotted name.
-        records: Description of the records that were used.
-        mechanism: How clients randomised their records.
-        shared_mask: True if all records of a batch had the same noise (legacy).
+        samples: Description of the samples that were used.
+        mechanism: How clients randomised their samples.
+        shared_mask: True if all samples of a batch had the same noise (legacy).
         delta: Probability with which claimed and actual epsilon may be exceeded.
-        targets: Number of audited records.
-        batch: Number of records in a client's batch.
+        targets: Number of audited samples.
+        batch: Number of samples in a client's batch.
         certificates: Certificates of the first targets.
         spread: Outputs of the first target's neuron; None if no target has a certificate.
         training: Length of the neurons' training; None if the number of epochs is fixed.
@@ -383,7 +383,7 @@ class GamePoint(RecordPart):
 
     label: str
     settings: dict[str, str]
-    records: str
+    samples: str
     mechanism: str
     shared_mask: bool
     delta: Fraction = 0.0
@@ -476,7 +476,7 @@ class PointPlayed(GamePoint):
 
     @property
     def by_others(self) -> Rate:
-        """Fraction of other records for which a neuron fired."""
+        """Fraction of other samples for which a neuron fired."""
         return self.rate(FIRES_FOR_OTHERS)
 
     @property
@@ -534,7 +534,7 @@ def points_played(points: Sequence[GamePoint], estimates: Sequence[Estimate]) ->
 
 
 def _refuse_impossible_rate(rate: Estimate) -> None:
-    """Raise unless a rate has both limits and is a fraction of its number of games or records."""
+    """Raise unless a rate has both limits and is a fraction of its number of games or samples."""
     if rate.low is None or rate.high is None:
         raise ValueError(f"{rate.metric} has no limits")
     total = rate.n_members + rate.n_nonmembers

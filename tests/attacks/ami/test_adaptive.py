@@ -25,10 +25,10 @@ def neurons(count: int = 1, hidden: int = 12) -> Neurons:
     )
 
 
-def row_values(planted: Planted, records: Tensor, row: int = 0) -> Tensor:
-    """Return the values of a planted neuron on records, computed from the model's parameters."""
+def row_values(planted: Planted, samples: Tensor, row: int = 0) -> Tensor:
+    """Return the values of a planted neuron on samples, computed from the model's parameters."""
     w1, b1, w2, b2 = [parameter.double() for parameter in planted.model.params.values()][:4]
-    values: Tensor = torch.relu(records.double() @ w1.T + b1) @ w2[row] + b2[row]
+    values: Tensor = torch.relu(samples.double() @ w1.T + b1) @ w2[row] + b2[row]
     return values
 
 
@@ -39,14 +39,14 @@ def lengths(model: Model, layer: int) -> Tensor:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_disguised_neuron_keeps_lengths_and_fired_records(count: int) -> None:
-    target_neurons, records = neurons(count), torch.randn(500, 6, generator=seeded(5, "records"))
+def test_a_disguised_neuron_keeps_lengths_and_fired_samples(count: int) -> None:
+    target_neurons, samples = neurons(count), torch.randn(500, 6, generator=seeded(5, "records"))
     plain, disguised = plant(HONEST, target_neurons), plant_disguised(HONEST, target_neurons)
     assert disguised.rows == plain.rows
     for row in range(count):
-        expected = row_values(plain, records, row)
+        expected = row_values(plain, samples, row)
         clear = expected.abs() > 1e-3 * expected.abs().max()
-        fires = row_values(disguised, records, row) > 0
+        fires = row_values(disguised, samples, row) > 0
         assert torch.equal(fires[clear], (expected > 0)[clear])
     for layer in (0, 1):
         torch.testing.assert_close(lengths(disguised.model, layer), lengths(HONEST, layer))
@@ -64,9 +64,9 @@ def test_zero_weights_give_a_finite_disguised_model() -> None:
 
 
 def test_one_row_fires_for_its_target_alone_and_changes_nothing_else() -> None:
-    records = torch.randn(400, 6, generator=seeded(6, "records"))
-    target, fresh = 3 * records[:1], torch.randn(300, 6, generator=seeded(7, "records"))
-    planted = plant_one_row(HONEST, target, records[1:], batch=10)
+    samples = torch.randn(400, 6, generator=seeded(6, "records"))
+    target, fresh = 3 * samples[:1], torch.randn(300, 6, generator=seeded(7, "records"))
+    planted = plant_one_row(HONEST, target, samples[1:], batch=10)
     assert row_values(planted, target).item() > 0
     assert float((row_values(planted, fresh) > 0).double().mean()) < 0.02
     (row,) = planted.rows
@@ -77,20 +77,20 @@ def test_one_row_fires_for_its_target_alone_and_changes_nothing_else() -> None:
 
 
 @pytest.mark.slow
-def test_a_duplicate_record_gives_the_same_bias_on_every_processor() -> None:
-    records = torch.randn(41, 6, generator=seeded(6, "records"))
-    target, others = records[:1], torch.cat([records[1:], records[:1]])
+def test_a_duplicate_sample_gives_the_same_bias_on_every_processor() -> None:
+    samples = torch.randn(41, 6, generator=seeded(6, "records"))
+    target, others = samples[:1], torch.cat([samples[1:], samples[:1]])
     usual = plant_one_row(HONEST, target, others, batch=1)
     with RoundedByPlace():
         rounded = plant_one_row(HONEST, target, others, batch=1)
     bias = usual.rows[0].bias
     torch.testing.assert_close(rounded.model.params[bias], usual.model.params[bias])
-    # The threshold between equal records would be at the record itself.
+    # The threshold between equal samples would be at the sample itself.
     assert row_values(rounded, target).abs().item() > 1e-3
 
 
 def test_a_row_needs_a_target_and_others() -> None:
-    records = torch.randn(9, 6)
-    for target, others in ((records[:0], records), (records[:1], records[:3])):
-        with pytest.raises(BadInput, match="four other records"):
+    samples = torch.randn(9, 6)
+    for target, others in ((samples[:0], samples), (samples[:1], samples[:3])):
+        with pytest.raises(BadInput, match="four other samples"):
             plant_one_row(HONEST, target, others, batch=3)

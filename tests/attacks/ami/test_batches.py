@@ -33,8 +33,8 @@ POOLS = Pools(
 )
 
 
-def noisy(records: Tensor, rng: torch.Generator) -> Tensor:
-    return records + 0.3 * torch.randn(records.shape, generator=rng)
+def noisy(samples: Tensor, rng: torch.Generator) -> Tensor:
+    return samples + 0.3 * torch.randn(samples.shape, generator=rng)
 
 
 def contest(rules: Rules = RULES, randomiser: Randomiser = noisy) -> Contest:
@@ -108,13 +108,13 @@ def test_a_batch_size_of_all_rows_gives_identical_results(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 16])
-def test_other_records_have_equally_many_independent_copies(size: int) -> None:
+def test_other_samples_have_equally_many_independent_copies(size: int) -> None:
     clean, noise = list[Tensor](), list[Tensor]()
 
-    def note(records: Tensor, rng: torch.Generator) -> Tensor:
-        randomised = noisy(records, rng)
-        clean.append(records)
-        noise.append(randomised - records)
+    def note(samples: Tensor, rng: torch.Generator) -> Tensor:
+        randomised = noisy(samples, rng)
+        clean.append(samples)
+        noise.append(randomised - samples)
         return randomised
 
     contest_with_notes = contest(replace(RULES, training=replace(TRAINING, batch_size=size)), note)
@@ -147,9 +147,9 @@ def test_randomisation_is_done_by_batch_and_kept_within_memory(
 ) -> None:
     usual, sizes = trained_targets(), list[int]()
 
-    def note(records: Tensor, rng: torch.Generator) -> Tensor:
-        sizes.append(len(records))
-        return noisy(records, rng)
+    def note(samples: Tensor, rng: torch.Generator) -> Tensor:
+        sizes.append(len(samples))
+        return noisy(samples, rng)
 
     for memory_limit in (0, 2 * 16 * 8 * 4):
         # Rows are regenerated with the same noise, so that caching does not change results.
@@ -172,7 +172,7 @@ def test_neurons_do_not_depend_on_other_targets() -> None:
 def test_batched_training_stops_once_rows_are_separated() -> None:
     training = replace(TRAINING, hidden=100, epochs=200, check=2)
     quiet = replace(RULES, copies=7, training=training)
-    targets = trained_targets(quiet, lambda records, rng: records)
+    targets = trained_targets(quiet, lambda samples, rng: samples)
     assert targets.separated.tolist() == [True]
     assert 0 < targets.epochs.item() < 200
     assert targets.epochs.item() % 2 == 0

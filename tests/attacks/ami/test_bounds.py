@@ -1,4 +1,4 @@
-"""Bounds on the values of a neuron over a box of records."""
+"""Bounds on the values of a neuron over a box of samples."""
 
 from itertools import product
 

@@ -29,21 +29,21 @@ def pools(clients: int = 300, servers: int = 400, features: int = 20) -> Pools:
 
 
 def contest(
-    record_pools: Pools | None = None, rules: Rules = RULES, randomiser: Randomiser | None = None
+    sample_pools: Pools | None = None, rules: Rules = RULES, randomiser: Randomiser | None = None
 ) -> Contest:
     both = NONE if randomiser is None else Randomisers(randomiser, randomiser)
-    return Contest(record_pools or pools(), rules, seed=5, randomisers=both)
+    return Contest(sample_pools or pools(), rules, seed=5, randomisers=both)
 
 
 def played(
-    record_pools: Pools | None = None,
+    sample_pools: Pools | None = None,
     rules: Rules = RULES,
     targets: int = 20,
     games: int = 200,
     randomiser: Randomiser | None = None,
 ) -> Played:
     return Played.concatenate(
-        contest(record_pools, rules, randomiser).play(targets=targets, games=games)
+        contest(sample_pools, rules, randomiser).play(targets=targets, games=games)
     )
 
 
@@ -68,8 +68,8 @@ def test_the_contest_reports_neuron_training() -> None:
 
 
 def test_memorised_neurons_fail_on_held_out_copies() -> None:
-    def hide(records: Tensor, rng: torch.Generator) -> Tensor:
-        return torch.randn(records.shape, generator=rng)
+    def hide(samples: Tensor, rng: torch.Generator) -> Tensor:
+        return torch.randn(samples.shape, generator=rng)
 
     plain, hidden = (contest(randomiser=how).train_targets(range(4)) for how in (None, hide))
     assert plain.fit.tolist() == hidden.fit.tolist() == [1, 1, 1, 1]
@@ -78,7 +78,7 @@ def test_memorised_neurons_fail_on_held_out_copies() -> None:
     assert hidden.held_out.mean().item() == pytest.approx(0.5, abs=0.06)
 
 
-def test_without_validation_records_the_trained_threshold_is_kept() -> None:
+def test_without_validation_samples_the_trained_threshold_is_kept() -> None:
     trained = contest(rules=replace(RULES, validation=0, validation_copies=0)).train_targets([0])
     placed = contest().train_targets([0])
     assert torch.equal(trained.neurons.first, placed.neurons.first)
@@ -86,21 +86,21 @@ def test_without_validation_records_the_trained_threshold_is_kept() -> None:
     assert torch.equal(trained.held_out, placed.held_out)
 
 
-def test_early_stopping_needs_validation_records() -> None:
+def test_early_stopping_needs_validation_samples() -> None:
     how = replace(RULES.training, check=1)
     with pytest.raises(BadInput, match=r"set neuron\.check to 0"):
         replace(RULES, training=how, validation=0, validation_copies=0)
 
 
-def test_without_a_randomiser_distinct_records_are_always_identified() -> None:
+def test_without_a_randomiser_distinct_samples_are_always_identified() -> None:
     outcome = played(pools(features=300), targets=50, games=500)
     assert torch.equal(outcome.said_in, outcome.was_in)
     assert int(outcome.by_others.sum()) == 0
 
 
 def test_full_noise_gives_chance_level() -> None:
-    def hide(records: Tensor, rng: torch.Generator) -> Tensor:
-        return torch.randn(records.shape, generator=rng)
+    def hide(samples: Tensor, rng: torch.Generator) -> Tensor:
+        return torch.randn(samples.shape, generator=rng)
 
     outcome = played(
         rules=replace(RULES, copies=8, validation_copies=50), games=400, randomiser=hide
@@ -123,25 +123,25 @@ def test_targets_are_members_in_half_of_the_games() -> None:
     assert len({contest().target(number) for number in range(50)}) > 40
 
 
-def test_the_client_randomises_every_record_of_a_batch_once() -> None:
-    record_pools, seen = pools(clients=12), []
+def test_the_client_randomises_every_sample_of_a_batch_once() -> None:
+    sample_pools, seen = pools(clients=12), []
 
-    def mark(records: Tensor, rng: torch.Generator) -> Tensor:
-        seen.append(records)
-        return records
+    def mark(samples: Tensor, rng: torch.Generator) -> Tensor:
+        seen.append(samples)
+        return samples
 
-    outcome = played(record_pools, targets=1, games=9, randomiser=mark)
-    batches = [records for records in seen if len(records) == RULES.batch]
-    target = record_pools.clients[contest(record_pools).target(0)]
+    outcome = played(sample_pools, targets=1, games=9, randomiser=mark)
+    batches = [samples for samples in seen if len(samples) == RULES.batch]
+    target = sample_pools.clients[contest(sample_pools).target(0)]
     assert len(batches) == 9
     for was_in, batch in zip(outcome.was_in.tolist(), batches, strict=True):
-        assert all(bool((record_pools.clients == record).all(1).any()) for record in batch)
+        assert all(bool((sample_pools.clients == sample).all(1).any()) for sample in batch)
         assert int((batch == target).all(1).sum()) == was_in, "once, or not at all"
-    server_records = torch.cat([r for r in seen if len(r) in (31, 201)])
-    is_target = (server_records == target).all(1)
+    server_samples = torch.cat([r for r in seen if len(r) in (31, 201)])
+    is_target = (server_samples == target).all(1)
     assert int(is_target.sum()) == 2, "a copy to train on, a copy to validate on"
-    server_pool = {tuple(record) for record in record_pools.servers.tolist()}
-    assert all(tuple(record) in server_pool for record in server_records[~is_target].tolist())
+    server_pool = {tuple(sample) for sample in sample_pools.servers.tolist()}
+    assert all(tuple(sample) in server_pool for sample in server_samples[~is_target].tolist())
     (train,), (check,) = ([r for r in seen if len(r) == n] for n in (31, 201))
     assert not {tuple(r) for r in train[1:].tolist()} & {tuple(r) for r in check[1:].tolist()}
 
@@ -149,9 +149,9 @@ def test_the_client_randomises_every_record_of_a_batch_once() -> None:
 def test_a_shared_mask_is_applied_to_a_whole_batch() -> None:
     sizes = []
 
-    def shared(records: Tensor, rng: torch.Generator) -> Tensor:
-        sizes.append(len(records))
-        return records + torch.randn(1, records.shape[1], generator=rng)
+    def shared(samples: Tensor, rng: torch.Generator) -> Tensor:
+        sizes.append(len(samples))
+        return samples + torch.randn(1, samples.shape[1], generator=rng)
 
     played(targets=1, games=5, randomiser=shared)
     assert sizes.count(RULES.batch) == 5
@@ -161,9 +161,9 @@ def test_server_and_clients_may_use_different_randomisers() -> None:
     seen: dict[str, set[int]] = {"client": set(), "server": set()}
 
     def noting(who: str) -> Randomiser:
-        def note(records: Tensor, rng: torch.Generator) -> Tensor:
-            seen[who].add(len(records))
-            return records
+        def note(samples: Tensor, rng: torch.Generator) -> Tensor:
+            seen[who].add(len(samples))
+            return samples
 
         return note
 
@@ -175,8 +175,8 @@ def test_server_and_clients_may_use_different_randomisers() -> None:
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"record_pools": pools(clients=10)}, "got 10 and 400"),
-        ({"record_pools": pools(servers=229)}, "got 300 and 229"),
+        ({"sample_pools": pools(clients=10)}, "got 10 and 400"),
+        ({"sample_pools": pools(servers=229)}, "got 300 and 229"),
     ],
 )
 def test_impossible_games_raise(how: dict[str, object], message: str) -> None:

@@ -31,9 +31,9 @@ def neuron(bias: float = 1.0) -> Neurons:
     return Neurons(first, torch.ones(1, UNITS), torch.ones(1, UNITS), torch.full((1,), bias))
 
 
-def gradient(model: Model, records: Samples) -> Params:
+def gradient(model: Model, samples: Samples) -> Params:
     module = model.module()
-    loss = model.architecture.loss(module(records.features), records.labels).mean()
+    loss = model.architecture.loss(module(samples.features), samples.labels).mean()
     names = [name for name, _ in module.named_parameters()]
     return dict(zip(names, torch.autograd.grad(loss, list(module.parameters())), strict=True))
 
@@ -70,14 +70,14 @@ def test_a_neuron_that_never_fires_scores_zero() -> None:
 
 
 def test_copied_and_scaled_neurons_have_the_values_of_the_original() -> None:
-    records = torch.randn(1, 20, FEATURES, generator=seeded(1, "records"))
-    value = neuron(-9.0).values(records)
-    copies = repeat_neurons(neuron(-9.0), 3).values(records.expand(3, -1, -1))
+    samples = torch.randn(1, 20, FEATURES, generator=seeded(1, "records"))
+    value = neuron(-9.0).values(samples)
+    copies = repeat_neurons(neuron(-9.0), 3).values(samples.expand(3, -1, -1))
     assert torch.equal(copies, value.expand(3, -1))
-    torch.testing.assert_close(scale_first_layer(neuron(-9.0), 64.0).values(records), value)
+    torch.testing.assert_close(scale_first_layer(neuron(-9.0), 64.0).values(samples), value)
 
 
-def test_a_louder_neuron_takes_most_of_a_records_gradient() -> None:
+def test_a_louder_neuron_takes_most_of_a_samples_gradient() -> None:
     quiet = target_gradient(plant(NET.initial(1), neuron()), TARGET)
     shares = [
         target_gradient(

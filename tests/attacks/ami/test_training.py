@@ -25,20 +25,20 @@ def rows(neurons: int = 2, count: int = 12, features: int = 30) -> Tensor:
     return torch.randn(neurons, count, features, generator=seeded(1, "rows")) * 3 + 1
 
 
-def first_two(records: Tensor) -> Tensor:
-    return (torch.arange(records.shape[1]) < 2).expand(len(records), -1)
+def first_two(samples: Tensor) -> Tensor:
+    return (torch.arange(samples.shape[1]) < 2).expand(len(samples), -1)
 
 
-def trained(records: Tensor, how: NeuronTraining = HOW) -> Neurons:
-    standard = Standardisation.of(records.flatten(0, 1))
-    data = Labelled(records, first_two(records))
+def trained(samples: Tensor, how: NeuronTraining = HOW) -> Neurons:
+    standard = Standardisation.of(samples.flatten(0, 1))
+    data = Labelled(samples, first_two(samples))
     return train_neurons(data, how, standardise=standard, rng=seeded(2, "w")).neurons
 
 
-def by_autograd(records: Tensor, how: NeuronTraining) -> Tensor:
+def by_autograd(samples: Tensor, how: NeuronTraining) -> Tensor:
     """Return values of the first neuron's rows after training with torch's optimizers."""
-    standard = Standardisation.of(records.flatten(0, 1))
-    x, y = standard(records[0]), first_two(records)[0].float()
+    standard = Standardisation.of(samples.flatten(0, 1))
+    x, y = standard(samples[0]), first_two(samples)[0].float()
     outputs = 2 if how.output == "two-sigmoids" else 1
     rng = seeded(2, "w")
     first, second = nn.Linear(x.shape[1], how.hidden), nn.Linear(how.hidden, outputs)
@@ -185,13 +185,13 @@ def test_one_inseparable_validation_row_prevents_early_stopping(
 
 
 @pytest.mark.usefixtures("_processor")
-def test_equal_records_have_equal_values_at_any_position() -> None:
+def test_equal_samples_have_equal_values_at_any_position() -> None:
     neuron = trained(rows(neurons=1))
-    records = rows(neurons=1, count=9)[:, [0, 1, 1, 2, 1, 0, 0, 3, 3]]
-    values = neuron.consistent_values(records)
+    samples = rows(neurons=1, count=9)[:, [0, 1, 1, 2, 1, 0, 0, 3, 3]]
+    values = neuron.consistent_values(samples)
     assert len(set(values.flatten().tolist())) == 4
     assert torch.equal(values[:, [1, 2, 4]], values[:, 1:2].expand(-1, 3))
-    torch.testing.assert_close(values, neuron.values(records))
+    torch.testing.assert_close(values, neuron.values(samples))
 
 
 def test_neuron_values_match_hand_calculation() -> None:
@@ -202,18 +202,18 @@ def test_neuron_values_match_hand_calculation() -> None:
         torch.tensor([0.25]),
     )
     # ReLU(1 + 0.5) * 3 - ReLU(-4 + 1) + 0.25, and ReLU(-1 + 0.5) * 3 - ReLU(2 + 1) + 0.25
-    records = torch.tensor([[[1.0, 2.0], [-1.0, -1.0]]])
-    assert neuron.values(records).tolist() == [[4.75, -2.75]]
-    assert neuron.fires(records).tolist() == [[True, False]]
-    assert neuron.shifted(torch.tensor([-4.75])).fires(records).tolist() == [[False, False]]
+    samples = torch.tensor([[[1.0, 2.0], [-1.0, -1.0]]])
+    assert neuron.values(samples).tolist() == [[4.75, -2.75]]
+    assert neuron.fires(samples).tolist() == [[True, False]]
+    assert neuron.shifted(torch.tensor([-4.75])).fires(samples).tolist() == [[False, False]]
 
 
 @given(st.integers(1, 6), st.integers(1, 12), st.integers(1, 50), st.integers(0, 10**6))
 def test_best_shift_maximises_the_won_games(
-    copies: int, records: int, batch: int, seed: int
+    copies: int, samples: int, batch: int, seed: int
 ) -> None:
     rng = seeded(seed, "values")
-    target, others = torch.randn(1, copies, generator=rng), torch.randn(1, records, generator=rng)
+    target, others = torch.randn(1, copies, generator=rng), torch.randn(1, samples, generator=rng)
     shift = float(best_shift(target, others, batch=batch))
 
     def won(zero: float) -> float:
@@ -238,9 +238,9 @@ def test_training_on_one_class_raises() -> None:
     data = rows()
     standard = Standardisation.of(data.flatten(0, 1))
     for nothing in (torch.zeros(2, 12).bool(), torch.ones(2, 12).bool()):
-        with pytest.raises(BadInput, match="of its target and of other records"):
+        with pytest.raises(BadInput, match="of its target and of other samples"):
             train_neurons(Labelled(data, nothing), HOW, standardise=standard, rng=seeded(1))
-    with pytest.raises(BadInput, match="identical records"):
+    with pytest.raises(BadInput, match="identical samples"):
         Standardisation.of(torch.ones(4, 3))
-    with pytest.raises(BadInput, match="batches of at least one record"):
+    with pytest.raises(BadInput, match="batches of at least one sample"):
         best_shift(torch.zeros(1, 2), torch.zeros(1, 0), batch=3)

@@ -15,7 +15,7 @@ from fedaudit.defenses.ldp import Mechanism
 from fedaudit.defenses.ldp.additive import (
     LdpGaussian,
     LdpLaplace,
-    clip_records,
+    clip_samples,
     delta_of_gaussian,
     epsilon_of_gaussian,
     noise_of_gaussian,
@@ -26,14 +26,14 @@ EACH = [LdpLaplace(epsilon=1.5, clip=2.0), LdpGaussian(epsilon=1.5, clip=2.0)]
 every = pytest.mark.parametrize("mechanism", EACH, ids=repr)
 
 
-def random_values(records: int, features: int, scale: float = 1.0, seed: int = 0) -> Tensor:
-    return scale * torch.randn(records, features, generator=seeded(seed, "features"))
+def random_values(samples: int, features: int, scale: float = 1.0, seed: int = 0) -> Tensor:
+    return scale * torch.randn(samples, features, generator=seeded(seed, "features"))
 
 
 @given(seed=st.integers(0, 10**6), radius=st.floats(1e-3, 1e3), order=st.sampled_from([1, 2]))
-def test_records_are_clipped_along_their_direction(seed: int, radius: float, order: int) -> None:
+def test_samples_are_clipped_along_their_direction(seed: int, radius: float, order: int) -> None:
     x = random_values(6, 5, scale=radius, seed=seed)
-    short = clip_records(x, radius, order=order)
+    short = clip_samples(x, radius, order=order)
     lengths = torch.linalg.vector_norm(short, ord=order, dim=1)
     before = torch.linalg.vector_norm(x.double(), ord=order, dim=1)
     assert float(lengths.max()) <= radius
@@ -41,9 +41,9 @@ def test_records_are_clipped_along_their_direction(seed: int, radius: float, ord
     torch.testing.assert_close(short / lengths[:, None], x.double() / before[:, None])
 
 
-def test_zeros_and_unbounded_records_are_unchanged() -> None:
-    assert clip_records(torch.zeros(1, 3), 2.0).tolist() == [[0.0, 0.0, 0.0]]
-    assert torch.equal(clip_records(random_values(2, 3), INF), random_values(2, 3).double())
+def test_zeros_and_unbounded_samples_are_unchanged() -> None:
+    assert clip_samples(torch.zeros(1, 3), 2.0).tolist() == [[0.0, 0.0, 0.0]]
+    assert torch.equal(clip_samples(random_values(2, 3), INF), random_values(2, 3).double())
 
 
 def test_laplace_noise_has_the_scale_of_the_diameter_over_epsilon() -> None:
@@ -62,8 +62,8 @@ def test_normal_noise_has_the_stated_spread() -> None:
 @given(seed=st.integers(0, 10**6), epsilon=st.floats(0.01, 20))
 def test_density_ratio_of_outputs_is_at_most_exp_epsilon(seed: int, epsilon: float) -> None:
     mechanism = LdpLaplace(epsilon=epsilon, clip=3.0)
-    ball = clip_records(random_values(8, 4, scale=5, seed=seed), 3.0, order=1)
-    ball[0], ball[1] = torch.tensor([[3.0, 0, 0, 0], [-3.0, 0, 0, 0]])  # The farthest records.
+    ball = clip_samples(random_values(8, 4, scale=5, seed=seed), 3.0, order=1)
+    ball[0], ball[1] = torch.tensor([[3.0, 0, 0, 0], [-3.0, 0, 0, 0]])  # The farthest samples.
     outputs = torch.cat([ball, random_values(20, 4, scale=10, seed=seed + 1).double()])
     logs = -torch.cdist(outputs, ball, p=1) / mechanism.scale
     worst = float((logs[:, :, None] - logs[:, None, :]).max())
@@ -71,7 +71,7 @@ def test_density_ratio_of_outputs_is_at_most_exp_epsilon(seed: int, epsilon: flo
     assert worst == pytest.approx(epsilon)
 
 
-def test_sampled_outputs_of_the_farthest_records_differ_by_epsilon() -> None:
+def test_sampled_outputs_of_the_farthest_samples_differ_by_epsilon() -> None:
     mechanism, draws = LdpLaplace(epsilon=1.0, clip=1.0), 200_000
     ends = torch.tensor([[5.0], [-5.0]])
     first, second = (

@@ -69,7 +69,7 @@ def test_integer_features_raise(defense: LocalDP) -> None:
 def test_the_guarantee_states_actual_and_nominal_epsilon(defense: LocalDP) -> None:
     guarantee = defense.guarantee(WORK, delta=1e-5)
     assert guarantee.epsilon == pytest.approx(defense.actual_epsilon(12))
-    assert guarantee.unit.startswith("one record's features against any other features")
+    assert guarantee.unit.startswith("one sample's features against any other features")
     assert guarantee.unit.endswith("labels are not protected")
     assert f"claimed epsilon {defense.nominal:g}" in guarantee.method
 
@@ -112,7 +112,7 @@ def test_a_chain_keeps_a_feature_guarantee_if_perturbed_first() -> None:
     assert chained(OmePublished(1.0), local) == alone
 
 
-def test_record_wise_perturbation_keeps_the_dp_sgd_guarantee() -> None:
+def test_sample_wise_perturbation_keeps_the_dp_sgd_guarantee() -> None:
     private = DPSGD(clip=1.0, noise_multiplier=2.0)
     alone = private.guarantee(WORK, delta=1e-5)
     assert chained(OmePublished(1.0), private) == alone

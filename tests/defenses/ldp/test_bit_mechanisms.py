@@ -30,9 +30,9 @@ def different(rows: Tensor) -> int:
     return len({tuple(row) for row in rows.tolist()})
 
 
-def skewed(records: int) -> Tensor:
+def skewed(samples: int) -> Tensor:
     """Return features like those of an embedding: non-negative, and mostly small."""
-    values = np.random.default_rng(0).gamma(1.0, 0.9, (records, 512))
+    values = np.random.default_rng(0).gamma(1.0, 0.9, (samples, 512))
     return torch.from_numpy(values).float()
 
 
@@ -83,7 +83,7 @@ def test_ome_probabilities_match_hand_calculation() -> None:
     assert flips.sets.flatten().tolist() == pytest.approx([1 / (1 + 2 * np.e)] * 4)
 
 
-def test_ome_positions_are_counted_over_the_whole_record() -> None:
+def test_ome_positions_are_counted_over_the_whole_sample() -> None:
     flips = OmePublished(1.0, bits=3, integer_bits=1).flips(2)
     keep_probability = 1 - flips.drops
     assert (keep_probability > 0.5).tolist() == [[True, False, True], [False, True, False]]
@@ -142,7 +142,7 @@ def test_perturbation_depends_on_the_seed(
 
 
 @every
-def test_additional_records_do_not_change_earlier_chunks(
+def test_additional_samples_do_not_change_earlier_chunks(
     mechanism: BitMechanism,
 ) -> None:
     rows = FEATURES_PER_CHUNK // 512

@@ -30,23 +30,23 @@ def flips(drops: list[list[float]], sets: list[list[float]] | None = None) -> Bi
     return BitFlips(tensor(drops), tensor(drops if sets is None else sets))
 
 
-def flip_counts(start: bool, bit_flips: BitFlips, records: int, seed: int = 0) -> Tensor:
-    """Return how often each bit of records of ones (or zeros) is flipped."""
+def flip_counts(start: bool, bit_flips: BitFlips, samples: int, seed: int = 0) -> Tensor:
+    """Return how often each bit of samples of ones (or zeros) is flipped."""
     bits = torch.full((1, *bit_flips.drops.shape), start)
-    words = pack_bits(bits).expand(records, -1)
+    words = pack_bits(bits).expand(samples, -1)
     out = unpack_bits(flip_bits(words, bit_flips, seeded(seed, "bits")), bit_flips.bits)
     return (out != bits).sum(0)
 
 
 def test_bits_flip_with_their_probability_in_both_directions() -> None:
     bit_flips = flips([SOME, SOME[::-1]], [SOME[3:] + SOME[:3], SOME])
-    records = 100_000
+    samples = 100_000
     for start, probabilities in ((True, bit_flips.drops), (False, bit_flips.sets)):
-        counts = flip_counts(start, bit_flips, records)
+        counts = flip_counts(start, bit_flips, samples)
         for count, chance in zip(
             counts.flatten().tolist(), probabilities.flatten().tolist(), strict=True
         ):
-            assert binomtest(count, records, chance).pvalue > 1e-5, (start, chance)
+            assert binomtest(count, samples, chance).pvalue > 1e-5, (start, chance)
 
 
 def test_all_sixteen_bits_of_a_word_flip_with_their_probability() -> None:
@@ -155,7 +155,7 @@ def test_a_constant_output_bit_has_epsilon_zero() -> None:
     assert flips([[0.5]]).actual_epsilon == 0
 
 
-def test_a_shared_mask_keeps_equal_records_equal() -> None:
+def test_a_shared_mask_keeps_equal_samples_equal() -> None:
     bit_flips = flips([SOME] * 20)
     words = pack_bits(torch.rand(1, 20, 10, generator=seeded(0, "record")) < 0.5).expand(50, -1)
     masked = flip_bits_with_shared_mask(words, bit_flips, seeded(1, "bits"))

@@ -1,4 +1,4 @@
-"""Settings of games of active membership inference (AMI) by planted neurons.
+"""Settings of games of active membership inference by planted neurons (AMI, Nguyen et al. 2023).
 
 The settings are separate from the games, so that reading a study does not import the games.
 """
@@ -40,8 +40,8 @@ class NeuronTraining:
     Differs: The published code trains two sigmoid outputs with Adam for up to a million epochs,
         with all rows in each step. Here, the default is one logit, as in the paper's text, and
         SGD with momentum, whose steps can be computed exactly from inner products of rows. The
-        published code stops when values of all records of the games have the correct sign. Here,
-        other records are checked, and any threshold between both groups is sufficient, as the bias
+        published code stops when values of all samples of the games have the correct sign. Here,
+        other samples are checked, and any threshold between both groups is sufficient, as the bias
         is set afterwards.
     """
 
@@ -61,24 +61,24 @@ class Rules:
     """Rules of a game.
 
     Attributes:
-        batch: Number of records in a client's batch (the paper's n).
+        batch: Number of samples in a client's batch (the paper's n).
         copies: Number of randomised copies of the target for training (the paper's l); 1 is enough
             without a randomiser.
-        background: Number of the server's records for training.
-        background_copies: Number of randomised copies of each background record.
-        validation: Number of further records of the server, which determine the neuron's threshold;
+        background: Number of the server's samples for training.
+        background_copies: Number of randomised copies of each background sample.
+        validation: Number of further samples of the server, which determine the neuron's threshold;
             0 for the threshold of training.
         validation_copies: Number of randomised copies of the target for validation.
         training: Training of the neuron.
 
     Raises:
-        BadInput: Exactly one of validation records and validation copies is 0, or there is early
+        BadInput: Exactly one of validation samples and validation copies is 0, or there is early
             stopping without validation.
 
     Source: AMI, Figs. 1 to 4.
-    Differs: In the paper, the training records with label 0 are clean (Fig. 4). In its code and
-        here, they are randomised, as clean records differ from the target's copies by the absence
-        of noise. The published code has 4,000 copies of the target and 50,000 other records, with
+    Differs: In the paper, the training samples with label 0 are clean (Fig. 4). In its code and
+        here, they are randomised, as clean samples differ from the target's copies by the absence
+        of noise. The published code has 4,000 copies of the target and 50,000 other samples, with
         one copy of each.
     """
 
@@ -93,12 +93,12 @@ class Rules:
     def __post_init__(self) -> None:
         if bool(self.validation) != bool(self.validation_copies):
             raise BadInput(
-                "validation needs at least one of the server's records and one copy of the target, "
+                "validation needs at least one of the server's samples and one copy of the target, "
                 f"or neither; got {self.validation} and {self.validation_copies}"
             )
         if self.training.check and not self.validation:
             raise BadInput(
-                "early stopping of a neuron needs validation records; raise game.validation, or "
+                "early stopping of a neuron needs validation samples; raise game.validation, or "
                 "set neuron.check to 0"
             )
 

@@ -25,7 +25,7 @@ class TrainedTargets(NamedTuple):
         epochs: Number of training epochs of each neuron.
         separated: Whether early stopping ended the training of each neuron.
         fit: AUC of each neuron's values on its training rows: target's rows compared with others.
-        held_out: The same AUC on new copies of the target and new records of clients. The
+        held_out: The same AUC on new copies of the target and new samples of clients. The
             difference is due to memorisation.
     """
 
@@ -43,7 +43,7 @@ class Played(NamedTuple):
         target: Number of the game's target.
         was_in: Whether the target was in the batch (the paper's b).
         by_target: Whether the target was in the batch and the neuron fired for it.
-        by_others: Number of other records for which the neuron fired.
+        by_others: Number of other samples for which the neuron fired.
         epochs: As in :class:`TrainedTargets`, for each target.
         separated: As in :class:`TrainedTargets`, for each target.
         fit: As in :class:`TrainedTargets`, for each target.
@@ -69,30 +69,30 @@ class Played(NamedTuple):
         return Played(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
-Randomiser = Callable[[Float[Tensor, "records features"], torch.Generator], Tensor]
-"""Mechanism of local differential privacy with which a client perturbs records before training."""
+Randomiser = Callable[[Float[Tensor, "samples features"], torch.Generator], Tensor]
+"""Mechanism of local differential privacy with which a client perturbs samples before training."""
 
 TARGETS_PER_CHUNK = 2
 """Number of targets whose games are played together. It is small, so that a run can be interrupted
 soon. It is constant, because another number may cause other rounding."""
 
-_STANDARDISATION_RECORDS = 2000
-"""Number of the server's records by which features are standardised."""
+_STANDARDISATION_SAMPLES = 2000
+"""Number of the server's samples by which features are standardised."""
 
 _HELD_OUT_ROWS = 200
-"""Number of new copies of a target, and of other records, for the AUC without memorisation."""
+"""Number of new copies of a target, and of other samples, for the AUC without memorisation."""
 
 
 class Pools(NamedTuple):
-    """Sources of records.
+    """Sources of samples.
 
     Attributes:
-        clients: Clients' records, for batches and targets.
-        servers: The server's records of the same distribution.
+        clients: Clients' samples, for batches and targets.
+        servers: The server's samples of the same distribution.
     """
 
-    clients: Float[Tensor, "records features"]
-    servers: Float[Tensor, "records features"]
+    clients: Float[Tensor, "samples features"]
+    servers: Float[Tensor, "samples features"]
 
 
 class GameBatches(NamedTuple):
@@ -100,15 +100,15 @@ class GameBatches(NamedTuple):
 
     Attributes:
         was_in: Whether the target is in the batch.
-        records: Indices of the batch's records among the clients' records.
+        samples: Indices of the batch's samples among the clients' samples.
     """
 
     was_in: Bool[Tensor, " games"]
-    records: Int[Tensor, "games records"]
+    samples: Int[Tensor, "games samples"]
 
 
 class Randomisers(NamedTuple):
-    """Randomisers of records.
+    """Randomisers of samples.
 
     Attributes:
         client: Randomiser that clients apply to each batch.
@@ -119,9 +119,9 @@ class Randomisers(NamedTuple):
     server: Randomiser
 
 
-def unchanged(records: Tensor, rng: torch.Generator) -> Tensor:
-    """Return the records, as a client without a randomiser does."""
-    return records
+def unchanged(samples: Tensor, rng: torch.Generator) -> Tensor:
+    """Return the samples, as a client without a randomiser does."""
+    return samples
 
 
 NONE = Randomisers(unchanged, unchanged)
@@ -131,22 +131,22 @@ NONE = Randomisers(unchanged, unchanged)
 class Contest:
     """Games between a server and a client.
 
-    For each target, a neuron is trained and validated on the server's records. Batches are drawn
-    from the clients' records with replacement, and a fair coin decides whether the target is in the
-    batch. Every record is randomised in every game.
+    For each target, a neuron is trained and validated on the server's samples. Batches are drawn
+    from the clients' samples with replacement, and a fair coin decides whether the target is in the
+    batch. Every sample is randomised in every game.
 
     Attributes:
-        pools: Sources of records.
+        pools: Sources of samples.
         rules: Rules of the game.
         seed: Seed of all random numbers; a target's games do not depend on the number of targets.
-        randomisers: Randomisers of records.
+        randomisers: Randomisers of samples.
 
     Raises:
-        BadInput: There are too few records.
+        BadInput: There are too few samples.
 
     Source: AMI, Figs. 1 (Exp) and 3 (Exp_LDP).
-    Differs: The verdict is "in" if the neuron fires for a record. Its gradient is then not zero,
-        unless gradients of several records cancel exactly. Every game has its own batch. The
+    Differs: The verdict is "in" if the neuron fires for a sample. Its gradient is then not zero,
+        unless gradients of several samples cancel exactly. Every game has its own batch. The
         published evaluation repeats games, as its forked workers share a seed: only 665 of 5,000
         batches are distinct.
     """
@@ -161,16 +161,16 @@ class Contest:
         clients, servers = self.pools
         if len(clients) <= batch or len(servers) < needed:
             raise BadInput(
-                f"games with batches of {batch} need at least {batch + 1} records of clients, and "
-                f"{needed} records of the server (game.background and game.validation); got "
-                f"{len(clients)} and {len(servers)}; lower these settings or pass more records"
+                f"games with batches of {batch} need at least {batch + 1} samples of clients, and "
+                f"{needed} samples of the server (game.background and game.validation); got "
+                f"{len(clients)} and {len(servers)}; lower these settings or pass more samples"
             )
 
     @cached_property
     def standard(self) -> Standardisation:
-        """Standardisation of rows, from the server's randomised records."""
-        records = self.pools.servers[:_STANDARDISATION_RECORDS]
-        return Standardisation.of(self.randomisers.server(records, seeded(self.seed, "usual")))
+        """Standardisation of rows, from the server's randomised samples."""
+        samples = self.pools.servers[:_STANDARDISATION_SAMPLES]
+        return Standardisation.of(self.randomisers.server(samples, seeded(self.seed, "usual")))
 
     def play(self, *, targets: int, games: int) -> Iterator[Played]:
         """Yield the games of a few targets at a time.
@@ -203,25 +203,26 @@ class Contest:
         )
 
     def target(self, number: int) -> int:
-        """Return the index of a target among the clients' records."""
+        """Return the index of a target among the clients' samples."""
+        # The stream keeps its first name, so that the same seed draws the same targets.
         rng = seeded(self._seed(number), "record")
         return int(torch.randint(len(self.pools.clients), (), generator=rng))
 
     def draw_batches(self, number: int, count: int) -> GameBatches:
-        """Draw the batches of a target's games; the target is the first record of its batches."""
+        """Draw the batches of a target's games; the target is the first sample of its batches."""
         target, batch = self.target(number), self.rules.batch
         rng = seeded(self._seed(number), "batches")
         was_in = torch.rand(count, generator=rng) < 0.5
-        records = torch.empty(count, batch, dtype=torch.long)
+        samples = torch.empty(count, batch, dtype=torch.long)
         for game in range(count):
-            records[game] = self.others(number, (batch,), rng)
-        records[was_in, 0] = target
-        return GameBatches(was_in, records)
+            samples[game] = self.others(number, (batch,), rng)
+        samples[was_in, 0] = target
+        return GameBatches(was_in, samples)
 
     def others(
         self, number: int, size: tuple[int, ...], rng: torch.Generator
     ) -> Int[Tensor, "..."]:
-        """Draw clients' records other than the target, independently."""
+        """Draw clients' samples other than the target, independently."""
         indices = torch.randint(len(self.pools.clients) - 1, size, generator=rng)
         return indices + (indices >= self.target(number)).long()
 
@@ -268,18 +269,18 @@ class Contest:
         return seed_for(self.seed, "target", number)
 
     def _rows(self, number: int) -> "_Rows":
-        """Return rows for training and validation: the target's copies and the server's records."""
+        """Return rows for training and validation: the target's copies and the server's samples."""
         rules, count = self.rules, self.rules.background + self.rules.validation
         rng = seeded(self._seed(number), "own")
         order = torch.randperm(len(self.pools.servers), generator=rng)
-        background, validation_records = order[:count].tensor_split([rules.background])
-        validation = self.pools.servers[validation_records]
+        background, validation_samples = order[:count].tensor_split([rules.background])
+        validation = self.pools.servers[validation_samples]
         return _Rows(
             self._training(number, background),
             self._labelled_rows(number, rules.validation_copies, validation, "noise of validation"),
         )
 
-    def _training(self, number: int, others: Int[Tensor, " records"]) -> Labelled | Batches:
+    def _training(self, number: int, others: Int[Tensor, " samples"]) -> Labelled | Batches:
         """Return the training rows, together or in batches.
 
         A batch can be created separately, as the seed of its noise depends on its number.
@@ -290,7 +291,7 @@ class Contest:
         if not 0 < size < rules.rows:
             return self._labelled_rows(number, rules.copies, servers[others], "noise of training")
         count = math.ceil(rules.rows / size)
-        # Copies of other records are shuffled, so a batch may contain several copies of a record.
+        # Copies of other samples are shuffled, so a batch may contain several copies of a sample.
         # Rows are assigned to the batches in rotation, first all copies of the target. Therefore,
         # the numbers of target rows in two batches differ by at most one.
         shuffled = others[torch.randperm(len(others), generator=seeded(self._seed(number), "deal"))]
@@ -299,8 +300,8 @@ class Contest:
         def batch(index: int) -> Labelled:
             rows = order[index::count]
             copies = int((rows < rules.copies).sum())
-            records = servers[shuffled[rows[copies:] - rules.copies]]
-            return self._labelled_rows(number, copies, records, "noise of training", index)
+            samples = servers[shuffled[rows[copies:] - rules.copies]]
+            return self._labelled_rows(number, copies, samples, "noise of training", index)
 
         return Batches(count, batch, targets=rules.copies, others=len(others))
 
@@ -317,10 +318,10 @@ class Contest:
         """Return ``was_in``, ``by_target`` and ``by_others`` of :class:`Played`."""
         batches = self.draw_batches(number, count)
         noise = seeded(self._seed(number), "noise of games")
-        fired = torch.empty(batches.records.shape, dtype=torch.bool)
-        for game, indices in enumerate(batches.records):
-            records = self.randomisers.client(self.pools.clients[indices], noise)
-            fired[game] = neuron.fires(records[None])[0]
+        fired = torch.empty(batches.samples.shape, dtype=torch.bool)
+        for game, indices in enumerate(batches.samples):
+            samples = self.randomisers.client(self.pools.clients[indices], noise)
+            fired[game] = neuron.fires(samples[None])[0]
         by_target = fired[:, 0] & batches.was_in
         return batches.was_in, by_target, fired.sum(1) - by_target.long()
 

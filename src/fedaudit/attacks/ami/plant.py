@@ -46,9 +46,9 @@ class Distinct(NamedTuple):
 
 
 class Neurons(NamedTuple):
-    """Neurons, each of which fires for its target record: v(x) = h . ReLU(W x + c) + b.
+    """Neurons, each of which fires for its target sample: v(x) = h . ReLU(W x + c) + b.
 
-    A neuron fires for a record x if its value v(x) is positive.
+    A neuron fires for a sample x if its value v(x) is positive.
 
     Attributes:
         first: W, the weights of the first layer.
@@ -66,23 +66,23 @@ class Neurons(NamedTuple):
     second_bias: Float[Tensor, " neurons"]
 
     def values(
-        self, records: Float[Tensor, "neurons records features"]
-    ) -> Float[Tensor, "neurons records"]:
-        inner = torch.baddbmm(self.first_bias[:, None], records, self.first.transpose(1, 2))
+        self, samples: Float[Tensor, "neurons samples features"]
+    ) -> Float[Tensor, "neurons samples"]:
+        inner = torch.baddbmm(self.first_bias[:, None], samples, self.first.transpose(1, 2))
         outer = torch.bmm(inner.relu_(), self.second[:, :, None]).squeeze(2)
         return outer + self.second_bias[:, None]
 
     def consistent_values(
-        self, records: Float[Tensor, "1 records features"]
-    ) -> Float[Tensor, "1 records"]:
-        """Return the values of a single neuron, which are equal for equal records."""
-        distinct = Distinct.of(records[0])
+        self, samples: Float[Tensor, "1 samples features"]
+    ) -> Float[Tensor, "1 samples"]:
+        """Return the values of a single neuron, which are equal for equal samples."""
+        distinct = Distinct.of(samples[0])
         return self.values(distinct.rows[None])[:, distinct.positions]
 
     def fires(
-        self, records: Float[Tensor, "neurons records features"]
-    ) -> Bool[Tensor, "neurons records"]:
-        return self.values(records) > 0
+        self, samples: Float[Tensor, "neurons samples features"]
+    ) -> Bool[Tensor, "neurons samples"]:
+        return self.values(samples) > 0
 
     def shifted(self, shift: Float[Tensor, " neurons"]) -> "Neurons":
         return self._replace(second_bias=self.second_bias + shift)
@@ -129,7 +129,7 @@ def plant(model: Model, neurons: Neurons) -> Planted:
 
     Args:
         model: An honest model: three dense layers, each of the first two followed by a ReLU.
-        neurons: Neurons for records in the form in which the model receives them.
+        neurons: Neurons for samples in the form in which the model receives them.
 
     Raises:
         Unsupported: The model has other layers.
@@ -138,7 +138,7 @@ def plant(model: Model, neurons: Neurons) -> Planted:
     Source: AMI, Fig. 2 ("theta <- theta u (h, W)").
     Differs: Weights from the replaced units to other neurons of the second layer are set to zero.
         The paper keeps these weights. With them, outputs are so large that the losses and
-        gradients of single records vanish.
+        gradients of single samples vanish.
     """
     first, second = first_two_layers(model.module())
     count, hidden = neurons.first.shape[:2]
@@ -189,7 +189,7 @@ def gradient_row(gradient: Params, row: PlantedRow) -> Tensor:
 
 
 def fired_in_batch(upload: Upload, row: PlantedRow) -> bool:
-    """Return True if the neuron fired for a record of the batch, as its gradient is not zero.
+    """Return True if the neuron fired for a sample of the batch, as its gradient is not zero.
 
     If a defense adds noise to gradients, the result is always True.
 
@@ -265,7 +265,7 @@ def scale_first_layer(neurons: Neurons, factor: float) -> Neurons:
 def plant_disguised(model: Model, neurons: Neurons) -> Planted:
     """Plant neurons whose rows have the norms of the replaced rows, without zeros.
 
-    Two changes do not affect for which records a neuron fires. One multiplies a unit of the first
+    Two changes do not affect for which samples a neuron fires. One multiplies a unit of the first
     layer by a factor and divides its weight in the second layer by the same factor. The other
     multiplies all weights of the neuron by a factor. The neuron's weights from other units of the
     model are a millionth of their honest values instead of zero.
@@ -310,25 +310,25 @@ _RIDGE = 1e-3
 def plant_one_row(
     model: Model,
     of_target: Float[Tensor, "copies features"],
-    of_others: Float[Tensor, "records features"],
+    of_others: Float[Tensor, "samples features"],
     *,
     batch: int,
 ) -> Planted:
     """Plant a neuron that fires for a target by changing only the first row of the second layer.
 
-    The row is Fisher's linear discriminant between activations of the target and of other records,
-    with the norm of the row that it replaces. It is fitted to half of the other records; the other
+    The row is Fisher's linear discriminant between activations of the target and of other samples,
+    with the norm of the row that it replaces. It is fitted to half of the other samples; the other
     half determines the bias.
 
     Args:
         model: An honest model, as in :func:`plant`.
         of_target: Copies of the target, which a client's randomiser may have changed.
-        of_others: Other records.
-        batch: Number of records in a client's batch.
+        of_others: Other samples.
+        batch: Number of samples in a client's batch.
 
     Raises:
         Unsupported: The model has other layers.
-        BadInput: There are no copies, or fewer than four other records.
+        BadInput: There are no copies, or fewer than four other samples.
 
     Source: AMI, Eq. (5).
     Differs: The paper also trains r units of the first layer. Here, these units are not changed, so
@@ -336,7 +336,7 @@ def plant_one_row(
     """
     if len(of_target) < 1 or len(of_others) < 4:
         raise BadInput(
-            "a row is fitted to copies of the target and to four other records or more, got "
+            "a row is fitted to copies of the target and to four other samples or more, got "
             f"{len(of_target)} and {len(of_others)}"
         )
     first, second = first_two_layers(model.module())
@@ -345,7 +345,7 @@ def plant_one_row(
     distinct = Distinct.of(torch.cat([of_target, of_others]).flatten(1).double())
     activations = (distinct.rows @ weight.T + bias).relu()
     copies = len(of_target)
-    # Records before this index are used to fit the row.
+    # Samples before this index are used to fit the row.
     fitted = copies + math.ceil(len(of_others) / 2)
     target = activations[distinct.positions[:copies]]
     others = activations[distinct.positions[copies:fitted]]
@@ -354,7 +354,7 @@ def plant_one_row(
     ridge = _RIDGE * covariance.diagonal().mean().clamp_min(1e-12)
     covariance.diagonal().add_(ridge)
     row = torch.linalg.solve(covariance, target.mean(0) - others.mean(0))
-    # Units that fire for no record keep a small weight, as exact zeros would be detectable.
+    # Units that fire for no sample keep a small weight, as exact zeros would be detectable.
     honest = values[f"{second}.weight"][0].double()
     row = torch.where(row == 0, _ZERO_REPLACEMENT * honest * row.norm() / honest.norm(), row)
     row *= honest.norm() / row.norm().clamp_min(1e-30)
@@ -368,39 +368,39 @@ def plant_one_row(
 
 def best_shift(
     of_target: Float[Tensor, "neurons copies"],
-    of_others: Float[Tensor, "neurons records"],
+    of_others: Float[Tensor, "neurons samples"],
     *,
     batch: int,
 ) -> Float[Tensor, " neurons"]:
     """Compute the shift of each neuron's values with which the server wins most games.
 
-    The neuron should fire for the target, and for no record of a batch without the target.
-    Therefore, the shift maximises (TPR + (1 - FPR)^batch) / 2, with rates for single records. Games
-    that are won because the neuron fires for another record do not count. If several shifts are
+    The neuron should fire for the target, and for no sample of a batch without the target.
+    Therefore, the shift maximises (TPR + (1 - FPR)^batch) / 2, with rates for single samples. Games
+    that are won because the neuron fires for another sample do not count. If several shifts are
     equally good, the zero is in the middle of the widest gap between values.
 
     Args:
         of_target: Values of each neuron for copies of its target.
-        of_others: Values of each neuron for other records.
-        batch: Number of records in a client's batch.
+        of_others: Values of each neuron for other samples.
+        batch: Number of samples in a client's batch.
 
     Raises:
         BadInput: There are no values of the target or of others, or the batch is empty.
 
     Source: AMI, Eqs. (3) and (7).
     Differs: The published code uses the threshold of training, and the checkpoint that is best on
-        the records of the games.
+        the samples of the games.
     """
-    copies, records = of_target.shape[1], of_others.shape[1]
-    if not (copies and records and batch > 0):
+    copies, samples = of_target.shape[1], of_others.shape[1]
+    if not (copies and samples and batch > 0):
         raise BadInput(
-            "a neuron's shift needs values of its target and of other records, and batches of at "
-            f"least one record; got {copies} and {records} values, and batches of {batch}"
+            "a neuron's shift needs values of its target and of other samples, and batches of at "
+            f"least one sample; got {copies} and {samples} values, and batches of {batch}"
         )
     values, order = torch.cat([of_target, of_others], dim=1).double().sort(dim=1)
     target_above = _count_above(order < copies)
     others_above = _count_above(order >= copies)
-    success = (target_above / copies + (1 - others_above / records) ** batch) / 2
+    success = (target_above / copies + (1 - others_above / samples) ** batch) / 2
     gaps = values.diff(dim=1)
     is_best = success >= success.amax(1, keepdim=True) - 1e-12
     gap = gaps.where(is_best, torch.tensor(-1.0).double()).argmax(1, keepdim=True)
@@ -432,9 +432,9 @@ class ValueRange(NamedTuple):
 def range_over_box(
     neurons: Neurons, low: Float[Tensor, "*features"], high: Float[Tensor, "*features"]
 ) -> ValueRange:
-    """Bound the values of neurons for records in a box, by interval arithmetic.
+    """Bound the values of neurons for samples in a box, by interval arithmetic.
 
-    The bounds are valid for every record in the box, but may not be tight.
+    The bounds are valid for every sample in the box, but may not be tight.
 
     Args:
         neurons: The neurons.
@@ -449,7 +449,7 @@ def range_over_box(
     features = neurons.first.shape[2]
     low, high = (limit.double().expand(features) for limit in (low, high))
     if not bool(((low <= high) & low.isfinite() & high.isfinite()).all()):
-        raise BadInput("the limits of records must be finite, with the lower below the upper limit")
+        raise BadInput("the limits of samples must be finite, with the lower below the upper limit")
     center, half_width = (low + high) / 2, (high - low) / 2
     first, second = neurons.first.double(), neurons.second.double()
     unit_center = first @ center + neurons.first_bias.double()
@@ -507,11 +507,11 @@ def _gradient_rows(
     return torch.stack([gradient_row(gradient, row) for row in rows])
 
 
-def _gradient(model: Model, record: Samples) -> Params:
+def _gradient(model: Model, sample: Samples) -> Params:
     module = model.module()
     params = {name: p for name, p in module.named_parameters() if p.requires_grad}
     task = model.architecture.task
-    loss = task.losses(task.outputs(module, record.features), record.targets).mean()
+    loss = task.losses(task.outputs(module, sample.features), sample.targets).mean()
     return dict(zip(params, torch.autograd.grad(loss, list(params.values())), strict=True))
 
 

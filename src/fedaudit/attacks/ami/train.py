@@ -167,7 +167,7 @@ class Standardisation(NamedTuple):
         mean_deviation = deviation.square().mean().sqrt()
         if not mean_deviation > 0:
             raise BadInput(
-                f"a neuron cannot be trained on {len(rows)} identical records; pass records that "
+                f"a neuron cannot be trained on {len(rows)} identical samples; pass samples that "
                 "differ"
             )
         deviation = deviation.clamp(min=0.1 * mean_deviation)
@@ -186,7 +186,7 @@ class Labelled(NamedTuple):
     """Rows for each neuron, with labels.
 
     Attributes:
-        rows: Copies of the neuron's target, and other records.
+        rows: Copies of the neuron's target, and other samples.
         is_target: Whether each row is a copy of the target.
     """
 
@@ -283,7 +283,7 @@ def train_neurons(
     else:
         has_both_kinds = bool((data.is_target.any(1) & ~data.is_target.all(1)).all())
     if not has_both_kinds:
-        raise BadInput("training a neuron needs rows of its target and of other records; pass both")
+        raise BadInput("training a neuron needs rows of its target and of other samples; pass both")
     if not settings.check:
         first = data.batch(0) if isinstance(data, Batches) else data
         none = Labelled(first.rows[:, :0], first.is_target[:, :0])
@@ -291,7 +291,7 @@ def train_neurons(
     if validation is None or not (validation.is_target.any(1) & ~validation.is_target.all(1)).all():
         raise BadInput(
             "early stopping of a planted neuron needs validation rows of its target and of other "
-            "records; pass both"
+            "samples; pass both"
         )
     if isinstance(data, Batches):
         return _train_together(data, settings, validation, standardise=standardise, rng=rng)

@@ -100,7 +100,7 @@ def draw(
     With ``unit="person"``, people are drawn uniformly from the training part, each with all of
     their samples. Each person goes to the target, to another client or to no client, with
     probability 1/3 each. The client gets all samples of the person. With ``clients_per_person``
-    above 1 it gets a fraction of them, like a hospital that has some of the records of a patient
+    above 1 it gets a fraction of them, like a hospital that has some of the samples of a patient
     who visits several hospitals.
 
     With several targets, samples are drawn separately for each, with its label distribution. Only
@@ -220,6 +220,7 @@ def canaries(
         seed=seed,
         targets=targets,
     )
+    # The stream keeps its first name, so that the same seed draws the same canaries.
     rng = seeded(seed, "canary records")
     samples = assignment.audit.samples
     has_classes = samples.targets.ndim == 1 and not samples.targets.is_floating_point()

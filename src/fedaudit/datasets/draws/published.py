@@ -146,7 +146,7 @@ def sia(
     Raises:
         BadInput: A target or number is out of range.
 
-    Source: SIA, section 4.2 (100 training records of each client); published code (fewer if a
+    Source: SIA, section 4.2 (100 training samples of each client); published code (fewer if a
     client has fewer).
     """
     if per_client < 1:

@@ -1,4 +1,4 @@
-"""Local differential privacy of records: a client perturbs its features once, before training.
+"""Local differential privacy of samples: a client perturbs its features once, before training.
 
 Mechanisms have a claimed and an actual epsilon. The actual one is computed from the probabilities
 of the random draws.
@@ -22,30 +22,30 @@ from fedaudit.fl.hooks import ClientContext, ConfiguredDefense, Guarantee, Plan,
 FEATURES_PER_CHUNK = 1 << 17
 """Number of features per chunk. If it is changed, the same seed gives other random numbers."""
 
-UNIT = "one record's features against any other features; labels are not protected"
+UNIT = "one sample's features against any other features; labels are not protected"
 
 
 @runtime_checkable
 class Mechanism(Protocol):
-    """Mechanism that perturbs the features of each record independently."""
+    """Mechanism that perturbs the features of each sample independently."""
 
     def __call__(
-        self, x: Float[Tensor, "records features"], rng: torch.Generator
-    ) -> Float[Tensor, "records features"]:
-        """Perturb finite features, with one row per record; the precision does not change."""
+        self, x: Float[Tensor, "samples features"], rng: torch.Generator
+    ) -> Float[Tensor, "samples features"]:
+        """Perturb finite features, with one row per sample; the precision does not change."""
 
     def actual_epsilon(self, features: int) -> float:
-        """Return the actual epsilon against an observer of one perturbed record.
+        """Return the actual epsilon against an observer of one perturbed sample.
 
         Returns:
-            Epsilon for any two values of a record's features; infinite if nothing is proven.
+            Epsilon for any two values of a sample's features; infinite if nothing is proven.
         """
 
 
 class LocalDP(ConfiguredDefense):
     """Base class of defenses that perturb features once, before training.
 
-    Labels and ids are not changed. Training on perturbed records is post-processing, so that any
+    Labels and ids are not changed. Training on perturbed samples is post-processing, so that any
     number of rounds reveals nothing more about the original features.
     """
 
@@ -71,25 +71,25 @@ class LocalDP(ConfiguredDefense):
 
     @property
     def prepares_samples_independently(self) -> bool:
-        """True: each record is perturbed independently, and no original record is stored."""
+        """True: each sample is perturbed independently, and no original sample is stored."""
         return True
 
     def acts_in(self, hook: str) -> bool:
         return super().acts_in(hook) and not (hook == "prepare" and self.off)
 
     def perturbed(
-        self, x: Float[Tensor, "records features"], rng: torch.Generator
-    ) -> Float[Tensor, "records features"]:
+        self, x: Float[Tensor, "samples features"], rng: torch.Generator
+    ) -> Float[Tensor, "samples features"]:
         """Perturb finite features."""
         raise NotImplementedError
 
     def actual_epsilon(self, features: int) -> float:
-        """Return the actual epsilon of one perturbed record."""
+        """Return the actual epsilon of one perturbed sample."""
         raise NotImplementedError
 
     def __call__(
-        self, x: Float[Tensor, "records features"], rng: torch.Generator
-    ) -> Float[Tensor, "records features"]:
+        self, x: Float[Tensor, "samples features"], rng: torch.Generator
+    ) -> Float[Tensor, "samples features"]:
         """Perturb features; the precision does not change.
 
         Raises:
@@ -141,10 +141,10 @@ class LocalDP(ConfiguredDefense):
 
 
 def perturb_in_chunks(
-    x: Float[Tensor, "records features"],
+    x: Float[Tensor, "samples features"],
     perturb: Callable[[Float[Tensor, "chunk features"]], Tensor],
-) -> Float[Tensor, "records features"]:
-    """Apply a function to chunks of records, and return the results in the records' precision."""
+) -> Float[Tensor, "samples features"]:
+    """Apply a function to chunks of samples, and return the results in the samples' precision."""
     out = torch.empty_like(x)
     for rows in chunks(len(x), max(1, FEATURES_PER_CHUNK // x.shape[1])):
         out[rows] = perturb(x[rows]).to(x.dtype)

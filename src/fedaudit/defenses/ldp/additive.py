@@ -1,4 +1,4 @@
-"""Additive noise on features: each record is clipped to a norm, and calibrated noise is added.
+"""Additive noise on features: each sample is clipped to a norm, and calibrated noise is added.
 
 The argument ``noise`` of functions is a standard deviation, divided by the largest distance between
 two inputs.
@@ -86,7 +86,7 @@ class _ClippedNoise(LocalDP):
     def __post_init__(self) -> None:
         if self.clip == inf and self.epsilon < inf:
             raise BadInput(
-                "noise is calibrated to the largest norm of a record: with a finite epsilon, clip "
+                "noise is calibrated to the largest norm of a sample: with a finite epsilon, clip "
                 "must be finite"
             )
 
@@ -105,11 +105,11 @@ class _ClippedNoise(LocalDP):
 
 @dataclass(frozen=True)
 class LdpLaplace(_ClippedNoise):
-    """Clipping of each record in the L1 norm, with Laplace noise.
+    """Clipping of each sample in the L1 norm, with Laplace noise.
 
     Attributes:
-        epsilon: Claimed epsilon of a whole record, above 0; infinity adds no noise.
-        clip: Largest L1 norm of a record, above 0; infinity clips nothing.
+        epsilon: Claimed epsilon of a whole sample, above 0; infinity adds no noise.
+        clip: Largest L1 norm of a sample, above 0; infinity clips nothing.
 
     Examples:
         >>> import fedaudit as fa
@@ -117,7 +117,7 @@ class LdpLaplace(_ClippedNoise):
         0.8
 
     Source: Dwork et al. 2006 (Laplace mechanism). The sensitivity is 2 x clip, the largest distance
-        between two records.
+        between two samples.
     Differs: The proof is for real numbers; random numbers are rounded to double precision.
     """
 
@@ -131,12 +131,12 @@ class LdpLaplace(_ClippedNoise):
         return 2 * self.clip / self.epsilon if self.epsilon < inf else 0.0
 
     def perturbed(
-        self, x: Float[Tensor, "records features"], rng: torch.Generator
-    ) -> Float[Tensor, "records features"]:
+        self, x: Float[Tensor, "samples features"], rng: torch.Generator
+    ) -> Float[Tensor, "samples features"]:
         return perturb_in_chunks(x, lambda chunk: self._perturb_chunk(chunk, rng))
 
     def _perturb_chunk(self, x: Tensor, rng: torch.Generator) -> Tensor:
-        clipped = clip_records(x, self.clip, order=1)
+        clipped = clip_samples(x, self.clip, order=1)
         if self.scale == 0:
             return clipped
         # The difference of two exponential variables has a Laplace distribution.
@@ -146,11 +146,11 @@ class LdpLaplace(_ClippedNoise):
 
 @dataclass(frozen=True)
 class LdpGaussian(_ClippedNoise):
-    """Clipping of each record in the Euclidean norm, with normal noise.
+    """Clipping of each sample in the Euclidean norm, with normal noise.
 
     Attributes:
-        epsilon: Claimed epsilon of a whole record, above 0; infinity adds no noise.
-        clip: Largest Euclidean norm of a record, above 0; infinity clips nothing.
+        epsilon: Claimed epsilon of a whole sample, above 0; infinity adds no noise.
+        clip: Largest Euclidean norm of a sample, above 0; infinity clips nothing.
         delta: Failure probability, from 1e-12 to below 1.
 
     Examples:
@@ -159,7 +159,7 @@ class LdpGaussian(_ClippedNoise):
         1e-05
 
     Source: Balle and Wang 2018, Theorem 8 and Algorithm 1 (smallest sufficient noise). The
-        sensitivity is 2 x clip, the largest distance between two records.
+        sensitivity is 2 x clip, the largest distance between two samples.
     Differs: The proof is for real numbers; random numbers are rounded to double precision.
     """
 
@@ -188,12 +188,12 @@ class LdpGaussian(_ClippedNoise):
         return Guarantee(epsilon, UNIT, f"{claim}; {self.method}, delta {delta:g}")
 
     def perturbed(
-        self, x: Float[Tensor, "records features"], rng: torch.Generator
-    ) -> Float[Tensor, "records features"]:
+        self, x: Float[Tensor, "samples features"], rng: torch.Generator
+    ) -> Float[Tensor, "samples features"]:
         sigma = self.sigma
 
         def perturb_chunk(chunk: Tensor) -> Tensor:
-            clipped = clip_records(chunk, self.clip)
+            clipped = clip_samples(chunk, self.clip)
             if sigma == 0:
                 return clipped
             return clipped + sigma * torch.randn(chunk.shape, dtype=torch.float64, generator=rng)
@@ -201,10 +201,10 @@ class LdpGaussian(_ClippedNoise):
         return perturb_in_chunks(x, perturb_chunk)
 
 
-def clip_records(
-    x: Float[Tensor, "records features"], radius: float, *, order: int = 2
-) -> Float64[Tensor, "records features"]:
-    """Clip the norm of each record, Euclidean or L1 (``order`` 1), to ``radius``."""
+def clip_samples(
+    x: Float[Tensor, "samples features"], radius: float, *, order: int = 2
+) -> Float64[Tensor, "samples features"]:
+    """Clip the norm of each sample, Euclidean or L1 (``order`` 1), to ``radius``."""
     exact = x.double()
     if radius == inf:
         return exact

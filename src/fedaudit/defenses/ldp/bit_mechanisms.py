@@ -32,7 +32,7 @@ _UNIT = 2.0**-53
 
 @dataclass(frozen=True, eq=False)
 class BitFlips:
-    """Probability that each bit of a record is flipped, independently of the other bits.
+    """Probability that each bit of a sample is flipped, independently of the other bits.
 
     Attributes:
         drops: Probability that a 1 becomes 0, for each bit of each feature.
@@ -66,10 +66,10 @@ class BitFlips:
 
     @property
     def actual_epsilon(self) -> float:
-        """Epsilon of a record: the largest log ratio over all pairs of inputs and all outputs.
+        """Epsilon of a sample: the largest log ratio over all pairs of inputs and all outputs.
 
         It is the sum over bits, since bits are flipped independently. This sum is reached for some
-        pair of records, since every bit pattern is a valid feature value.
+        pair of samples, since every bit pattern is a valid feature value.
         """
         return fsum(self.epsilons.flatten().tolist())
 
@@ -88,7 +88,7 @@ class BitFlips:
         return _expand(self.drops), _expand(self.sets)
 
     def digit(
-        self, position: int, words: Int16[Tensor, "records features"]
+        self, position: int, words: Int16[Tensor, "samples features"]
     ) -> Int16[Tensor, "_ features"]:
         """Return one binary digit of each bit's flip probability.
 
@@ -140,9 +140,9 @@ def exact_probabilities(probabilities: Float64[Tensor, "*shape"]) -> Float64[Ten
 
 
 def flip_bits(
-    words: Int16[Tensor, "records features"], flips: BitFlips, rng: torch.Generator
-) -> Int16[Tensor, "records features"]:
-    """Flip bits, independently for every record and bit.
+    words: Int16[Tensor, "samples features"], flips: BitFlips, rng: torch.Generator
+) -> Int16[Tensor, "samples features"]:
+    """Flip bits, independently for every sample and bit.
 
     For each binary digit of the flip probability, a coin is tossed, until one shows heads. The bit
     is flipped if the digit at this position is 1. The probability is then exact. A random integer
@@ -164,11 +164,11 @@ def flip_bits(
 
 
 def flip_bits_with_shared_mask(
-    words: Int16[Tensor, "records features"], flips: BitFlips, rng: torch.Generator
-) -> Int16[Tensor, "records features"]:
-    """Flip bits with the same mask for all records.
+    words: Int16[Tensor, "samples features"], flips: BitFlips, rng: torch.Generator
+) -> Int16[Tensor, "samples features"]:
+    """Flip bits with the same mask for all samples.
 
-    This protects no record: an adversary who knows one record can compute the mask.
+    This protects no sample: an adversary who knows one sample can compute the mask.
 
     Source: AMI, published code (one mask, broadcast over the batch).
     """
@@ -186,8 +186,8 @@ def random_words(count: int, rng: torch.Generator) -> Int16[Tensor, " count"]:
 
 
 def _flips_after_coins(
-    words: Int16[Tensor, "records features"],
-    undecided: Int16[Tensor, "records features"],
+    words: Int16[Tensor, "samples features"],
+    undecided: Int16[Tensor, "samples features"],
     undecided_words: Tensor,
     flips: BitFlips,
     rng: torch.Generator,
@@ -215,8 +215,8 @@ class BitMechanism(LocalDP):
         bits: Bits of one feature, 2 to 16: a sign, the integer bits, and the fraction.
         integer_bits: Number of bits before the binary point, 0 to ``bits - 1``; larger features are
             clipped.
-        shared_mask: Whether the same bits are flipped in all records of a client, as in the
-            published code of the attack AMI. There is no guarantee then, since one known record
+        shared_mask: Whether the same bits are flipped in all samples of a client, as in the
+            published code of the attack AMI. There is no guarantee then, since one known sample
             reveals the mask.
         sign_lost: Whether the sign is lost when flipped bits are decoded: -3.5 becomes 3.5 in the
             features on which a client trains. In a security game, the server uses the same
@@ -233,13 +233,13 @@ class BitMechanism(LocalDP):
         FixedPoint(self.bits, self.integer_bits)
 
     def flips(self, features: int) -> BitFlips:
-        """Return the probability that each bit of a record is flipped."""
+        """Return the probability that each bit of a sample is flipped."""
         raise NotImplementedError
 
     @property
     def method(self) -> str:
         if self.shared_mask:
-            return "one mask for all records"
+            return "one mask for all samples"
         # This text is part of a record's content hash and must not be changed.
         return "log ratios summed over bits" + " but the sign" * self.sign_lost
 
@@ -253,8 +253,8 @@ class BitMechanism(LocalDP):
         return flips.actual_epsilon
 
     def perturbed(
-        self, x: Float[Tensor, "records features"], rng: torch.Generator
-    ) -> Float[Tensor, "records features"]:
+        self, x: Float[Tensor, "samples features"], rng: torch.Generator
+    ) -> Float[Tensor, "samples features"]:
         flips, point = _flips(self, x.shape[1]), FixedPoint(self.bits, self.integer_bits)
         if self.shared_mask:
             noisy = point.numbers(flip_bits_with_shared_mask(point.words(x), flips, rng), x.dtype)
@@ -273,7 +273,7 @@ def _flips(mechanism: BitMechanism, features: int) -> BitFlips:
 
 _ROUNDING_FACTOR = 1 + 2.0**-45
 """Factor of flip probabilities that is larger than their rounding error, so that the actual epsilon
-of a bit or a record never exceeds its budget. If the budget of a bit is above about 43, its flip
+of a bit or a sample never exceeds its budget. If the budget of a bit is above about 43, its flip
 probability is ``_MIN_PROBABILITY``."""
 
 _MIN_PROBABILITY = 2.0**-61
@@ -282,13 +282,13 @@ _MIN_PROBABILITY = 2.0**-61
 
 @arguments.dataclass(frozen=True)
 class BitwiseRR(BitMechanism):
-    """Randomised response on every bit, with a part of the record's privacy budget for each bit.
+    """Randomised response on every bit, with a part of the sample's privacy budget for each bit.
 
     A bit with budget b is flipped with probability 1 / (1 + e^b). The budgets sum to epsilon, so
     the actual epsilon equals the claimed epsilon.
 
     Attributes:
-        epsilon: Epsilon of a whole record, for any two values of its features, above 0; infinity
+        epsilon: Epsilon of a whole sample, for any two values of its features, above 0; infinity
             perturbs nothing.
         split: "even" gives every bit the same budget, epsilon / (features x bits). With "linear",
             the budget decreases linearly from the first bit of a feature (the sign) to the last
@@ -328,13 +328,13 @@ class BitRandPublished(BitMechanism):
     """BitRand as published; it flips the sign bit least often and the last bit most often.
 
     The published proof bounds only one direction of the likelihood ratio. The actual epsilon of a
-    record is hundreds to thousands of times the claimed one. For 512 features of 10 bits, it is
+    sample is hundreds to thousands of times the claimed one. For 512 features of 10 bits, it is
     2,207 for a claim of 1, 5,350 for 3, 9,239 for 5 and 20,038 for 10.
 
     Attributes:
         nominal_epsilon: The claimed epsilon, which is the privacy budget of the paper, above 0;
             infinity perturbs nothing. It is no guarantee; reports also contain the actual epsilon
-            of a record.
+            of a sample.
 
     Examples:
         >>> import fedaudit as fa
@@ -342,7 +342,7 @@ class BitRandPublished(BitMechanism):
         5.0
 
     Source: Lai et al. 2021 (BitRand); AMI, appendix C, Eq. (23), alpha at its upper bound.
-    Differs: The actual epsilon is computed and reported. Records are perturbed independently unless
+    Differs: The actual epsilon is computed and reported. Samples are perturbed independently unless
         ``shared_mask`` is set.
     """
 
@@ -368,15 +368,15 @@ class BitRandPublished(BitMechanism):
 class OmePublished(BitMechanism):
     """OME as published; it preserves most 1 bits at even positions and clears most other 1 bits.
 
-    The claimed epsilon is divided among all bits of a record, and changes a flip probability by
+    The claimed epsilon is divided among all bits of a sample, and changes a flip probability by
     less than one per cent. For 512 features of 10 bits, the actual epsilon is 35,342, whatever the
     claimed one. In the published proof, the ratios of even and odd bits cancel. They do not cancel
-    for two records that differ only in even bits.
+    for two samples that differ only in even bits.
 
     Attributes:
         nominal_epsilon: The claimed epsilon, which is the privacy budget of the paper, above 0;
             infinity perturbs nothing. It is no guarantee; reports also contain the actual epsilon
-            of a record.
+            of a sample.
         alpha: Odds that a 1 at an even position is preserved, above 0.
 
     Examples:
@@ -386,7 +386,7 @@ class OmePublished(BitMechanism):
 
     Source: Lyu et al. 2020 (OME); AMI, appendix C, Eq. (22), and its published code (alpha 100).
     Differs: The actual epsilon is computed and reported. Positions are counted over the whole
-        record, as in the paper. With an even number of bits, this equals counting in each feature.
+        sample, as in the paper. With an even number of bits, this equals counting in each feature.
     """
 
     nominal_epsilon: AboveZeroOrInfinite

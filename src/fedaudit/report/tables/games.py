@@ -54,7 +54,7 @@ def points_table(record: Record, *, in_rounds: bool = False) -> Grid | None:
     sizes = (
         f"{format_range(item.point.success.total for item in items)} games a point, "
         f"{format_range(item.point.targets for item in items)} targets, "
-        f"batches of {format_range(item.point.batch for item in items)} records"
+        f"batches of {format_range(item.point.batch for item in items)} samples"
     )
     remark = fixed("games.remark_rounds" if in_rounds else "games.remark_points")
     return grid_of(
@@ -83,10 +83,10 @@ def _certified(certificates: Sequence[TargetCertificate]) -> Cells:
     played = [each.played for each in certificates if each.played is not None]
     sound = [each.delta_sound for each in certificates if each.delta_sound is not None]
     misleading = any(
-        each.delta_sample <= _SMALL_FAILURE and (each.high or 1.0) <= _NEAR_GUESSING
+        each.delta_observed <= _SMALL_FAILURE and (each.high or 1.0) <= _NEAR_GUESSING
         for each in certificates
     )
-    published = format_range((each.delta_sample for each in certificates), text=number)
+    published = format_range((each.delta_observed for each in certificates), text=number)
     success, failure = "Success on one target", "Failure probability of the sign"
     return {
         "Targets": f"{len(certificates):,}",
@@ -114,9 +114,9 @@ def _row(point: PointPlayed) -> Cells:
         ("Success rate", "Adv"): _rate(point.success, "alarm" if in_rounds and exceeded else ""),
         ("Success rate", "At most"): _NO_BOUND if bound is None else ceiling,
         ("Success rate", "Expected"): optional(point.figure(games.EXPECTED_SUCCESS)),
-        ("ε of one record", "Claimed ε"): optional(point.claimed_epsilon, points.format_epsilon),
-        ("ε of one record", "Actual ε"): None if in_rounds else _actual(point),
-        ("ε of one record", "Lower bound"): None if in_rounds else _proven(point),
+        ("ε of one sample", "Claimed ε"): optional(point.claimed_epsilon, points.format_epsilon),
+        ("ε of one sample", "Actual ε"): None if in_rounds else _actual(point),
+        ("ε of one sample", "Lower bound"): None if in_rounds else _proven(point),
         ("Games", "TPR"): _rate(point.tpr),
         ("Games", "TNR"): _rate(point.tnr),
         ("Games", "Fires for others"): percent(point.by_others.value),

@@ -107,14 +107,14 @@ def _success(item: points.ShownPoint) -> str:
 
 def _played(items: Sequence[points.ShownPoint]) -> str:
     played = [item.point for item in items]
-    records = evidence.distinct(shortened(point.records, 160) for point in played)
+    samples = evidence.distinct(shortened(point.samples, 160) for point in played)
     return fixed(
         "games.played",
         points=wording.capital(wording.plural(len(played), "point")),
         games=wording.format_range(point.success.total for point in played),
         targets=wording.format_range(point.targets for point in played),
         batches=wording.format_range(point.batch for point in played),
-        records=wording.join_some(records, 3),
+        samples=wording.join_some(samples, 3),
     )
 
 
@@ -148,7 +148,7 @@ def _claims(items: Sequence[points.ShownPoint]) -> list[str]:
             actual = f"has no finite ε: {fixed(f'games.unbounded.{why}')}"
         else:
             epsilons = _range([point.actual_epsilon for point in far])
-            actual = f"has an actual ε of {epsilons} for one record, by its own probabilities"
+            actual = f"has an actual ε of {epsilons} for one sample, by its own probabilities"
             if ratios := [value for p in far if (value := points.epsilon_ratio(p)) is not None]:
                 times = wording.format_range(ratios, text=points.format_ratio)
                 actual += f": {times} times as much"

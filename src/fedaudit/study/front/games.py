@@ -43,19 +43,19 @@ Grid: TypeAlias = Mapping[str, Sequence[object]]
 @short_repr
 @dataclass(frozen=True, eq=False)
 class Games:
-    """Security games (AMI): a server plants a neuron to detect whether a record is in a batch.
+    """Security games (AMI): a server plants a neuron to detect whether a sample is in a batch.
 
     Attributes:
         data: Data set, as in :class:`fedaudit.Federation`.
         features: Name of a feature extractor, such as "pixels", or a function from samples to rows
             of features.
-        mechanism: Defense that clients apply to their records: a name, or an object of
+        mechanism: Defense that clients apply to their samples: a name, or an object of
             :mod:`fedaudit.defenses`, such as ``BitRandPublished(nominal_epsilon=8.0)``.
         defense: Defense that clients apply to their gradients: a name, or an object of
             :mod:`fedaudit.defenses`. Games are then played in rounds.
-        clients: Number of records from which batches and targets are drawn; 0 for half of the
+        clients: Number of samples from which batches and targets are drawn; 0 for half of the
             training part.
-        servers: Number of other records that the server knows; 0 for all remaining records.
+        servers: Number of other samples that the server knows; 0 for all remaining samples.
         classes: Classes to keep, which are renumbered in this order; all if empty.
         game: Rules of games, such as numbers of games and targets: ``fedaudit.Game``.
         neuron: Training of neurons: ``fedaudit.Neuron``.
@@ -135,7 +135,7 @@ def plan_of_games(
         "about": about,
         "seed": seed[0],
         "data": {**register(data), "classes": whole_numbers("classes", games.classes)},
-        "records": {
+        "samples": {
             "features": register(reference("extractor", games.features))["name"],
             "clients": games.clients,
             "servers": games.servers,
@@ -168,7 +168,7 @@ def _variant_settings(
     settings: dict[str, object] = {}
     for name, value in changes.items():
         if name == "features":
-            settings["records.features"] = register(reference("extractor", value))["name"]
+            settings["samples.features"] = register(reference("extractor", value))["name"]
         elif name in ("mechanism", "defense"):
             part, is_mechanism = register(mechanism_reference(value)), name == "mechanism"
             section, key = ("mechanism", "name") if is_mechanism else ("rounds", "defense")

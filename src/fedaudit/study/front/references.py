@@ -36,7 +36,7 @@ from fedaudit.datasets.tables.dataframe import dataframe
 from fedaudit.defenses import DEFENSES
 from fedaudit.fl.algorithms.base import Server
 from fedaudit.fl.hooks import Defense
-from fedaudit.games.records import EXTRACTORS
+from fedaudit.games.samples import EXTRACTORS
 from fedaudit.metrics.table import METRICS, Metric
 from fedaudit.models import MODELS, ConfiguredModel
 from fedaudit.observe.views import VIEWS, View

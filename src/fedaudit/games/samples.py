@@ -1,4 +1,4 @@
-"""Records of games: features of a data set, or embeddings, for clients and server."""
+"""Samples of games: features of a data set, or embeddings, for clients and server."""
 
 import hashlib
 from collections.abc import Callable
@@ -44,7 +44,7 @@ def efficientnet_lite0(pictures: Float[Tensor, "pictures channels height width"]
         raise BadInput(
             f"{_EXTRACTOR_NAME} needs images of 1 or 3 channels with values from 0 to 1, got "
             f"samples of shape {tuple(pictures.shape[1:])}; set "
-            f"{setting('data.options.standardise')} to false, or {setting('records.features')} to "
+            f"{setting('data.options.standardise')} to false, or {setting('samples.features')} to "
             '"pixels"'
         )
     net = _net()
@@ -98,20 +98,20 @@ EXTRACTORS: dict[str, Extractor] = {
 
 
 class Labels(NamedTuple):
-    """Classes of records."""
+    """Classes of samples."""
 
-    clients: Int[Tensor, " clients_records"]
-    servers: Int[Tensor, " servers_records"]
+    clients: Int[Tensor, " clients_samples"]
+    servers: Int[Tensor, " servers_samples"]
     classes: int
 
 
-class GameRecords(NamedTuple):
-    """Records of a study of games.
+class GameSamples(NamedTuple):
+    """Samples of a study of games.
 
     Attributes:
-        pools: Features of the clients' records, and of the server's.
+        pools: Features of the clients' samples, and of the server's.
         description: Description of the data set and the features, for reports.
-        labels: Classes of the records.
+        labels: Classes of the samples.
     """
 
     pools: Pools
@@ -144,17 +144,17 @@ class DrawnSamples:
         return digest.hexdigest()
 
     @cached_property
-    def records(self) -> GameRecords:
+    def game_samples(self) -> GameSamples:
         """Features of the samples, divided between clients and server."""
-        samples, n_clients, name = self.samples, self.n_clients, self.study.records.features
+        samples, n_clients, name = self.samples, self.n_clients, self.study.samples.features
         features = _features(name, samples)
         description = (
             f"{self.study.data.name}, {name}, {features.shape[1]:,} features; "
-            f"{n_clients:,} records of the clients, {len(samples) - n_clients:,} of the server"
+            f"{n_clients:,} samples of the clients, {len(samples) - n_clients:,} of the server"
         )
         labels = Labels(samples.labels[:n_clients], samples.labels[n_clients:], self.classes)
         pools = Pools(features[:n_clients], features[n_clients:])
-        return GameRecords(pools, description, labels)
+        return GameSamples(pools, description, labels)
 
 
 def draw_samples(study: GameStudy, data_dir: Path | None) -> DrawnSamples:
@@ -165,14 +165,15 @@ def draw_samples(study: GameStudy, data_dir: Path | None) -> DrawnSamples:
         data.name, CLASSIFICATION, *classes, data_dir=data_dir, seed=study.seed, **data.options
     )
     total = len(dataset.train)
-    n_clients = study.records.clients or total // 2
-    n_server = study.records.servers or max(0, total - n_clients)
+    n_clients = study.samples.clients or total // 2
+    n_server = study.samples.servers or max(0, total - n_clients)
     if n_clients + n_server > total:
         raise BadInput(
-            f"{data.name!r} has {total} training records, but the clients need {n_clients} and the "
-            f"server needs {n_server}; lower {setting('records.clients')} or "
-            f"{setting('records.servers')}"
+            f"{data.name!r} has {total} training samples, but the clients need {n_clients} and the "
+            f"server needs {n_server}; lower {setting('samples.clients')} or "
+            f"{setting('samples.servers')}"
         )
+    # The stream keeps its first name, "records", so that the same seed draws the same samples.
     order = torch.randperm(total, generator=seeded(study.seed, "records"))[: n_clients + n_server]
     return DrawnSamples(study, dataset.train.take(order), n_clients, dataset.classes)
 

@@ -1,9 +1,9 @@
-"""How often bounds from canary records exceed the true epsilon, over simulated training runs.
+"""How often bounds from canary samples exceed the true epsilon, over simulated training runs.
 
-    python -m benchmarks.canary_records [--runs 200] [--seed 1]
+    python -m benchmarks.canary_samples [--runs 200] [--seed 1]
 
 Prints a table in Markdown. A simulated training run releases the sum of the clipped gradients of
-those canary records that a fair coin includes, with noise. An attack scores a canary by the
+those canary samples that a fair coin includes, with noise. An attack scores a canary by the
 projection of the release onto its gradient. With normal noise, the true epsilon is that of the
 Gaussian mechanism. *Rounds* adds up ten releases. With Laplace noise along each canary's gradient,
 only the bound from one run of coin tosses is valid: the assumptions of the others do not hold. The
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedaudit.metrics.canaries import record_bounds
+from fedaudit.metrics.canaries import sample_bounds
 from fedaudit.metrics.epsilon import gaussian_budget, gaussian_shift, one_run_epsilon
 
 DELTA = 1e-5
@@ -63,7 +63,7 @@ def run(cell: Cell, runs: int, seed: int) -> Bounds:
         scores = scores_of(cell, is_member, rng)
         guesses = 2 * int(GUESSED * cell.canaries / 2)
         one_run = one_run_epsilon(scores, is_member, guesses=guesses, delta=DELTA)
-        tighter = record_bounds(scores, is_member, guesses=guesses, delta=DELTA)
+        tighter = sample_bounds(scores, is_member, guesses=guesses, delta=DELTA)
         members, others = scores[is_member], scores[~is_member]
         std = math.sqrt((members.var() + others.var()) / 2)
         shift = float(members.mean() - others.mean()) / std

@@ -1,4 +1,4 @@
-"""Canary records in complete studies."""
+"""Canary samples in complete studies."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.evaluation import analysis
 from fedaudit.evaluation import truth as truth_module
 from fedaudit.extensions import canaries
-from fedaudit.extensions.canaries import CanaryRecords
+from fedaudit.extensions.canaries import CanarySamples
 from fedaudit.fl.hooks import Guarantee, Workload
 from fedaudit.plan.parts import MeasuredRun, Setup
 from fedaudit.plan.sections import Study
@@ -71,7 +71,7 @@ def test_canaries_refute_only_claims_without_noise(
 
 @pytest.fixture(scope="module")
 def undefended(tmp_path_factory: pytest.TempPathFactory) -> Record:
-    """A record of canary records that nothing protects."""
+    """A record of canary samples that nothing protects."""
     return run_study(canary_study(0.0), tmp_path_factory.mktemp("undefended"))
 
 
@@ -80,10 +80,10 @@ def test_without_a_claim_there_is_no_control(undefended: Record) -> None:
     assert claim(record) is None
     bound = next(estimate for estimate in record.findings if estimate.metric == "epsilon")
     assert bound.number > 1
-    assert any("audited canary records" in sentence for sentence in record.untested)
+    assert any("audited canary samples" in sentence for sentence in record.untested)
 
 
-def test_canary_records_have_three_bounds_each_with_its_hypothesis(undefended: Record) -> None:
+def test_canary_samples_have_three_bounds_each_with_its_hypothesis(undefended: Record) -> None:
     record = undefended
     coins, gaussian, normal = (
         next(estimate for estimate in record.findings if estimate.metric == metric)
@@ -110,7 +110,7 @@ def test_an_older_record_has_a_single_bound(undefended: Record) -> None:
 
 @pytest.fixture
 def one_sided(monkeypatch: pytest.MonkeyPatch) -> Setup:
-    """A run whose twelve canary records all came to its client by their coins."""
+    """A run whose twelve canary samples all came to its client by their coins."""
     small = {"draw": "canaries", "options": {"count": 12, "kind": "noise"}}
     run = setup(canary_study(1.0, audit=small), 1, None)
     truth = truth_module.target_truth(run, 0)
@@ -127,7 +127,7 @@ def test_identical_coins_refuse_every_bound_after_training(one_sided: Setup) -> 
     (figure,) = analysis._epsilon_bound(one_sided, "avg-cosine", scores, truth)
     assert figure is not None
     measured = MeasuredRun(one_sided, [])
-    findings = CanaryRecords.evaluate([measured], {(1, 0, "avg-cosine"): scores})
+    findings = CanarySamples.evaluate([measured], {(1, 0, "avg-cosine"): scores})
     for bound in (figure, *findings.figures):
         assert (bound.value, bound.low) == (None, None)
         assert bound.note.startswith("refused: every coin had the same outcome: ")
