@@ -167,7 +167,9 @@ def log_wrapped(sentence: str) -> None:
 
     from fedaudit.report.terminal import width_of
 
-    log(*textwrap.wrap(sentence, width_of(Console()), subsequent_indent="  "))
+    # A break at a hyphen would split the names of attacks and options.
+    width = width_of(Console())
+    log(*textwrap.wrap(sentence, width, subsequent_indent="  ", break_on_hyphens=False))
 
 
 class Terminated(KeyboardInterrupt):
