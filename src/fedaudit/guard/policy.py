@@ -1,4 +1,4 @@
-"""Policy of a guard: its limit, what is compared with it, and the attacks that are measured."""
+"""Policy of a guard: the attacks that it runs on an upload, and the limit of their AUCs."""
 
 from bisect import bisect_left
 from typing import Annotated
@@ -19,7 +19,7 @@ from fedaudit.results.guessing import STRONG_LEAK
 from fedaudit.results.runs import DecideBy
 
 ATTACKS = ("blackbox-loss", "loss-series", "avg-cosine", "avg-projres", "fta-l")
-"""Attacks of a guard by default. Each reads losses or gradients of the client's own uploads."""
+"""Default attacks of a guard. Each uses only losses or gradients at the client's own uploads."""
 
 _MAX_SEARCHED = 10**5
 """Largest number of members, and of held-out samples, that an error advises."""
@@ -37,28 +37,32 @@ def _refuse_repeated(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class GuardPolicy(BaseModel):
-    """Policy of a guard.
+    """Rules by which a guard decides whether an upload is sent.
 
     Attributes:
-        limit: Largest AUC of any attack; 0.5 is chance level. An AUC below 0.5 counts as 1 minus
-            the AUC, because an adversary can reverse the scores. A limit of 1 is refused because it
-            allows every upload. With ``decide_by = "lower"``, a limit is also too high if even an
-            attack that finds every member would not exceed it. With "upper", a limit is too low
-            if an attack at chance level would exceed it. A guard warns if it may send an upload
-            with an AUC above 0.7, from which reports call a leak strong.
+        limit: Largest AUC that an attack may reach; 0.5 is chance level. An AUC below 0.5 counts as
+            1 minus the AUC, because an adversary can reverse the scores. A limit of 1 is refused
+            because it allows every upload. With ``decide_by = "lower"``, a limit is refused as too
+            high if even a perfect attack's lower confidence limit would not exceed it. With
+            "upper", it is refused as too low if a chance-level attack's upper confidence limit
+            would exceed it. A guard warns if it may send an upload with an AUC above 0.7, from
+            which reports call a leak strong.
         decide_by: Value that is compared with the limit. With "upper", an upload is sent only if
-            the upper confidence limit of every attack is at most the limit, so a small audit sends
-            nothing. "estimate" compares the AUC, so an upload whose true AUC equals the limit is
-            sent half of the time. With "lower", an upload is withheld only if a lower confidence
-            limit is above the limit, so a small audit sends almost everything.
+            the upper confidence limit of every attack is at most the limit, so with few audited
+            samples, nothing is sent. "estimate" compares the AUC, so an upload whose true AUC
+            equals the limit is sent half of the time. With "lower", an upload is withheld only if a
+            lower confidence limit is above the limit, so with few audited samples, almost
+            everything is sent.
         attacks: Names of the attacks. Each must use only signals of this client.
-        confidence: Two-sided confidence level. With "lower", the error is divided among the attacks
-            (Bonferroni). With "upper", it is not, because every attack must pass.
+        confidence: Two-sided confidence level. With "lower", the error probability (1 minus the
+            confidence) is divided among the attacks (Bonferroni). With "upper", it is not, because
+            every attack must pass.
         smallest_audit: Smallest allowed number of members, and of held-out samples.
-        most_uploads: Largest number of uploads that are measured in a run. The error is divided
-            among these uploads (Bonferroni), so that the confidence holds for the run, and later
-            uploads are withheld. An upload counts twice if the filter is applied. By default, the
-            number is not limited, and the confidence holds for each upload.
+        most_uploads: Largest number of uploads that are measured in a run. The error probability is
+            divided among these uploads (Bonferroni), so that the confidence holds for the run, and
+            later uploads are withheld. An upload that is filtered is measured before and after
+            filtering, and counts twice. By default, the number is not limited, and the confidence
+            holds for each upload.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -75,17 +79,17 @@ class GuardPolicy(BaseModel):
     most_uploads: Annotated[int | None, Field(ge=1, le=10**6, strict=True)] = None
 
     @model_validator(mode="after")
-    def _refuse_unused_error(self) -> "GuardPolicy":
+    def _raise_if_no_error_to_divide(self) -> "GuardPolicy":
         if self.most_uploads is not None and self.decide_by == "estimate":
             raise ValueError(
-                "most_uploads splits the error of confidence limits, but decide_by 'estimate' uses "
-                'no confidence limits; set decide_by to "upper" or "lower"'
+                "most_uploads divides the error probability of confidence limits, but decide_by "
+                '"estimate" uses no confidence limits; set decide_by to "upper" or "lower"'
             )
         return self
 
     @property
     def level(self) -> float:
-        """Two-sided confidence of each attack's limits."""
+        """Two-sided confidence level of each attack's limits, after Bonferroni's correction."""
         n_attacks = len(self.attacks) if self.decide_by == "lower" else 1
         n_uploads = self.most_uploads or 1
         return 1 - (1 - self.confidence) / (n_attacks * n_uploads)
@@ -108,13 +112,13 @@ class GuardPolicy(BaseModel):
                 )
             if attack.settings().get("snapshot") == "global":
                 raise BadInput(
-                    f"the attack {name!r} reads global models, and a guard measures what its "
+                    f"the attack {name!r} uses global models, but a guard measures only what its "
                     "client sends; omit it"
                 )
             if attack.needs & (Sees.REFERENCE_MODELS | Sees.CHOOSES_UPLOAD | Sees.CHOOSES_MODEL):
                 raise BadInput(
-                    f"the attack {name!r} needs another adversary than a server that follows the "
-                    "protocol; omit it"
+                    f"the attack {name!r} needs a stronger adversary than a server that follows "
+                    "the protocol; omit it"
                 )
         if all(isinstance(attack.rule, Slope) for attack in attacks.values()):
             raise BadInput(
@@ -125,12 +129,12 @@ class GuardPolicy(BaseModel):
         return attacks
 
     def exceeds(self, value: float, low: float | None, high: float | None) -> bool:
-        """Return True if a figure is above the limit; a missing confidence limit counts as above.
+        """Return True if an AUC is above the limit; a missing confidence limit counts as above.
 
         Args:
             value: AUC.
-            low: Lower limit of its interval at :attr:`level`; None without an interval.
-            high: Upper limit.
+            low: Lower confidence limit of the AUC at :attr:`level`; None without an interval.
+            high: Upper confidence limit of the AUC.
         """
         if low is None or high is None:
             return (
@@ -161,19 +165,20 @@ class GuardPolicy(BaseModel):
             needed, advice = self._smallest_sufficient_audit(), ""
             if needed is not None:
                 advice = (
-                    f"audit about {4 * needed} samples, at which more than half of the uploads "
-                    "without a leak pass an attack, "
+                    f"audit about {4 * needed} samples (then, for each attack, more than half of "
+                    "the uploads that do not leak pass), "
                 )
             raise BadInput(
-                f"with {members} members and {held_out} held-out samples, the upper limit of an "
-                f"attack that guesses is above {self.limit:g}, so that every upload would be "
-                f"withheld; {advice}raise the limit, or decide by 'estimate'"
+                f"with {members} members and {held_out} held-out samples, the upper confidence "
+                f"limit of an attack that guesses is above {self.limit:g}, so that every upload "
+                f"would be withheld; {advice}raise the limit, or decide by 'estimate'"
             )
         if self.decide_by == "lower" and not self._exceeds(*_perfect_scores(members, held_out)):
             raise BadInput(
-                f"with {members} members and {held_out} held-out samples, the lower limit of an "
-                f"attack that finds every member is at most {self.limit:g}, so that nothing would "
-                "be withheld; audit more samples, lower the limit, or decide by 'estimate'"
+                f"with {members} members and {held_out} held-out samples, the lower confidence "
+                f"limit of an attack that finds every member is at most {self.limit:g}, so that "
+                "nothing would be withheld; audit more samples, lower the limit, or decide by "
+                "'estimate'"
             )
 
     def smallest_withheld_auc(self, members: int, held_out: int) -> float:
