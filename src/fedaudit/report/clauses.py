@@ -19,6 +19,7 @@ from fedaudit.report.deciding.caveats import (
 )
 from fedaudit.report.deciding.epsilons import epsilon_bounds, shown_bounds
 from fedaudit.report.evidence import distinct, grouped
+from fedaudit.report.exposure import exposure
 from fedaudit.report.first import tiles_of
 from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import shortened
@@ -397,6 +398,18 @@ def bound_on_success(record: Record) -> Answer:
     auc = wording.number(limit.value, 1)
     text = f"AUC at most {auc} with 95% confidence ({limit.figure})"
     return Answer("figure", text, fixed("answers.bound") + limit.without)
+
+
+def most_exposed(record: Record) -> Answer:
+    """Return the fraction of members that are found at least, and a limit for single samples."""
+    exposed, more = exposure(record), fixed("exposure.more", unit=record.unit)
+    if exposed.found or exposed.is_limited:
+        return Answer("figure", wording.capital(exposed.text), more)
+    if not evidence.has_membership(record) or record.games:
+        return _not_tested("The record has no figure of an attack on membership.")
+    if evidence.outcomes_of(record.controls).failed and not evidence.is_uninformative(record):
+        return _unbounded(record, _RATE)
+    return _not_tested(f"{fixed('exposure.nothing', limit=exposed.limit)} {more}")
 
 
 def flagged(record: Record) -> Answer:

@@ -16,7 +16,8 @@ from fedaudit.core.errors import BadInput
 from fedaudit.report import wording
 from fedaudit.report.clauses import CHECKS, residual_risks
 from fedaudit.report.deciding import caveats
-from fedaudit.report.evidence import SIZES, attacks_tried, distinct, outcomes_of
+from fedaudit.report.evidence import SIZES, attacks_tried, distinct, has_membership, outcomes_of
+from fedaudit.report.exposure import exposure_sentence
 from fedaudit.report.first import FirstScreen, first_screen, tiles_of
 from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Cell, Tile, clean, shortened
@@ -291,6 +292,7 @@ def _answer(record: Record, first: FirstScreen, meaning: str, warnings: tuple[st
         if any("mean over" in detail for number in numbers for detail in number.details):
             runs = wording.plural(len(record.seeds), "run")
             texts.append(_FIXED["means"].format(runs=runs))
+        texts += [exposure_sentence(record)] * (not record.games and has_membership(record))
         texts.append(_FIXED["risks"])
     rows = tuple((n.label, n.value, " ".join(map(_sentence, n.details))) for n in numbers)
     return Section(

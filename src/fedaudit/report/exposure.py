@@ -1,0 +1,145 @@
+"""What a record shows about the most exposed sample or person.
+
+Limits of attacks are for members on average. A limit for the most exposed member does not follow
+from them: it is chosen by its score, and among as many members as non-members some member has the
+highest score even without a leak. A proven epsilon limits the success on every single sample.
+"""
+
+import math
+import re
+from typing import NamedTuple
+
+from fedaudit.core import metric_names
+from fedaudit.report import evidence, wording
+from fedaudit.report.deciding.epsilons import epsilon_bounds
+from fedaudit.report.evidence import labels_among, setting_of
+from fedaudit.report.fixed import fixed
+from fedaudit.report.grid import shortened
+from fedaudit.results.estimate import AT_THRESHOLD, Estimate
+from fedaudit.results.guessing import without_doubts
+from fedaudit.results.record import Record
+
+_FPR = 0.01  # false-positive rate of the limit by a proven epsilon
+_USELESS = 0.99  # probability from which a limit excludes nothing
+_ACCOUNTED = re.compile(r"Renyi accountant, delta (\d{1,9}(?:\.\d{1,9})?(?:e-\d{1,3})?)")
+_LARGEST_EPSILON = 50.0  # from here on, a limit is 1 in floating-point arithmetic
+
+
+class Exposure(NamedTuple):
+    """Evidence about the most exposed member.
+
+    Attributes:
+        found: Fraction of members that an attack finds at least; empty if no lower limit is above
+            guessing.
+        limit: Upper limit for every single sample, or why there is none.
+        is_limited: True if there is such a limit.
+    """
+
+    found: str
+    limit: str
+    is_limited: bool
+
+    @property
+    def text(self) -> str:
+        """Both parts in one line."""
+        return wording.join(self.found, self.limit, by="; ")
+
+
+def exposure(record: Record) -> Exposure:
+    """Return the evidence about the most exposed member.
+
+    After a failed control, there is none.
+    """
+    unknown = fixed("exposure.unknown", unit=record.unit)
+    if evidence.is_uninformative(record) or evidence.outcomes_of(record.controls).failed:
+        return Exposure("", unknown, is_limited=False)
+    found, claim = _found(record), proven_for_samples(record)
+    if claim is None:
+        return Exposure(found, unknown, is_limited=False)
+    most = largest_tpr(claim.epsilon, claim.delta, _FPR)
+    epsilon = wording.number(claim.epsilon)
+    if most >= _USELESS:
+        return Exposure(found, fixed("exposure.useless", epsilon=epsilon), is_limited=False)
+    share = wording.percent(most, 1)
+    limit = fixed("exposure.limit", epsilon=epsilon, most=share, fpr=_as_percent(_FPR))
+    return Exposure(found, limit, is_limited=True)
+
+
+def exposure_sentence(record: Record) -> str:
+    """Return a sentence for summaries on the most exposed sample or person."""
+    return fixed("exposure.sentence", unit=record.unit, text=exposure(record).text)
+
+
+def largest_tpr(epsilon: float, delta: float, fpr: float) -> float:
+    """Return the largest true-positive rate of any attack on one record.
+
+    Args:
+        epsilon: Proven epsilon, at least 0.
+        delta: Proven delta, in [0, 1].
+        fpr: False-positive rate of the attack, in [0, 1].
+
+    Source: Kairouz, Oh and Viswanath, The composition theorem for differential privacy, 2015.
+    """
+    if epsilon >= _LARGEST_EPSILON:
+        return 1.0
+    from_positives = math.exp(epsilon) * fpr + delta
+    from_negatives = 1 - math.exp(-epsilon) * (1 - delta - fpr)
+    return max(0.0, min(from_positives, from_negatives, 1.0))
+
+
+class ProvenPrivacy(NamedTuple):
+    """Differential privacy of single samples that an accountant proves."""
+
+    epsilon: float
+    delta: float
+
+
+def proven_for_samples(record: Record) -> ProvenPrivacy | None:
+    """Return the proven privacy of single samples, if it covers all attacks of a record.
+
+    Measurements must not refute it.
+    """
+    claim = evidence.run_figure(record, metric_names.FORMAL_EPSILON)
+    if claim is None or record.unit != "sample" or "unit: one sample" not in claim.note:
+        return None
+    accounted = _ACCOUNTED.fullmatch(claim.method)
+    defenses = {figure.defense for figure in record.findings if figure.attack}
+    is_refuted = any(
+        measured.bound.number > claim.number
+        for bounds in epsilon_bounds(record)
+        if bounds.unit.endswith("sample")
+        for measured in bounds.measured
+    )
+    if accounted is None or not defenses <= {claim.defense} or is_refuted:
+        return None
+    delta = float(accounted[1])
+    return ProvenPrivacy(claim.number, delta) if delta <= 1 else None
+
+
+def _found(record: Record) -> str:
+    """Describe the fraction of members that are found at least, by the leading rate."""
+    figures = without_doubts(evidence.main_figures(record))
+    for best in evidence.leading_figures(figures):
+        fpr = metric_names.rate_of(best.metric)
+        # A lower limit at or below the false-positive rate is no more than guessing.
+        if fpr and best.low and best.low > fpr and AT_THRESHOLD not in best.method:
+            same = [figure for figure in figures if figure.metric == best.metric]
+            return fixed("exposure.found", fpr=_as_percent(fpr), **_least(record, best, same))
+    return ""
+
+
+def _least(record: Record, best: Estimate, same: list[Estimate]) -> dict[str, str]:
+    """Return the lower limit of a rate, and whose it is."""
+    low, is_mean = best.low or 0.0, best.seed is None and len(record.seeds) > 1
+    # The number of members of a mean is that of all runs together.
+    count = "" if is_mean else f", {math.ceil(low * best.n_members)} of {best.n_members:,}"
+    label = labels_among(same)[setting_of(best)]
+    mean = "mean over seeds" * (is_mean and "over seeds" not in label)
+    return {
+        "least": f"{wording.percent(low, -1)} of members{count}",
+        "where": wording.join(shortened(best.attack, 60), label, mean, by="; "),
+    }
+
+
+def _as_percent(rate: float) -> str:
+    return f"{100 * rate:g}%"
