@@ -97,7 +97,7 @@ EXCEPTIONS = {
         "pack.remaking",
         "study.running.reattack",
     ): "by repeating attacks, and measurements on kept updates",
-    ("pack.remaking", "plan.sections"): "recordings use the default settings of figures",
+    ("pack.remaking", "plan.sections"): "recordings use the default evaluation settings",
     ("study.front.audit", "gate.outputs"): "a run's summary has the outcome of a policy",
     ("study.front.asking", "live.files"): "a recording keeps the audited samples",
     ("pack.verifying", "attacks"): "names of attacks are those of the catalogue",

@@ -44,7 +44,7 @@ def packed(record: Path, folder: Path, policy: str = POLICY) -> Path:
 
 
 def attacked(run: Path, folder: Path, *names: str, **figures: object) -> Path:
-    """A pack of the run with other attacks or settings of figures, as its own command makes it."""
+    """A pack of the run with other attacks or evaluation settings, as its own command makes it."""
     changes = {f"figures.{name}": value for name, value in figures.items()}
     reattack(run, names, folder / "again", figures=changes)
     return packed(folder / "again" / "record.json", folder)
@@ -58,7 +58,7 @@ def test_an_honest_pack_of_kept_updates_is_sound(run: Path, tmp_path: Path) -> N
     pack = packed(run / "record.json", tmp_path)
     verified = compare_with_run(verify(pack, policy=tmp_path / "policy.toml"), run)
     assert verified.problems == []
-    assert "attacks and settings of figures are those of the run" in verified.checked
+    assert "attacks and evaluation settings are those of the run" in verified.checked
     assert "signals are those of the updates that the run kept" in verified.checked
     assert "policy.toml has the settings of your policy policy.toml" in verified.checked
 
@@ -99,7 +99,7 @@ def test_settings_of_figures_that_differ_from_the_run_are_reported(
     name: str, value: object, run: Path, tmp_path: Path
 ) -> None:
     verified = compare_with_run(verify(attacked(run, tmp_path, **{name: value})), run)
-    assert f"settings of figures are not those of the run: figures.{name} is " in wrong(verified)
+    assert f"evaluation settings are not those of the run: figures.{name} is " in wrong(verified)
 
 
 def test_an_added_control_is_accepted(run: Path) -> None:

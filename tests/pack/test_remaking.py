@@ -48,10 +48,10 @@ def test_a_packed_record_has_the_hash_of_its_run(
 ) -> None:
     before = sorted(path.name for path in run.iterdir())
     assert verified(pack, "--recording", run) == 0
-    assert "verified: every figure, control and count of the record" in capsys.readouterr().out
+    assert "verified: every estimate, control and count of the record" in capsys.readouterr().out
     assert sorted(path.name for path in run.iterdir()) == before
     assert verified(pack) == 0
-    assert "not checked: whether every figure, control and count" in capsys.readouterr().out
+    assert "not checked: whether every estimate, control and count" in capsys.readouterr().out
 
 
 def test_the_record_of_another_run_has_another_hash(

@@ -173,7 +173,7 @@ def log_wrapped(sentence: str) -> None:
 
 
 class Terminated(KeyboardInterrupt):
-    """Signal SIGTERM, which stops the program like Ctrl-C."""
+    """Signal SIGTERM, which stops the process like Ctrl-C."""
 
 
 class _Exit(NamedTuple):
@@ -332,7 +332,7 @@ def warnings_in_one_line() -> Iterator[None]:
 
 @contextmanager
 def stopping_at_sigterm() -> Iterator[None]:
-    """Let SIGTERM stop the program like Ctrl-C within the context; a second SIGTERM kills it."""
+    """Let SIGTERM stop the process like Ctrl-C within the context; a second SIGTERM kills it."""
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield

@@ -257,7 +257,7 @@ def verify(
         ("its policy is yours", "--policy", policy is not None),
         ("it is about your model", "--model", model is not None),
         ("it is recent enough", "--not-before", not_before is not None),
-        ("its record's figures are those of the run", "--recording", recording is not None),
+        ("its record's estimates are those of the run", "--recording", recording is not None),
     ):
         if is_checked:
             confirmed.append(claim)

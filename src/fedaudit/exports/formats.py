@@ -51,9 +51,9 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         "ro-crate": Format("a Five Safes RO-Crate", "", None),
         "cyclonedx": Format("a CycloneDX model card", ".json", lambda e, _: bill_of_materials(e)),
         "model-card": Format("a Hugging Face model card", ".md", lambda e, _: model_card(e)),
-        "csv": Format("a table of all figures", ".csv", lambda e, _: estimates_csv(e.record)),
+        "csv": Format("a table of all estimates", ".csv", lambda e, _: estimates_csv(e.record)),
         "parquet": Format(
-            "a table of all figures", ".parquet", lambda e, _: estimates_parquet(e.record)
+            "a table of all estimates", ".parquet", lambda e, _: estimates_parquet(e.record)
         ),
     }
 )

@@ -22,7 +22,7 @@ _VERSION = "1.3"
 """Version of RO-Crate on which the profile is based."""
 _COMPLETED = {"@id": "http://schema.org/CompletedActionStatus"}
 _TITLES = {
-    RECORD_FILE: "Figures, controls and settings of the audit",
+    RECORD_FILE: "Estimates, controls and settings of the audit",
     REPORT_FILE: "Report of the audit",
     SUMMARY_FILE: "Summary of the audit, for signature",
     VERDICT_FILE: "Verdict of the policy",

@@ -307,7 +307,7 @@ def compare_choices(record: Record, recording: Path, policy: Policy | None) -> F
         )
     if added := sorted(attacks - planned):
         unchecked.append(
-            f"whether attacks were chosen with knowledge of the figures: the run does not name "
+            f"whether attacks were chosen with knowledge of the results: the run does not name "
             f"{listed(added)}, and tests are corrected over all"
         )
     figures = FiguresSection() if study is None else study.figures
@@ -319,13 +319,13 @@ def compare_choices(record: Record, recording: Path, policy: Policy | None) -> F
         if not (path[0] in _ADD_EVIDENCE and figures_used.get(path[0]) is True)
     ]
     if changes and study is not None:
-        problems.append(f"settings of figures are not those of the run: {listed(changes)}")
+        problems.append(f"evaluation settings are not those of the run: {listed(changes)}")
     elif changes:
         unchecked.append(
-            "whether settings of figures were chosen with knowledge of the figures, as a recording "
+            "whether evaluation settings were chosen with knowledge of the results, as a recording "
             f"states none: {listed(changes)}"
         )
     if record.null_members and not figures.null_members:
         problems.append("the record labels unseen samples as members, so it cannot show a leak")
-    checked = [] if problems else ["attacks and settings of figures are those of the run"]
+    checked = [] if problems else ["attacks and evaluation settings are those of the run"]
     return Findings(problems, [] if unchecked else checked, unchecked)

@@ -211,8 +211,8 @@ OTHER_VERSION = 4
 gate."""
 
 FROM_THE_RUN = (
-    "every figure, control and count of the record follows from the run's measurements, and every "
-    "setting is the run's"
+    "every estimate, control and count of the record follows from the run's measurements, and "
+    "every setting is the run's"
 )
 _PASS_RECORDING = "to check this, pass the run folder with --recording"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
@@ -381,7 +381,7 @@ def not_shown_by_pack(record: Record) -> Iterator[str]:
     for text in unequal_sizes(record)[:MOST_NAMED]:
         yield f"{text}; {_PASS_RECORDING}"
     yield (
-        "whether attacks, targets, seeds or settings of figures of the run were omitted or "
+        "whether attacks, targets, seeds or evaluation settings of the run were omitted or "
         f"changed; {_PASS_RECORDING}"
     )
     yield f"{describe_environment(record)}: a pack cannot prove this"

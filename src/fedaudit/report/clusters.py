@@ -24,7 +24,7 @@ FIGURES = fixed_texts("cluster_figures")  # names of metrics, in the order of a 
 
 @dataclass(frozen=True)
 class Clustered:
-    """Results of an algorithm under a defense: its runs, and figures of single and of all runs."""
+    """Results of an algorithm under a defense: its runs, and estimates of each and of all runs."""
 
     algorithm: str
     defense: str
@@ -126,7 +126,7 @@ def cluster_meaning(studies: Sequence[Clustered]) -> str:
 
 
 def cluster_table(record: Record) -> Grid:
-    """Return a table of all figures by group, and by study if there are several."""
+    """Return a table of all estimates by group, and by study if there are several."""
     studies, notes, order = clusterings(record), Footnotes(), list(FIGURES)
     failed = are_cluster_risks_doubted(record)
     labels = [(study, label_of(study, studies)) for study in studies]

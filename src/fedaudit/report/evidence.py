@@ -1,4 +1,4 @@
-"""Selection of a report's main figures, and the size of the leak that each figure shows."""
+"""Selection of a report's main estimates, and the size of the leak that each estimate shows."""
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import compress
@@ -125,7 +125,7 @@ def max_size(sizes: Iterable[Size | None]) -> Size | None:
 
 
 def size_of(figure: Estimate) -> Size | None:
-    """Return the size of the leak that a figure above guessing shows, or None.
+    """Return the size of the leak that an estimate above guessing shows, or None.
 
     The lower limit decides, since the largest of many values is biased upwards. Without an
     interval, the value decides, but a rate without an interval has no size. If a rate is above
@@ -155,7 +155,7 @@ def size_range(figure: Estimate) -> tuple[Size, Size] | None:
 
 
 def size_phrase(figure: Estimate) -> str:
-    """Return the size of a leak in running text; empty if the figure is not above guessing."""
+    """Return the size of a leak in running text; empty if the estimate is not above guessing."""
     between, size = size_range(figure), size_of(figure)
     if between is not None:
         return f"a leak of a size between {between[0]} and {between[1]}"
@@ -177,7 +177,7 @@ def leading_figures(figures: list[Estimate]) -> tuple[Estimate, ...]:
     """Return the AUC and the TPR that show the largest leak, for tile, headline and sentence.
 
     Both are above guessing and have the largest lower limits. Among TPRs of equal size, the one at
-    the lowest FPR is returned. The figure with the larger size comes first.
+    the lowest FPR is returned. The estimate with the larger size comes first.
     """
     above = grouped(filter(above_chance, figures), lambda figure: figure.metric)
     best = {
@@ -191,25 +191,25 @@ def leading_figures(figures: list[Estimate]) -> tuple[Estimate, ...]:
 
 
 def largest_figure(figures: Iterable[Estimate], metric: str) -> Estimate | None:
-    """Return the figure of a metric with the largest value; None if none has a value."""
+    """Return the estimate of a metric with the largest value; None if none has a value."""
     values = [figure for figure in figures if figure.metric == metric and figure.value is not None]
     return max(values, key=lambda figure: figure.number, default=None)
 
 
 class Marker(NamedTuple):
-    """Marker of a figure: the sign before it, its colour, and the word for its size."""
+    """Marker of an estimate: the sign before it, its colour, and the word for its size."""
 
     sign: str = ""
     tone: Tone = ""
     word: str = ""
 
 
-DOUBTED = Marker("✗ ", "", "not relied on")  # for a figure that a failed control invalidates
+DOUBTED = Marker("✗ ", "", "not relied on")  # for an estimate that a failed control invalidates
 SIZE_OPEN = Marker("△ ", "", "size unknown")  # above guessing by the test, but not by the interval
 
 
 def marker_of(figure: Estimate) -> Marker:
-    """Return the marker of a figure in tables."""
+    """Return the marker of an estimate in tables."""
     if figure.doubt:
         return DOUBTED
     if exceeds_by_test_only(figure):
@@ -221,12 +221,12 @@ def marker_of(figure: Estimate) -> Marker:
 
 
 def tone_of(size: Size | None) -> Tone:
-    """Return the colour for a figure above guessing of this size."""
+    """Return the colour for an estimate above guessing of this size."""
     return size if size and size != "trace" else "raised"
 
 
 class Setting(NamedTuple):
-    """Setting of a figure; a target or seed of None means all targets or seeds."""
+    """Setting of an estimate; a target or seed of None means all targets or seeds."""
 
     defense: str
     view: str
@@ -259,7 +259,7 @@ def by_contrast(items: Iterable[WithContrast]) -> dict[str, list[WithContrast]]:
 
 
 def main_figures(record: Record) -> list[Estimate]:
-    """Return the attacks' figures for the main tables: only those on fair draws, if there are any.
+    """Return the attacks' estimates for the main tables: those on fair draws, if there are any.
 
     In a fair draw, coins decide which of a client's samples are members.
     """
@@ -269,7 +269,7 @@ def main_figures(record: Record) -> list[Estimate]:
 
 
 def most_summarised(figures: Iterable[Estimate], *, headline: bool = True) -> list[Estimate]:
-    """Return figures on membership, preferably means over seeds and figures of pooled clients.
+    """Return estimates on membership, preferably means over seeds and estimates of pooled clients.
 
     If ``headline``, return AUCs and TPRs of attacks; otherwise, return other metrics, such as ε.
     """
@@ -297,12 +297,12 @@ def _over_seeds_and_clients(figures: list[Estimate]) -> list[Estimate]:
 
 
 def pooled_figures(figures: Iterable[Estimate]) -> list[Estimate]:
-    """Return the figures over all audited clients, with members compared within their client."""
+    """Return the estimates over all audited clients, with members compared within their client."""
     return [f for f in figures if f.target is None and f.within == "client"]
 
 
 def setting_of(figure: Estimate) -> Setting:
-    """Return the setting of a figure."""
+    """Return the setting of an estimate."""
     return Setting(figure.defense, figure.view, figure.target, figure.seed)
 
 
@@ -320,12 +320,12 @@ def _parts(setting: Setting) -> tuple[str, ...]:
 
 
 def labels_among(figures: Iterable[Estimate]) -> dict[Setting, str]:
-    """Return a label for each setting among figures; the label of a single setting is empty."""
+    """Return a label for each setting among estimates; the label of a single setting is empty."""
     return setting_labels(map(setting_of, figures))
 
 
 def has_membership(record: Record) -> bool:
-    """Return True if a record has figures of membership attacks, or has no other topic."""
+    """Return True if a record has estimates of membership attacks, or has no other topic."""
     return bool(main_figures(record)) or not (record.sources or record.clusters)
 
 
@@ -341,14 +341,14 @@ def attacks_tried(record: Record) -> int:
 
 
 def is_uninformative(record: Record) -> bool:
-    """Return True if a record demonstrates a flawed evaluation, so its figures show no leakage."""
+    """Return True if a record demonstrates a flawed evaluation, whose estimates show no leakage."""
     return record.evaluation == "redraw" or record.null_members
 
 
 def run_figure(record: Record, metric: str, *, like: Estimate | None = None) -> Estimate | None:
-    """Return a metric's figure over all seeds, or else of one seed; None if there is none.
+    """Return a metric's estimate over all seeds, or else of one seed; None if there is none.
 
-    If ``like`` is given, only figures under the same defense as this figure are considered.
+    If ``like`` is given, only estimates under the same defense as this estimate are considered.
     """
     figures = [
         figure

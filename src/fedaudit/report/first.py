@@ -46,8 +46,8 @@ class FirstScreen(NamedTuple):
     Attributes:
         look: The verdict that decides the colour of the screen.
         status: The verdict in two or three words.
-        warning: Why nothing follows from the figures; empty if the models learned.
-        picture: Empty if no figure is relied on, or if the page has another picture instead.
+        warning: Why nothing follows from the estimates; empty if the models learned.
+        picture: Empty if no estimate is relied on, or if the page has another picture instead.
         controls: The numbers of controls by outcome, in one line.
         sign: "✓" if all controls passed, "✗" if one failed, "?" if some have no result.
         next: Next steps, most important first.
@@ -113,7 +113,7 @@ def idle_parts(record: Record) -> tuple[str, ...]:
 
 
 def unanswered(record: Record) -> tuple[str, ...]:
-    """Return a reason for each attack that the study names and that has no figures."""
+    """Return a reason for each attack that the study names and that has no estimates."""
     named = evidence.named_attacks(record)
     return tuple(
         f"No figures of {shortened(wording.attack_name(row.name), 80)}: {shortened(row.note, 240)}"

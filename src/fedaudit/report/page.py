@@ -121,7 +121,7 @@ def _report(
 
 
 def sections_of(record: Record) -> list[Section]:
-    """Return the sections of a record's report, one for each topic that has figures."""
+    """Return the sections of a record's report, one for each topic that has estimates."""
     if record.kind == "games":
         from fedaudit.report.tables.games import game_sections
 

@@ -1,4 +1,4 @@
-"""First picture of each kind of report: figures with limits, compared with the chance level."""
+"""First picture of each kind of report: estimates with limits, compared with the chance level."""
 
 from collections.abc import Mapping, Sequence
 
@@ -52,12 +52,12 @@ from fedaudit.results.unlearning import unlearning_rows
 
 
 def first_picture(record: Record, *, topics: Sequence[str] = ()) -> Picture:
-    """Return the picture of a record's topics; empty if its figures show no leakage."""
+    """Return the picture of a record's topics; empty if its estimates show no leakage."""
     if evidence.is_uninformative(record):
         return ()
     builders = {"membership": _membership, "sources": _sources, "clusters": _clusters}
     parts = [builders[topic](record) for topic in topics or builders]
-    # Studies of deletion, canaries or a round's sum are about these figures, so they come first.
+    # Studies of deletion, canaries or a round's sum are about these estimates, so they come first.
     return tuple(f for part in (_deletion(record), _epsilons(record), *parts) for f in part)
 
 
@@ -116,7 +116,7 @@ def _membership(record: Record) -> Picture:
     for side, every in sorted(sides, key=lambda item: -_largest_lower_limit(item[1])):
         figures = [figure for figure in every if figure.value is not None]
         contrasts, lead = evidence.by_contrast(figures), evidence.leading_figures(figures)
-        # The contrast of the figure that leads the verdict comes first.
+        # The contrast of the estimate that leads the verdict comes first.
         for contrast in sorted(contrasts, key=lambda name: bool(lead) and name != lead[0].contrast):
             picture += _of_contrast(side, contrasts[contrast], figures)
     return picture
@@ -128,9 +128,9 @@ def _largest_lower_limit(figures: Sequence[Estimate]) -> float:
 
 
 def _drawn_rate(figures: Sequence[Estimate]) -> str:
-    """Return the TPR at the lowest FPR for which enough attacks have a figure, or else at 1 %.
+    """Return the TPR at the lowest FPR for which enough attacks have an estimate, or else at 1 %.
 
-    Enough means at least half as many figures as the most frequent FPR has.
+    Enough means at least half as many estimates as the most frequent FPR has.
     """
     rates = [f.metric for f in figures if rate_of(f.metric) is not None]
     ascending = sorted(evidence.distinct(rates), key=lambda metric: rate_of(metric) or 0.0)

@@ -80,7 +80,7 @@ def source_attacks(record: Record) -> tuple[SourceAttack, ...]:
 
 
 def attacks_in(figures: Iterable[Estimate]) -> list[SourceAttack]:
-    """Group figures by source attack."""
+    """Group estimates by source attack."""
     by_attack = [
         {figure.against: figure for figure in figures_of_attack}
         for figures_of_attack in evidence.grouped(figures, _key).values()

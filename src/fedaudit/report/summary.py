@@ -39,7 +39,7 @@ MARKDOWN_SUFFIXES = (".md", ".markdown")  # endings of the names of Markdown fil
 MARKDOWN_MARK = "<!-- fedaudit summary -->"
 """First line of the Markdown, by which an earlier summary is recognised."""
 MAX_LISTED = 14  # largest number of entries of a list or rows of a table; the report has all
-WITHDRAWN = ("void", "control failed")  # verdicts under which no figure counts
+WITHDRAWN = ("void", "control failed")  # verdicts under which no estimate counts
 POLICY_TITLE = "What the policy says"
 _LONG, _SHORT = 300, 80  # lengths at which texts and names are cut
 _FIXED = fixed_texts("summary")

@@ -20,12 +20,12 @@ MOST_LINES = 28
 """Largest number of lines of a conclusion, which must fit on 40 lines with the notes of a run."""
 WIDTH = 80  # largest number of columns, also on wider terminals
 _MIN_ROWS = 3  # smallest number of rows with which a further chart is printed
-_NARROW = 60  # width below which a row's figures are printed below its name
+_NARROW = 60  # width below which a row's estimates are printed below its name
 _MOST_WARNINGS = 2  # largest number of warnings about games
 
 
 def print_record(record: Record, console: Console | None = None, *, brief: bool = False) -> None:
-    """Print the conclusion of a record; if ``brief``, without rows of figures and next steps."""
+    """Print the conclusion of a record; if ``brief``, without rows of estimates and next steps."""
     record = printable(record)
     if record.kind == "games":
         # Not at the top: few records are of games.

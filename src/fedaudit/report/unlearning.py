@@ -38,7 +38,7 @@ class Deletion(NamedTuple):
 
 
 def deletion_result(record: Record) -> Deletion | None:
-    """Return the verdict on deletion and its main figures; None if no samples were deleted."""
+    """Return the verdict on deletion and its main estimates; None if no samples were deleted."""
     rows = unlearning.unlearning_rows(record)
     if not rows:
         return None
@@ -48,7 +48,7 @@ def deletion_result(record: Record) -> Deletion | None:
 
 
 def deletion_verdict(record: Record, figures_verdict: str) -> str:
-    """Return the verdict of the figures, corrected for failed controls and destroyed models.
+    """Return the verdict of the estimates, corrected for failed controls and destroyed models.
 
     A destroyed model predicts no better than guessing, so it reveals nothing about any sample.
     """

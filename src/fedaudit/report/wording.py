@@ -133,7 +133,7 @@ def limits_of_change(low: float | None, high: float | None, metric: str) -> str:
 
 
 def value_text(figure: Estimate) -> str:
-    """Format the value of a figure, with its sign if it is a difference."""
+    """Format the value of an estimate, with its sign if it is a difference."""
     if figure.against and figure.value is not None:
         return signed(figure.value, figure.metric)
     return format_value(figure.value, figure.metric, -1 if figure.metric in LOWER_BOUNDS else 0)
@@ -153,7 +153,7 @@ def interval(low: float | None, high: float | None, metric: str) -> str:
 
 
 def interval_text(figure: Estimate) -> str:
-    """Format a figure's interval; rates of old records only have one for a fixed threshold."""
+    """Format an estimate's interval; rates of old records only have one for a fixed threshold."""
     limits = figure.at_threshold
     fixed_at = interval(limits.low, limits.high, figure.metric) if limits else ""
     at_threshold = f"{estimate.AT_THRESHOLD} {fixed_at}" if fixed_at else ""
@@ -201,7 +201,7 @@ def confidence_level(method: str) -> str:
 
 
 def with_interval(figure: Estimate) -> str:
-    """Format a figure for running text: "0.931 (95% interval 0.918–0.944)"."""
+    """Format an estimate for running text: "0.931 (95% interval 0.918–0.944)"."""
     limits, level = interval_text(figure), confidence_level(figure.method)
     name = f"{level} interval" if level else shortened(figure.method, 60) or "interval"
     value = format_value(figure.value, figure.metric)
@@ -425,7 +425,7 @@ def cleaned(
 
     Every text of a record must pass through this function before it is printed: direction
     characters in a client's name could reverse the text next to it. In notes, identifiers of the
-    program become words. Figures that a failed control invalidates are marked as doubtful.
+    program become words. Estimates that a failed control invalidates are marked as doubtful.
     Unchanged parts of a record are not copied, to save time.
 
     Args:

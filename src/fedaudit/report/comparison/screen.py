@@ -152,7 +152,7 @@ def front_figure(
 ) -> charts.Figures | None:
     """Return leakage to the strongest attack against test error; None without a defended row.
 
-    Without ``ranked``, no row is called best. Without records, no figure is marked as doubtful.
+    Without ``ranked``, no row is called best. Without records, no estimate is marked as doubtful.
     """
     fronts = _drawn_fronts(comparison)
     if not fronts:

@@ -153,11 +153,11 @@ def _area(front: Front, look: Marker) -> Cell:
 def attack_tables(
     comparison: Comparison, records: Sequence[Record] = (), *, part: str = "inside"
 ) -> dict[str, list[Grid]]:
-    """Return tables of defenses by attacks for each contrast, one per metric with figures.
+    """Return tables of defenses by attacks for each contrast, one per metric with estimates.
 
-    The first table has every attack. The others only have figures over several attacks, since
+    The first table has every attack. The others only have estimates over several attacks, since
     tables of all attacks would take dozens of pages. ``part`` is "inside" for the defending clients
-    and "outside" for the other clients. Without records, no figure is marked as doubtful.
+    and "outside" for the other clients. Without records, no estimate is marked as doubtful.
     """
     entries = [entry for entry in comparison.entries if entry.part == part]
     order = distinct((*metric_names.HEADLINE_METRICS, *(entry.metric for entry in entries)))
@@ -255,7 +255,7 @@ def _attack_cell(
 def _relied_on(
     entry: AttackEntry | FigureEntry, comparison: Comparison, with_doubt: Collection[int]
 ) -> Difference | None:
-    """Return the change of a figure, or None if a failed control invalidates its row or base."""
+    """Return the change of an estimate, or None if a failed control invalidates its row or base."""
     rows = (entry.row, comparison.rows[entry.row].base)
     return None if any(row in with_doubt for row in rows) else entry.change
 
@@ -291,7 +291,7 @@ def _figures_table(
     first: str = "Defense",
     remark: str = "",
 ) -> Grid | None:
-    """Return a table of figures on one topic, each with its change against the row's base."""
+    """Return a table of estimates on one topic, each with its change against the row's base."""
     if not entries:
         return None
     headings, with_doubt = headings_of(comparison), {e.row for e in entries if e.figure.doubt}

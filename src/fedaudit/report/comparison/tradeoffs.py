@@ -91,16 +91,16 @@ def clients_text(targets: Sequence[int]) -> str:
 
 
 def clients_of(entry: AttackEntry) -> tuple[int, ...]:
-    """Return the audited clients of an entry; in older comparisons, the clients of its figure."""
+    """Return the audited clients of an entry; in older comparisons, the clients of its estimate."""
     return tuple(entry.clients or entry.targets)
 
 
 def estimate_of(
     entry: AttackEntry, comparison: Comparison, records: Sequence[Record] = ()
 ) -> Estimate:
-    """Return the figure of an entry, marked as doubtful if a control of its record failed.
+    """Return the estimate of an entry, marked as doubtful if a control of its record failed.
 
-    Without the compared records, no figure is marked.
+    Without the compared records, no estimate is marked.
     """
     figure = Estimate(
         metric=entry.metric,

@@ -38,9 +38,9 @@ def client_list(clients: Sequence[int]) -> str:
 
 
 def figures_by_side(record: Record) -> dict[str, list[Estimate]]:
-    """Return the main figures of defended and of undefended clients, by a description of the group.
+    """Return the main estimates of defended and of undefended clients, by group description.
 
-    If only one of the two groups was audited, the only key is "", with all figures.
+    If only one of the two groups was audited, the only key is "", with all estimates.
     """
     figures = evidence.main_figures(record)
     usage = [row for row in record.usage if row.defense != NO_DEFENSE]
@@ -56,10 +56,10 @@ def figures_by_side(record: Record) -> dict[str, list[Estimate]]:
 
 
 def is_defended(record: Record) -> bool:
-    """Return True if all figures on membership, sources and clusters are of defended runs."""
+    """Return True if all estimates on membership, sources and clusters are of defended runs."""
     figures = evidence.main_figures(record)
     defenses = [figure.defense for figure in figures] + defenses_of_runs(record)
-    # A record without such figures can be on canary clients alone.
+    # A record without such estimates can be on canary clients alone.
     defenses = defenses or [figure.defense for figure in record.estimates]
     return bool(defenses) and all(name not in ("", NO_DEFENSE) for name in defenses)
 
@@ -236,7 +236,7 @@ _EFFECTS = (("Some figures cannot be relied on", False), ("Some figures may be t
 
 
 def failed_control_notes(record: Record, status: evidence.Status) -> list[str]:
-    """Return sentences on failed controls that do not affect the verdict's own figures."""
+    """Return sentences on failed controls that do not affect the verdict's own estimates."""
     if status in ("void", "control failed"):
         return []
     failed, texts = evidence.outcomes_of(record.controls).failed, []

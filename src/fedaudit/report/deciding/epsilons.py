@@ -133,7 +133,7 @@ def _measured(record: Record, find: Callable[[str], Estimate | None], kind: str)
 
 
 def _relied_on(record: Record, figures: list[Estimate]) -> list[Estimate]:
-    """Return the figures that no failed control invalidates.
+    """Return the estimates that no failed control invalidates.
 
     A refuted claim is a finding about the defense and does not invalidate the bound.
     """

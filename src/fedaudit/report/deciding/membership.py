@@ -12,7 +12,7 @@ from fedaudit.results.record import Record
 
 
 def member_status(record: Record, figures: list[Estimate]) -> evidence.Status:
-    """Return the verdict on membership from figures."""
+    """Return the verdict on membership from estimates."""
     above = [figure for figure in figures if above_chance(figure)]
     if above:
         return evidence.LEAKS[evidence.max_size(map(evidence.size_of, above)) or "trace"]
@@ -47,7 +47,7 @@ def excludes_clear_leak(record: Record, figures: list[Estimate]) -> bool:
 def upper_limit_over_runs(
     figure: Estimate, runs: Mapping[Hashable, list[Estimate]]
 ) -> float | None:
-    """Return a figure's upper limit; for a mean without a limit, the largest one of its runs."""
+    """Return an estimate's upper limit; for a mean without a limit, the largest one of its runs."""
     if figure.high is not None or figure.seed is not None:
         return figure.high
     limits = [run.high for run in runs.get(_subject(figure), [])]
@@ -56,23 +56,23 @@ def upper_limit_over_runs(
 
 
 def _subject(figure: Estimate) -> Hashable:
-    """Return the key that a figure shares with the same figure of other runs."""
+    """Return the key that an estimate shares with the same estimate of other runs."""
     setting = evidence.setting_of(figure)._replace(seed=None)
     return setting, figure.attack, figure.contrast, figure.metric
 
 
 def audited_clients(figures: Iterable[Estimate]) -> list[int]:
-    """Return the clients that figures are about, by number."""
+    """Return the clients that estimates are about, by number."""
     return sorted({figure.target for figure in figures if figure.target is not None})
 
 
 def are_several(figures: Sequence[Estimate]) -> bool:
-    """Return True if figures have several targets; the pooled clients count as one target."""
+    """Return True if estimates have several targets; the pooled clients count as one target."""
     return len({figure.target for figure in figures}) > 1
 
 
 def client_label(figure: Estimate, figures: Sequence[Estimate]) -> str:
-    """Return a client's name, or the number of clients that a pooled figure covers."""
+    """Return a client's name, or the number of clients that a pooled estimate covers."""
     if figure.target is not None:
         return wording.client_name(figure.target)
     every, covered = audited_clients(figures), _pooled_clients(figures, figure.attack)
@@ -106,7 +106,7 @@ def highest_auc(figures: Sequence[Estimate]) -> Estimate | None:
 
 
 def scope_sentence(record: Record, figures: Sequence[Estimate]) -> str:
-    """Return the sentence that names the clients of a headline's figures; "" for one client."""
+    """Return the sentence that names the clients of a headline's estimates; "" for one client."""
     clients = audited_clients(figures)
     if len(clients) < 2:
         return ""
@@ -137,9 +137,9 @@ def scope_sentence(record: Record, figures: Sequence[Estimate]) -> str:
 
 
 def pooled_over(record: Record) -> Callable[[str], str]:
-    """Return a function that describes the clients of an attack's pooled figure: "over 2 of 3 ...".
+    """Return a function that describes the clients of a pooled estimate: "over 2 of 3 ...".
 
-    Pooled figures omit clients that took part in too few measured rounds.
+    Pooled estimates omit clients that took part in too few measured rounds.
     """
     figures = [figure for figure in record.findings if figure.attack]
     by_attack = evidence.grouped((f for f in figures if f.fair), lambda figure: figure.attack)

@@ -1,1 +1,1 @@
-"""Figures as data, and their drawing as SVG."""
+"""Charts as data, and their drawing as SVG."""

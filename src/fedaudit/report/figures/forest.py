@@ -22,12 +22,12 @@ MOST_LINES = 20  # largest number of rows of a picture; the tables have the othe
 
 
 def hollow(look: charts.Style) -> charts.Style:
-    """Return the style of a figure that a failed control invalidates: a hollow grey symbol."""
+    """Return the style of an estimate that a failed control invalidates: a hollow grey symbol."""
     return charts.Style(charts.GREY, "", f"{look.symbol.removesuffix('-open')}-open")
 
 
 class Mark(NamedTuple):
-    """Mark of a figure in a track: value, limits, style, tooltip and size."""
+    """Mark of an estimate in a track: value, limits, style, tooltip and size."""
 
     value: float
     low: float | None
@@ -38,7 +38,7 @@ class Mark(NamedTuple):
 
 
 class TrackCell(NamedTuple):
-    """Cell of a row in a track: marks (the first is on top), and the main figure as text."""
+    """Cell of a row in a track: marks (the first is on top), and the main estimate as text."""
 
     marks: tuple[Mark, ...] = ()
     value: str = wording.MISSING
@@ -92,7 +92,7 @@ Picture = tuple[Forest, ...]
 
 
 def mark_of(estimate: Estimate, look: charts.Style, name: str) -> Mark:
-    """Return the mark of a figure; its text has name, value and interval."""
+    """Return the mark of an estimate; its text has name, value and interval."""
     limits = evidence.DOUBTED.word if estimate.doubt else wording.interval_text(estimate)
     text = f"{name} {wording.value_text(estimate)}" + f" ({limits})" * bool(limits)
     look = hollow(look) if estimate.doubt else look
@@ -100,7 +100,7 @@ def mark_of(estimate: Estimate, look: charts.Style, name: str) -> Mark:
 
 
 def track_cell(estimate: Estimate, marks: Sequence[Mark], sign: str = "") -> TrackCell:
-    """Return a cell with a figure and its sign; a doubtful figure is marked as not relied on."""
+    """Return a cell with an estimate and its sign; doubtful estimates are marked as such."""
     value, limits = wording.value_text(estimate), wording.interval_text(estimate)
     if estimate.doubt:
         sign, limits = evidence.DOUBTED.sign, evidence.DOUBTED.word

@@ -1,4 +1,4 @@
-"""Tables of figures, and cells with a figure, its interval and its change."""
+"""Tables of estimates, and cells with an estimate, its interval and its change."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -29,10 +29,10 @@ def estimate_table(
     notes: Footnotes | None = None,
     remark: str = "",
 ) -> Grid:
-    """Return a table of figures, in the order in which their rows and columns first appear.
+    """Return a table of estimates, in the order in which their rows and columns first appear.
 
-    ``rows`` and ``columns`` return the headings of a figure, and ``cell`` its cell. If several
-    figures belong to one cell, the first is shown. ``first`` is the heading of the first column.
+    ``rows`` and ``columns`` return the headings of an estimate, and ``cell`` its cell. If several
+    estimates belong to one cell, the first is shown. ``first`` is the heading of the first column.
     The other arguments are those of :func:`grid_of`.
     """
     lines: dict[Cell, dict[Header, Content]] = {}
@@ -52,10 +52,10 @@ def value_cell(
     mark: str = "",
     unbounded: str = "no interval",
 ) -> Cell | None:
-    """Return the cell of a figure: value, size, interval, and limits of the mean over seeds.
+    """Return the cell of an estimate: value, size, interval, and limits of the mean over seeds.
 
-    A figure that a failed control invalidates is marked. The text ``unbounded`` replaces a missing
-    interval. If there is no figure, the result is None.
+    An estimate that a failed control invalidates is marked. The text ``unbounded`` replaces a
+    missing interval. If there is no estimate, the result is None.
     """
     if figure is None:
         return None

@@ -42,7 +42,7 @@ def game_sections(record: Record) -> list[Section]:
 
 
 def points_table(record: Record, *, in_rounds: bool = False) -> Grid | None:
-    """Return the figures of all points by sign (or in rounds); None without such points."""
+    """Return the estimates of all points by sign (or in rounds); None without such points."""
     every = points.shown_points(record.games)
     items = [item for item in every if bool(item.point.rounds) == in_rounds]
     if not items:

@@ -25,7 +25,7 @@ _MOST_COLOURED = 4  # more coloured curves cannot be distinguished at FPRs of 1 
 
 
 def membership_section(record: Record) -> Section | None:
-    """Return the section on membership, or a section with other figures of attacks."""
+    """Return the section on membership, or a section with other estimates of attacks."""
     others = other_figures_table(record)
     if not evidence.has_membership(record):
         return table_section("figures", "Other figures", others)
@@ -40,8 +40,8 @@ def membership_section(record: Record) -> Section | None:
 def attack_tables(record: Record) -> list[Grid]:
     """Return tables of AUC and TPR by attack and contrast, one for each defense and view.
 
-    Figures over seeds replace figures of single seeds. Each of several clients has its own rows. If
-    people are the units, tables of single samples follow.
+    Estimates over seeds replace estimates of single seeds. Each of several clients has its own
+    rows. If people are the units, tables of single samples follow.
     """
     figures = evidence.most_summarised(record.findings)
     tables = _by_setting("Attacks by contrast", figures)
@@ -118,9 +118,9 @@ def _figures_table(
 
 
 def figure_cell(figure: Estimate, notes: Footnotes) -> Cell | None:
-    """Return the cell of a figure: sign, value, size of the leak, interval and counts.
+    """Return the cell of an estimate: sign, value, size of the leak, interval and counts.
 
-    The figure's note becomes a footnote in ``notes``, unless the cell has the counts of a rate.
+    The estimate's note becomes a footnote in ``notes``, unless the cell has the counts of a rate.
     """
     counts, few = _counts(figure), needs_more(figure)
     if figure.value is None and few:
@@ -139,7 +139,7 @@ def figure_cell(figure: Estimate, notes: Footnotes) -> Cell | None:
 
 
 def _counts(figure: Estimate) -> str:
-    """Return the counts of a rate in a single run; "" for other figures."""
+    """Return the counts of a rate in a single run; "" for other estimates."""
     value, fpr = figure.value, figure.realised_fpr
     if value is None or fpr is None or rate_of(figure.metric) is None:
         return ""

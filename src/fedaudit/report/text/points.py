@@ -1,4 +1,4 @@
-"""Points of security games: names, families, and interpretation of their figures.
+"""Points of security games: names, families, and interpretation of their estimates.
 
 A point is a configuration (mechanism or defense, epsilon, rounds) at which games were played.
 """

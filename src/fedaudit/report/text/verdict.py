@@ -33,7 +33,7 @@ class PlainVerdict(NamedTuple):
     Attributes:
         badge: The verdict in two or three words.
         topics: The verdict on each topic ("membership", "sources", "clusters"), the worst first.
-        warning: Why nothing follows from the figures; empty if the models learned.
+        warning: Why nothing follows from the estimates; empty if the models learned.
         audited: What was audited, and the adversary.
         meaning: What follows from the verdict, and what does not.
         open: What the audit could not decide.
@@ -50,7 +50,7 @@ class PlainVerdict(NamedTuple):
 
 
 def verdict(record: Record) -> PlainVerdict:
-    """Return the verdict on a record, which depends only on its figures and controls."""
+    """Return the verdict on a record, which depends only on its estimates and controls."""
     record = wording.cleaned(record)
     topics = findings(record)
     relied_on, deletion = reliable_findings(record, topics), deletion_result(record)
@@ -163,13 +163,13 @@ def questions(record: Record) -> list[str]:
 
 
 def needs_more(figure: Estimate) -> str:
-    """Return how many more non-members a missing figure needs, or "" for other reasons."""
+    """Return how many more non-members a missing estimate needs, or "" for other reasons."""
     match = _NEEDS.fullmatch(figure.note)
     return match[1] if match else ""
 
 
 def open_points(record: Record, figures: list[Estimate]) -> tuple[str, ...]:
-    """Return sentences on figures and attacks from which nothing could be concluded."""
+    """Return sentences on estimates and attacks from which nothing could be concluded."""
     points = refusals(figures)
     if unsure := sum(exceeds_by_test_only(figure) for figure in figures):
         points.append(fixed("verdict.unsure", figures=wording.plural(unsure, "figure")))
@@ -195,7 +195,7 @@ def open_points(record: Record, figures: list[Estimate]) -> tuple[str, ...]:
 
 
 def refusals(figures: Iterable[Estimate]) -> list[str]:
-    """Return a sentence for each metric and each reason why figures are missing."""
+    """Return a sentence for each metric and each reason why estimates are missing."""
     refused, totals = Counter[tuple[str, str]](), Counter[str]()
     for figure in figures:
         totals[metric := wording.metric_name(figure.metric)] += 1
