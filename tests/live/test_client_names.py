@@ -1,6 +1,7 @@
 """Client names in different spellings."""
 
 import unicodedata
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +73,31 @@ def test_unicode_spellings_of_a_name_are_equivalent(tmp_path: Path) -> None:
             recorder.round(live_round.number, sent=live_round.sent, uploads=uploads)
     assert {*read_recording(tmp_path).names.values()} == {CAFE, "north"}
     assert all(entry.measured and not entry.excluded for entry in read_round_log(tmp_path))
+
+
+def test_names_are_kept_in_a_view_without_uploads(tmp_path: Path) -> None:
+    first, second, other = (data().clients[client] for client in (0, 1, 2))
+    members: dict[ClientRef, tuple[Tensor, Tensor]] = {
+        CAFE: (first.features, first.labels),
+        " north": (second.features, second.labels),
+        7: (other.features[:20], other.labels[:20]),
+    }
+    audit = fedaudit.audit_samples(members, (other.features[20:], other.labels[20:]))
+    fedaudit.save_audit(audit, tmp_path / "part")
+    joined = fedaudit.join_audits([tmp_path / "part"])
+    assert audit.names == joined.names == (CAFE, "north")
+    settings = {"view": "globals", "attacks": ["blackbox-loss"], "strict": True}
+    with record(tmp_path / "live", network, joined, **settings) as recorder:  # type: ignore[arg-type]
+        for live_round in rounds():
+            recorder.round(live_round.number, sent=live_round.sent, after=live_round.after)
+    assert {*read_recording(tmp_path / "live").names.values()} == {CAFE, "north"}
+    part = fedaudit.fair_split({"south": members[CAFE]}, audited=20)
+    part.save(tmp_path / "south")
+    assert fedaudit.join_audits([tmp_path / "south"]).names == ("south",)
+    # A name whose number is not in the file is not shown for another client.
+    forged = replace(audit, names=("elsewhere",))
+    fedaudit.save_audit(forged, tmp_path / "forged")
+    assert fedaudit.join_audits([tmp_path / "forged"]).names == ()
 
 
 def test_two_spellings_of_a_client_in_uploads_exclude_it(tmp_path: Path) -> None:

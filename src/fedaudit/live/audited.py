@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from operator import index
 from pathlib import Path
 from typing import Literal, NamedTuple, SupportsIndex, TypeAlias, cast
@@ -19,7 +20,7 @@ from fedaudit.core.values import NO_CLIENT, ClientId, Samples, summary
 from fedaudit.datasets.arrays import refuse_identical_features
 from fedaudit.datasets.dataset import number_rows, rows_in_several_parts
 from fedaudit.datasets.draws.audit_set import AuditSet
-from fedaudit.live.clients import ByClient, ClientRef, by_number, number_of, numbers_of
+from fedaudit.live.clients import ByClient, ClientRef, by_number, names_among, number_of, numbers_of
 from fedaudit.live.weights import Array
 from fedaudit.observe.tensors import read_tensors, write_tensors
 
@@ -27,6 +28,8 @@ _MAX_CLIENT_NUMBER = 10**9
 _REQUIRED = ("labels", "owner", "panel")
 """Names of the arrays that every part has, in addition to features."""
 _FEATURES, _TARGETS, _INPUT = "features", "targets", "input/"
+_NAMES = "names"
+"""Note of a file with the names of clients, one in each line."""
 
 Labelled: TypeAlias = tuple[Array | Mapping[str, Array], Array]
 """Features in the form that the model takes (one array, or several by name), and class indices or
@@ -92,7 +95,8 @@ def save_audit(audit: AuditSet, path: Path | str) -> None:
         60
     """
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    write_tensors(_stored(audit), Path(path))
+    notes = {_NAMES: "\n".join(audit.names)} if audit.names else {}
+    write_tensors(_stored(audit), Path(path), notes)
 
 
 def _stored(audit: AuditSet) -> dict[str, Tensor]:
@@ -157,7 +161,8 @@ def audit_samples(
     samples = Samples.concatenate(*parts.values(), held_out)
     fair_target = np.full(len(owner), NO_CLIENT)
     rows = _without_copies(samples, owner, fair_target, refuse=copies == "refuse")
-    return _shuffled(samples.take(torch.from_numpy(rows)), owner[rows], fair_target[rows], seed)
+    audit = _shuffled(samples.take(torch.from_numpy(rows)), owner[rows], fair_target[rows], seed)
+    return replace(audit, names=names_among(parts))
 
 
 def _check_training(
@@ -302,9 +307,8 @@ def fair_split(
         warnings.warn(f"{what}; they are excluded from the audit", stacklevel=2)
     together = Samples.concatenate(*samples)
     train = {client: train[client] for client in samples_of}
-    return Split(
-        train, _shuffled(together, np.concatenate(owners), np.concatenate(fair_targets), seed)
-    )
+    audit = _shuffled(together, np.concatenate(owners), np.concatenate(fair_targets), seed)
+    return Split(train, replace(audit, names=names_among(samples_of)))
 
 
 def n_audited(client: ClientRef, audited: int | Mapping[ClientRef, int]) -> int:
@@ -379,7 +383,8 @@ def join_audits(parts: Iterable[Part], *, seed: int = 1) -> AuditSet:
     owner = np.concatenate([part.owner for part in ordered])
     fair_target = np.concatenate([part.fair_target for part in ordered])
     rows = _without_copies(together, owner, fair_target)
-    return _shuffled(together.take(torch.from_numpy(rows)), owner[rows], fair_target[rows], seed)
+    audit = _shuffled(together.take(torch.from_numpy(rows)), owner[rows], fair_target[rows], seed)
+    return replace(audit, names=tuple(name for part in ordered for name in part.names))
 
 
 class _ClientPart(NamedTuple):
@@ -388,12 +393,14 @@ class _ClientPart(NamedTuple):
     samples: Samples
     owner: Int[ndarray, " samples"]
     fair_target: Int[ndarray, " samples"]
+    names: tuple[str, ...]
 
 
 def _read_part(part: Part, name: str, seed: int) -> _ClientPart:
     """Check a client's part, and restore the order of its samples before shuffling."""
+    notes: Mapping[str, str] = {}
     if isinstance(part, Path | str):
-        name, part = str(part), read_tensors(Path(part))[0]
+        name, (part, notes) = str(part), read_tensors(Path(part))
     missing = [key for key in _REQUIRED if key not in part]
     inputs = {n.removeprefix(_INPUT): v for n, v in part.items() if n.startswith(_INPUT)}
     missing += [_FEATURES] if not inputs and _FEATURES not in part else []
@@ -422,6 +429,8 @@ def _read_part(part: Part, name: str, seed: int) -> _ClientPart:
         samples.take(torch.from_numpy(unshuffled)),
         owner.numpy()[unshuffled],
         fair_target.numpy()[unshuffled],
+        # The file may be another person's, so only names of its own clients are used.
+        tuple(n for n in names_among(notes.get(_NAMES, "").split("\n")) if number_of(n) in clients),
     )
 
 

@@ -73,6 +73,12 @@ def is_of_name(number: ClientId) -> bool:
     return number in _NUMBERS_OF_NAMES
 
 
+def names_among(clients: Iterable[ClientRef]) -> tuple[str, ...]:
+    """Return the names of the clients that are identified by name."""
+    names = (plain_name(client) for client in clients if isinstance(client, str))
+    return tuple(name for name in names if name and not name.isdecimal())
+
+
 def refuse_mixed_references(clients: Iterable[ClientRef], audited: Iterable[ClientId]) -> None:
     """Raise if clients have names but audited clients have numbers, or the reverse."""
     audited_forms = {"name" if is_of_name(number) else "number" for number in audited}

@@ -117,6 +117,7 @@ class Recorder:
             write_audit(folder, samples, features=keep_samples)
         if self.recording != stored or is_new:
             write_recording(self.recording, folder)
+        self._open.keep_names(samples.names)
         if earlier:
             log(f"{self.recording.name}: continues after round {max(earlier)}")
         self._measurer.begin()

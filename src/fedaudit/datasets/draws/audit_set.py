@@ -35,6 +35,7 @@ class AuditSet:
             ``NO_CLIENT``. It differs from ``fair_target`` for extra samples, whose owner no fair
             draw decided. None if there are no such samples.
         unaudited: Clients that declined the audit or sent unusable samples, with the reason.
+        names: Names of the clients that are identified by name; their numbers are computed from it.
     """
 
     samples: Samples
@@ -44,6 +45,7 @@ class AuditSet:
     subject: Int[ndarray, " samples"] | None = None
     unaudited: Mapping[str, str] = field(default_factory=dict, repr=False)
     drawn_for: Int[ndarray, " samples"] | None = None
+    names: tuple[str, ...] = field(default=(), repr=False)
 
     def __len__(self) -> int:
         return len(self.samples)
