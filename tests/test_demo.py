@@ -6,10 +6,17 @@ import pytest
 
 from fedaudit import cli
 from fedaudit.core.metric_names import AUC
+from fedaudit.gate.evaluate import evaluate_policy
+from fedaudit.gate.outputs import policy_section
+from fedaudit.gate.policy import DEFAULT_POLICY, policy_from
 from fedaudit.plan.file import read_studies
+from fedaudit.report.summary import summary_html
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from tests.programs import exit_code
+from tests.report.test_browser import BROWSER
+from tests.report.test_print import n_pages, pdf_of
+from tests.report.test_summary import STATEMENT
 
 
 @pytest.mark.slow
@@ -25,6 +32,11 @@ def test_the_demo_shows_a_strong_leak_that_cofedmid_lowers(tmp_path: Path) -> No
     assert all(control.passed is not False for control in controls)
     assert (tmp_path / "comparison.html").is_file()
     assert len(read_studies(tmp_path / "study.toml", {})) == 2
+    policy = policy_from(DEFAULT_POLICY)
+    for record in (undefended, defended):
+        section = policy_section(record, evaluate_policy(record, policy), policy, "policy.toml")
+        page = summary_html(record, section, "2099-06-30", STATEMENT)
+        assert BROWSER is None or n_pages(pdf_of(page, tmp_path)) <= 2
 
 
 def lower_limit(record: Record) -> float:

@@ -76,6 +76,11 @@ def pdf_of(page: str, folder: Path) -> Path:
     return pdf
 
 
+def n_pages(pdf: Path) -> int:
+    """Count the pages of a PDF."""
+    return len(re.findall(rb"/Type\s*/Page[^s]", pdf.read_bytes()))
+
+
 def printed_lines(pdf: Path) -> str:
     """Return a PDF's text in the order of its pages, which form feeds separate."""
     command = ["pdftotext", "-raw", str(pdf), "-"]
