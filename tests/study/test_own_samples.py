@@ -192,7 +192,7 @@ def test_skewed_clients_have_higher_source_accuracy_on_own_samples() -> None:
 
 
 def test_a_report_names_both_draws() -> None:
-    assert "the client of 28 samples, 7 of each of 4 clients" in source_sentence(record())
+    assert "the client of each of 28 samples, 7 of each of 4 clients" in source_sentence(record())
     table = source_table(record())
     assert "On the fair draw" in [column.text for column in table.columns]
     assert "all with the label distribution of an audited client" in table.remark

@@ -205,7 +205,7 @@ def test_a_recording_with_references_can_be_reattacked(final: Carried, tmp_path:
     assert aucs(record, "rmia") == aucs(final.record, "rmia") != []
     bare = final_study(attacks={"blackbox-loss": {}}, audit={"view": "final", "keep": "signals"})
     run_study(bare, tmp_path / "bare")
-    with pytest.raises(BadInput, match=r"with \[references\]"):
+    with pytest.raises(BadInput, match=r"or add \[references\]"):
         reattack(tmp_path / "bare", ["rmia"], tmp_path / "bare-again")
 
 
