@@ -9,6 +9,7 @@ import pytest
 from fedaudit.core.errors import BadInput
 from fedaudit.exports.evidence import read_evidence
 from fedaudit.exports.model_card import model_card
+from fedaudit.exports.ro_crate import write_crate
 from fedaudit.pack.clauses import clauses_json
 from fedaudit.pack.manifest import manifest_text
 from fedaudit.pack.packing import write_pack
@@ -191,6 +192,13 @@ def test_a_summary_has_the_statement(record: Record, tmp_path: Path) -> None:
 def test_the_model_card_has_the_statement(tmp_path: Path) -> None:
     pytest.importorskip("huggingface_hub")
     assert "Triage of chest radiographs" in model_card(read_evidence(packed_with(tmp_path)))
+
+
+def test_a_crate_has_the_statement(tmp_path: Path) -> None:
+    pytest.importorskip("rocrate")
+    evidence = read_evidence(packed_with(tmp_path))
+    write_crate(evidence, tmp_path / "crate", agent="A. Tester", organisation="A Hospital")
+    assert (tmp_path / "crate" / "statement.toml").read_text() == TEXT
 
 
 def test_a_hostile_statement_is_escaped(tmp_path: Path) -> None:
