@@ -26,7 +26,6 @@ def check(path: Path, seconds: float = 60) -> dict[str, str]:
 
 def test_a_check_states_what_the_guard_measures_sends_and_withholds(tmp_path: Path) -> None:
     path = site(tmp_path, f"{FILTERED}most_uploads = 50\n".replace("0.6", "0.65"))
-    files = {*tmp_path.iterdir()}
     stated = check(path)
     assert stated["audit"] == "345 members, 355 held-out samples"
     assert stated["attacks"].endswith("avg-projres; from the second sent upload on also fta-l")
@@ -41,7 +40,8 @@ def test_a_check_states_what_the_guard_measures_sends_and_withholds(tmp_path: Pa
     assert "found by blackbox-loss (AUC 0.9" in stated["planted leak"]
     assert "fta-l (AUC 0.9" in stated["planted leak"]
     assert "warning" not in stated
-    assert {*tmp_path.iterdir()} == files
+    written = {file.name for file in tmp_path.iterdir()} - {"__pycache__"}
+    assert written == {"guard.toml", "part.safetensors", "site.py"}
 
 
 def test_without_a_filter_the_planted_leak_is_withheld(tmp_path: Path) -> None:

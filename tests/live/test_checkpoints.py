@@ -1,5 +1,6 @@
 """Recordings from saved checkpoints."""
 
+import os
 import re
 import runpy
 import subprocess
@@ -458,6 +459,7 @@ def test_the_command_prints_a_warning_as_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
     save_all(tmp_path / "saved", as_torch)
     (tmp_path / "saved" / "round-2" / "global.pt").unlink()
     data().split.save("part")
