@@ -45,6 +45,7 @@ __all__ = [
     "FedAvg",
     "FedEmbedding",
     "FedMD",
+    "FedNova",
     "FedProx",
     "FedSGD",
     "FederatedAlgorithm",
@@ -269,6 +270,30 @@ class FedAdam(FederatedAlgorithm):
             self.beta2,
             self.adaptivity,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedNova(FederatedAlgorithm):
+    """FedAvg of updates that the server divides by each client's amount of local training.
+
+    Clients with more samples take more steps per epoch, and do not have more influence for this.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> fa.algorithms.FedNova(momentum=0.9).momentum
+        0.9
+
+    Source: Wang et al. 2020 (FedNova).
+    Differs: Clients send the update and the number of steps, and the server divides.
+    """
+
+    catalogue_name: ClassVar[str] = "fednova"
+
+    def build(self, task: FederatedTask) -> Algorithm:
+        """Return the algorithm for a federation."""
+        from fedaudit.fl.algorithms import fednova
+
+        return fednova.FedNova(task.architecture, task.training)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,6 +43,7 @@ SETTINGS: dict[str, Mapping[str, Setting]] = {
     "legacy-fedsgd": {},
     "fedprox": {"mu": 0.5},
     "fedadam": {"server_lr": 0.05},
+    "fednova": {},
     "fed-embedding": {},
     "fedmd": {
         "public": "a public set",
@@ -72,6 +73,7 @@ REFUSED: dict[str, Wrong] = {
         "beta2": (1.0, -0.1),
         "adaptivity": (0.0, -0.5),
     },
+    "fednova": {},
     "fed-embedding": {},
     "fedmd": {
         "public_samples": (77,),
@@ -171,6 +173,7 @@ def bits(rounds: Iterable[Round]) -> list[object]:
             contents += [listed(model.tensors()) for model in sent.models]
             contents += [listed(sent.extra), type(upload), listed(upload.values)]
             contents += [listed(getattr(upload, "buffers", {})), listed(exposed.update or {})]
+            contents += [listed(getattr(upload, "extra", {}))]
             contents += [listed(exposed.local.tensors()) if exposed.local else None]
     return contents
 

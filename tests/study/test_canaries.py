@@ -256,6 +256,7 @@ def test_a_study_without_canaries_keeps_its_identity() -> None:
             Unsupported,
             "FedSGD",
         ),
+        ({"algorithm": {"name": "fednova"}}, Unsupported, "FedNova"),
         ({"audit": {"merge": [0, 1]}}, Unsupported, "audit.merge"),
         (
             {"training": {"participation": 0.02}, "audit": {"view": "final"}},

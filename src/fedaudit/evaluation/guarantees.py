@@ -87,6 +87,6 @@ def _guarantees(run: Setup, rounds: int) -> Iterator[Guarantee]:
             run.algorithm.workload(rounds, run.assignment.sizes[client]),
             features=run.dataset.train.features[0].numel(),
         )
-        guarantee = run.defenses[client].guarantee(workload, delta=FORMAL_DELTA)
+        guarantee = run.defenses[client].full_guarantee(workload, delta=FORMAL_DELTA)
         if guarantee is not None:
             yield guarantee

@@ -149,12 +149,15 @@ class Chain(Defense):
         no earlier part could store the original features.
         """
         guarantees = [
-            part.guarantee(work, delta=delta)
+            part.full_guarantee(work, delta=delta)
             for part in self.parts
             if not (part.acts_in("gradient") and self._others_change_samples(part))
             and not (part.acts_in("prepare") and self._earlier_parts_see_samples(part))
         ]
         return min(filter(None, guarantees), key=lambda guarantee: guarantee.epsilon, default=None)
+
+    def full_guarantee(self, work: Workload, *, delta: float) -> Guarantee | None:
+        return self.guarantee(work, delta=delta)
 
     def _others_change_samples(self, part: Defense) -> bool:
         hooks = ("select", "batches", "batch", "loss")

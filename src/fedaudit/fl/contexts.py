@@ -58,6 +58,10 @@ class ClientContext:
         """
         self._noted.setdefault(fact, []).append(values)
 
+    def times_noted(self, fact: str) -> int:
+        """Return the number of times that values were noted; for "used", the number of steps."""
+        return len(self._noted.get(fact, ()))
+
     @property
     def facts(self) -> Params:
         """All noted values by name, as one vector each, on the CPU."""
@@ -155,6 +159,8 @@ class Workload:
         batch_size: Samples per step.
         samples: Number of the client's samples.
         features: Number of features of one sample; 0 if unknown.
+        uncovered: Hooks of defenses that do not change everything that the client sends. A defense
+            that protects the client in one of these hooks guarantees nothing.
     """
 
     rounds: int
@@ -162,6 +168,7 @@ class Workload:
     batch_size: int
     samples: int
     features: int = 0
+    uncovered: tuple[str, ...] = ()
 
 
 class Guarantee(NamedTuple):

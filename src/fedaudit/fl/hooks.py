@@ -1,5 +1,6 @@
 """Base class of defenses, with hooks that change the training and the uploads of a client."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import field
 from inspect import Signature, signature
@@ -214,6 +215,22 @@ class Defense:
         """Return the proven differential privacy of the client, or None."""
         return None
 
+    def full_guarantee(self, work: Workload, *, delta: float) -> Guarantee | None:
+        """Return :meth:`guarantee` if the defense changes everything that the client sends.
+
+        Otherwise, epsilon is infinite. Defenses override :meth:`guarantee` instead.
+        """
+        guarantee = self.guarantee(work, delta=delta)
+        missed = [hook for hook in work.uncovered if self.acts_in(hook)]
+        if guarantee is None or not missed:
+            return guarantee
+        return Guarantee(
+            math.inf,
+            guarantee.unit,
+            f"{type(self).__name__} does not change the tensors that the algorithm sends in "
+            "addition to the update",
+        )
+
     def state(self) -> Params:
         """Return the state between rounds, as tensors by name."""
         return {}
@@ -294,6 +311,8 @@ def apply_upload_hook(defense: Defense, upload: Upload, context: TrainingContext
 def _shapes(upload: Upload) -> dict[str, tuple[int, ...] | str]:
     """Return the shape of each tensor of an upload; the type for values that are not tensors."""
     by_name = {**upload.values, **({} if isinstance(upload, Logits) else upload.buffers)}
+    if isinstance(upload, Update):
+        by_name |= {f"extra/{name}": value for name, value in upload.extra.items()}
     return {
         name: tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         for name, value in by_name.items()

@@ -38,12 +38,15 @@ class Update:
         buffers: Floating-point buffers after training (not differences).
         choice: Index of the trained model among the models that were sent.
         samples: Number of the client's training samples; 0 if the client does not report it.
+        extra: Other tensors that clients of the algorithm send, by name, such as the number of
+            steps (FedNova). fedaudit's defenses of the upload do not change them.
     """
 
     values: Params
     buffers: Params = field(default_factory=dict)
     choice: int = 0
     samples: int = 0
+    extra: Params = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

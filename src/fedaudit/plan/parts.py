@@ -27,6 +27,7 @@ from fedaudit.fl.algorithms.base import (
     Algorithm,
     ChoosesModels,
     Participants,
+    SendsExtra,
     Server,
     draw_cohort,
 )
@@ -253,15 +254,16 @@ class Setup:
         return draw_cohort(clients, self.study.training.participation, self.federation_seed, index)
 
     def refuse_several_models(self, name: str) -> None:
-        """Raise unless all clients send an update of one common model.
+        """Raise unless all clients send an update of one common model, and nothing else.
 
         Args:
             name: Table of the study that needs such clients.
         """
-        if self.algorithm.upload_kind is not Update or isinstance(self.algorithm, ChoosesModels):
+        is_update = self.algorithm.upload_kind is Update
+        if not is_update or isinstance(self.algorithm, ChoosesModels | SendsExtra):
             raise Unsupported(
-                f"{table(name)} needs clients that all send an update of one common model, but "
-                f"clients of {type(self.algorithm).__name__} do not; use fedavg, or leave "
+                f"{table(name)} needs clients that all send only an update of one common model, "
+                f"but clients of {type(self.algorithm).__name__} do not; use fedavg, or leave "
                 f"{table(name)} out"
             )
 

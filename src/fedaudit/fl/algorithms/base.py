@@ -128,6 +128,16 @@ class ChoosesModels(Protocol):
 
 
 @runtime_checkable
+class SendsExtra(Protocol):
+    """Algorithm whose clients send further tensors with their updates (``Update.extra``)."""
+
+    @property
+    def uncovered(self) -> tuple[str, ...]:
+        """Hooks of defenses that do not change these tensors; see :class:`Workload`."""
+        ...
+
+
+@runtime_checkable
 class HoldsOut(Protocol):
     """Algorithm whose clients hold some of their samples out of training."""
 
@@ -348,6 +358,8 @@ def _size_in_bytes(upload: Upload) -> int:
     tensors: list[Tensor] = [*upload.values.values()]
     if isinstance(upload, Update | Gradient):
         tensors += upload.buffers.values()
+    if isinstance(upload, Update):
+        tensors += upload.extra.values()
     return sum(tensor.nbytes for tensor in tensors)
 
 

@@ -47,9 +47,7 @@ class FedAvg(OneModel):
         """Train the received model and upload the change."""
         context = client_context.at(sent.model)
         trained = self.train_locally(data, defense, context)
-        update = Update(
-            difference(trained.params, sent.model.params), trained.buffers, samples=len(data)
-        )
+        update = update_of(sent.model, trained, samples=len(data))
         return LocalResult(apply_upload_hook(defense, update, context), memory)
 
     def train_locally(self, data: Samples, defense: Defense, context: TrainingContext) -> Model:
@@ -88,6 +86,14 @@ class FedAvg(OneModel):
         """Count the local epochs of every round."""
         epochs, batch_size = self.training.epochs, self.training.batch_size
         return Workload(rounds=rounds, epochs=epochs, batch_size=batch_size, samples=samples)
+
+
+def update_of(
+    received: Model, trained: Model, *, samples: int, extra: Params | None = None
+) -> Update:
+    """Return the update of a client that has trained the received model."""
+    change = difference(trained.params, received.params)
+    return Update(change, trained.buffers, samples=samples, extra=extra or {})
 
 
 def as_update(upload: Upload) -> Update:

@@ -170,7 +170,7 @@ def refuse_missing_accountant(run: Setup, device: torch.device) -> None:
                 run.algorithm.workload(rounds, n_samples),
                 features=run.dataset.train.features[0].numel(),
             )
-            run.defenses[client].guarantee(workload, delta=FORMAL_DELTA)
+            run.defenses[client].full_guarantee(workload, delta=FORMAL_DELTA)
 
 
 def refuse_failing_hooks(run: Setup, device: torch.device) -> None:
