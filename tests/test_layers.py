@@ -55,11 +55,11 @@ DEPENDENCIES: dict[str, str] = {
     "evaluation": EVERYTHING_BELOW,
     # Each optional table of a study, from set-up to estimates.
     "extensions": EVERYTHING_BELOW,
+    "study": "core.errors core.metric_names results plan",
     "study.build": EVERYTHING_BELOW,
     "study.running": EVERYTHING_BELOW,
     "games": EVERYTHING_BELOW,
     "study.front": EVERYTHING_BELOW,
-    "study": "core.errors core.metric_names results plan",
     "live": EVERYTHING_BELOW,
     # Recordings of federations that have ended.
     "live.checkpoints": EVERYTHING_BELOW,
@@ -78,7 +78,7 @@ DEPENDENCIES: dict[str, str] = {
     "tasks": "core",
     "errors": "core.errors",
     "views": "core.values observe.views",
-    "plots": "core.arguments core.errors results.record",
+    "plots": "core.arguments core.errors core.metric_names results report study.front",
     "cli": EVERYTHING_BELOW,
 }
 """Packages from low to high, each with the lower packages and modules that it may import."""
@@ -100,6 +100,8 @@ EXCEPTIONS = {
     ("pack.remaking", "plan.sections"): "recordings use the default evaluation settings",
     ("study.front.audit", "gate.outputs"): "a run's summary has the outcome of a policy",
     ("study.front.asking", "live.files"): "a recording keeps the audited samples",
+    ("study.front.tables", "live.files"): "a recording keeps the audited samples",
+    ("study.front.tables", "live.recording"): "and the measured signals",
     ("pack.verifying", "attacks"): "names of attacks are those of the catalogue",
     ("pack.consistency", "attacks"): "as are their needs",
     ("pack.consistency", "attacks.base"): "as are their needs",
@@ -119,7 +121,7 @@ WITHOUT_MEMBERSHIP = (
     "risk",
 )
 """Packages that must not import them."""
-MAY_IMPORT_REPORT = {"study.front", "integrations", "cli"}
+MAY_IMPORT_REPORT = {"study.front", "integrations", "plots", "cli"}
 """Packages that may import report."""
 
 

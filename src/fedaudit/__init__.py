@@ -60,9 +60,14 @@ if TYPE_CHECKING:
     from fedaudit.signals.measure import measure as measure
     from fedaudit.study.front.audit import Run as Run
     from fedaudit.study.front.audit import audit as audit
+    from fedaudit.study.front.comparing import ComparedRuns as ComparedRuns
+    from fedaudit.study.front.comparing import compare as compare
     from fedaudit.study.front.federation import AuditOptions as AuditOptions
     from fedaudit.study.front.federation import Federation as Federation
     from fedaudit.study.front.games import Games as Games
+    from fedaudit.study.front.grid import Grid as Grid
+    from fedaudit.study.front.grid import GridRuns as GridRuns
+    from fedaudit.study.front.paper_table import table as table
     from fedaudit.study.front.target_names import read_study as read_study
     from fedaudit.study.running.reattack import reattack as reattack
     from fedaudit.study.running.run import run_study as run_study

@@ -1,18 +1,27 @@
-"""Results of an audit as matplotlib figures; needs ``pip install "fedaudit[plots]"``."""
+"""Results of audits as matplotlib figures; needs ``pip install "fedaudit[plots]"``.
 
-from collections.abc import Sequence
+Figures have the width of one column of a paper. Change them with matplotlib's methods, and save
+them with ``savefig``.
+"""
+
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
 
 from fedaudit.core.arguments import checked
 from fedaudit.core.errors import BadInput, Unsupported, type_of
+from fedaudit.core.metric_names import AUC
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from fedaudit.results.record import Record
+    from fedaudit.results.estimate import Estimate, Interval
+    from fedaudit.results.record import Curve, Record
+    from fedaudit.study.front.comparing import ComparedRuns
 
-__all__ = ["accuracy", "roc"]
+__all__ = ["accuracy", "bars", "front", "roc", "trajectory"]
 
 
 def __dir__() -> list[str]:
@@ -20,6 +29,13 @@ def __dir__() -> list[str]:
 
 
 _MIN_RATE = 1e-4  # lower end of both axes of the ROC curves
+_SIZE = (4.8, 3.4)
+"""Width and height of a figure in inches."""
+_ORIGINS = {
+    "member": "members",
+    "other_client": "other clients' samples",
+    "unseen": "unseen samples",
+}
 
 
 class _Audited(Protocol):
@@ -34,6 +50,9 @@ def roc(
     audited: "_Audited | Record", *, contrast: str = "mixed", attacks: Sequence[str] = ()
 ) -> "Figure":
     """Plot the ROC curves of an audit's attacks on logarithmic axes.
+
+    With several seeds, a line is the mean true-positive rate over the seeds, and a band extends
+    from the smallest to the largest rate of a seed.
 
     Args:
         audited: A run, or its record.
@@ -50,20 +69,215 @@ def roc(
         >>> run = fa.audit(federation, attacks=["loss-series"], out="runs/plotted")
         >>> fa.plots.roc(run).savefig("roc.png")
     """
+    record = _record_of(audited)
     curves = [
         curve
-        for curve in _record_of(audited).curves
+        for curve in record.curves
         if curve.contrast == contrast and (not attacks or curve.attack in attacks)
     ]
     if not curves:
         raise BadInput(f"the record has no curves of contrast {contrast!r} and these attacks")
-    figure, axes = _figure("false-positive rate", "true-positive rate")
+    lines: dict[tuple[str, int], list[Curve]] = {}
     for curve in curves:
-        label = f"{curve.attack}, client {curve.target}, seed {curve.seed}"
-        axes.plot(curve.fpr, curve.tpr, drawstyle="steps-post", label=label)
-    axes.plot([_MIN_RATE, 1], [_MIN_RATE, 1], ":", color="grey", label="guessing")
-    axes.set(xscale="log", yscale="log", xlim=(_MIN_RATE, 1), ylim=(_MIN_RATE, 1.05))
-    axes.legend(fontsize="small")
+        lines.setdefault((curve.attack, curve.target), []).append(curve)
+    figure, axes = _figure("false-positive rate", "true-positive rate")
+    for (attack, target), same in lines.items():
+        fprs = np.unique(np.concatenate([curve.fpr for curve in same]))
+        tprs = np.array([_tpr_at(curve, fprs) for curve in same])
+        label = attack if len({curve.target for curve in curves}) == 1 else _client(attack, target)
+        (line,) = axes.plot(fprs, tprs.mean(0), drawstyle="steps-post", label=label)
+        if len(same) > 1:
+            low, high = tprs.min(0), tprs.max(0)
+            axes.fill_between(fprs, low, high, step="post", alpha=0.2, color=line.get_color())
+    # Smaller rates than that of a single non-member cannot be measured.
+    least = max(min(rate for curve in curves for rate in curve.fpr if rate > 0), _MIN_RATE)
+    axes.plot([least, 1], [least, 1], ":", color="grey", label="chance level")
+    axes.set(xscale="log", yscale="log", xlim=(least, 1), ylim=(least, 1.05))
+    _legend(figure)
+    return figure
+
+
+def _legend(figure: "Figure") -> None:
+    """Add a legend below the axes, where it hides no data."""
+    figure.legend(loc="outside lower center", fontsize="small", ncols=2)
+
+
+def _tpr_at(curve: "Curve", fprs: np.ndarray) -> np.ndarray:
+    """Return the largest true-positive rate at no more than each false-positive rate."""
+    last = np.searchsorted(curve.fpr, fprs, side="right") - 1
+    rates = np.maximum.accumulate(curve.tpr)
+    return np.where(last >= 0, rates[np.maximum(last, 0)], 0.0)
+
+
+def _client(name: str, client: int) -> str:
+    return f"{name}, client {client}"
+
+
+@checked
+def bars(
+    audited: "_Audited | Record | Mapping[str, _Audited | Record]",
+    *,
+    metric: str = AUC,
+    contrast: str = "mixed",
+    attacks: Sequence[str] = (),
+) -> "Figure":
+    """Plot an estimate of each attack with its confidence interval, next to chance level.
+
+    Args:
+        audited: A run or its record, or several by the names of the legend, such as the result of
+            :meth:`fedaudit.Grid.audit`.
+        metric: Metric with a value per attack, such as "auc" or "tpr@0.01".
+        contrast: Non-members that members are compared with: "other_client", "unseen" or "mixed".
+        attacks: Names of the attacks to plot; all attacks if empty.
+
+    Raises:
+        BadInput: No record has a value of this metric and contrast.
+        Unsupported: matplotlib is not installed.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> federation = fa.Federation("digits", training=fa.Training(rounds=2))
+        >>> run = fa.audit(federation, attacks=["loss-series"], out="runs/plotted")
+        >>> fa.plots.bars(run).savefig("auc.png")
+    """
+    from fedaudit.study.front.paper_table import estimates_by_attack
+
+    named = audited if isinstance(audited, Mapping) else {"": audited}
+    estimates = {
+        name: estimates_by_attack(_record_of(item), metric, contrast, attacks)
+        for name, item in named.items()
+    }
+    labels = list(dict.fromkeys(label for rows in estimates.values() for label in rows))
+    figure, axes = _figure("", metric.upper() if metric == AUC else metric)
+    chance = 0.5 if metric == AUC else float(metric.rpartition("@")[2]) if "@" in metric else 0.0
+    base, width = (0.5 if metric == AUC else 0.0), 0.8 / len(estimates)
+    for index, (name, rows) in enumerate(estimates.items()):
+        places = [
+            labels.index(label) + (index - (len(estimates) - 1) / 2) * width for label in rows
+        ]
+        heights = [float(row.value or 0.0) - base for row in rows.values()]
+        errors = np.array([_errors(row.value or 0.0, row) for row in rows.values()]).T
+        axes.bar(places, heights, width, bottom=base, yerr=errors, capsize=2, label=name or None)
+    axes.axhline(chance, linestyle=":", color="grey")
+    axes.set_xticks(range(len(labels)), labels, rotation=30, ha="right")
+    if len(estimates) > 1:
+        _legend(figure)
+    return figure
+
+
+def _errors(value: float, limits: "Estimate | Interval | None") -> tuple[float, float]:
+    """Return the distances from a value to its limits, 0 for a missing limit."""
+    low = value if limits is None or limits.low is None else limits.low
+    high = value if limits is None or limits.high is None else limits.high
+    # Limits of a mean over seeds may, by rounding, not contain the mean.
+    return max(value - low, 0.0), max(high - value, 0.0)
+
+
+@checked
+def front(
+    compared: "ComparedRuns", *, metric: str = AUC, contrast: str = "", attack: str = ""
+) -> "Figure":
+    """Plot leakage against test accuracy for all audits of a comparison, with intervals.
+
+    Args:
+        compared: Result of :func:`fedaudit.compare`.
+        metric: Metric of leakage: "auc", plotted as the membership advantage 2 AUC - 1, or a rate
+            such as "tpr@0.01".
+        contrast: Non-members that members are compared with; by default, the comparison's first.
+        attack: Name of an attack; by default, the strongest attack on each audit.
+
+    Raises:
+        BadInput: The comparison has no trade-off for these arguments.
+        Unsupported: matplotlib is not installed.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> training = fa.Training(rounds=2)
+        >>> federation = fa.Federation("digits", training=training)
+        >>> noisy = fa.Federation("digits", training=training, defenses=[fa.defenses.DPSGD()])
+        >>> first = fa.audit(federation, attacks=["loss-series"], out="runs/plain")
+        >>> second = fa.audit(noisy, attacks=["loss-series"], out="runs/noisy")
+        >>> fa.plots.front(fa.compare(first, second)).savefig("front.png")
+    """
+    from fedaudit.report.comparison.tradeoffs import labels_of
+    from fedaudit.results.comparison import STRONGEST_ATTACK
+
+    attack = attack or STRONGEST_ATTACK
+    fronts = [f for f in compared.comparison.fronts if (f.attack, f.metric) == (attack, metric)]
+    fronts = [f for f in fronts if f.contrast == (contrast or fronts[0].contrast)]
+    points = {point.row: point for f in fronts for point in f.points}
+    if not points:
+        raise BadInput(
+            f"the comparison has no trade-off of {attack!r}, {metric!r} and contrast "
+            f"{contrast or 'any'!r}; compare audits that have an accuracy and this attack"
+        )
+    leakage = "membership advantage" if metric == AUC else metric
+    figure, axes = _figure(f"{leakage}, {attack}", "test accuracy")
+    labels = labels_of(compared.comparison)
+    for row, point in sorted(points.items()):
+        low, high = _errors(point.error, point.error_limits)
+        axes.errorbar(
+            point.leakage,
+            1 - point.error,
+            xerr=np.array([_errors(point.leakage, point.leakage_limits)]).T,
+            yerr=np.array([[high], [low]]),
+            fmt="o",
+            capsize=2,
+            label=labels[row],
+        )
+    _legend(figure)
+    return figure
+
+
+@checked
+def trajectory(
+    audited: "_Audited | Record",
+    *,
+    signal: str = "",
+    target: int | None = None,
+    seed: int | None = None,
+) -> "Figure":
+    """Plot a signal of the target client by round, for members and non-members.
+
+    Lines are means over samples, and bands contain 80 % of the samples. Signals are larger for
+    likelier members; "loss" is the negative loss.
+
+    Args:
+        audited: A run, or its record.
+        signal: Name of the signal; by default, the first signal of the record.
+        target: Number of the client under audit; by default, the first.
+        seed: Seed of the run; by default, the first.
+
+    Raises:
+        BadInput: The record has no such trajectory.
+        Unsupported: matplotlib is not installed.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> federation = fa.Federation("digits", training=fa.Training(rounds=2))
+        >>> run = fa.audit(federation, attacks=["loss-series"], out="runs/plotted")
+        >>> fa.plots.trajectory(run, signal="loss").savefig("loss.png")
+    """
+    trajectories = _record_of(audited).trajectories
+    first = next(iter(trajectories), None)
+    wanted = first and (
+        signal or first.signal,
+        first.target if target is None else target,
+        first.seed if seed is None else seed,
+    )
+    chosen = [t for t in trajectories if (t.signal, t.target, t.seed) == wanted]
+    if not chosen:
+        known = sorted({t.signal for t in trajectories})
+        raise BadInput(
+            f"the record has no trajectory of signal {signal!r}, target {target} and seed {seed}; "
+            f"signals with trajectories: {', '.join(known) or 'none'}"
+        )
+    figure, axes = _figure("round", f"signal {chosen[0].signal!r}, larger for members")
+    for item in chosen:
+        mean, low, high = (np.array(v, float) for v in (item.mean, item.low, item.high))
+        (line,) = axes.plot(item.rounds, mean, label=_ORIGINS[item.origin])
+        axes.fill_between(item.rounds, low, high, alpha=0.2, color=line.get_color())
+    _legend(figure)
     return figure
 
 
@@ -87,7 +301,7 @@ def accuracy(audited: "_Audited | Record") -> "Figure":
     for series in _record_of(audited).accuracies:
         label = f"defense: {series.defense}, seed {series.seed}"
         axes.plot(series.rounds, series.accuracy, marker="o", label=label)
-    axes.legend(fontsize="small")
+    _legend(figure)
     return figure
 
 
@@ -99,9 +313,10 @@ def _figure(x_label: str, y_label: str) -> "tuple[Figure, Axes]":
         raise Unsupported(
             'plots need matplotlib, which is not installed; install "fedaudit[plots]"'
         ) from error
-    figure = Figure(layout="constrained")
+    figure = Figure(figsize=_SIZE, layout="constrained")
     axes = figure.add_subplot()
     axes.set(xlabel=x_label, ylabel=y_label)
+    axes.locator_params(nbins=6)
     axes.grid(alpha=0.3)
     return figure, axes
 

@@ -94,3 +94,11 @@ fa.audit(fa.Federation("mnist"), attacks={"a": fa.attacks.FedMIA2(), "rmia": {"o
 fa.audit(fa.Games("cifar10", mechanism=fa.defenses.BitRandPublished(nominal_epsilon=5.0)))
 fa.Games("digits", grid={"game.batch": [10, 100]}, classes=[0, 1])
 fa.views.view_named("uploads").can_offer(fa.views.Sees.UPLOADS)
+
+grid = fa.Grid(fa.Federation("mnist"), {"defenses": {"none": []}, "clients": [2, 5]})
+grid_runs = grid.audit("runs/grid", attacks=[fa.attacks.FedMIA2()], seeds=3)
+compared = fa.compare(grid_runs["none,2"], "runs/other", Path("runs/third"))
+compared.save_page("comparison.html")
+fa.plots.front(compared, metric="tpr@0.01")
+fa.plots.bars(grid_runs, metric="auc")
+latex: str = fa.table(grid_runs, "latex")

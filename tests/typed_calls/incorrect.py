@@ -51,3 +51,8 @@ fa.Run("a").scores(1)  # E: Argument 1 to "scores" of "Run" has incompatible typ
 fa.Run("a").ask(row="1")  # E: Argument "row" to "ask" of "Run" has incompatible type "str"
 fa.Run("a").save_report(3)  # E: Argument 1 to "save_report" of "Run"
 fa.read_study(3)  # E: Argument 1 to "read_study" has incompatible type "int"
+fa.compare(3)  # E: Argument 1 to "compare" has incompatible type "int"
+fa.Grid("mnist", {})  # E: Argument 1 to "Grid" has incompatible type "str"
+fa.table(fa.Run("a"), "tex")  # E: Argument 2 to "table" has incompatible type
+fa.plots.front(fa.Run("a"))  # E: Argument 1 to "front" has incompatible type "Run"
+fa.Run("a").signals(3)  # E: Argument 1 to "signals" of "Run" has incompatible type "int"

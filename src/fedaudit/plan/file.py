@@ -244,7 +244,7 @@ def _points(grid: Mapping[str, object]) -> Iterator[GridPoint]:
     for combination in product(*varied.values()):
         changes = {**grid, **dict(zip(varied, combination, strict=True))}
         parts = [
-            _as_text(value) if _is_name(name, value) else f"{short[name]}={_as_text(value)}"
+            file_name_of(value) if _is_name(name, value) else f"{short[name]}={file_name_of(value)}"
             for name, value in changes.items()
             if name in varied or _is_name(name, value)
         ]
@@ -268,11 +268,11 @@ def _short_names(names: Sequence[str]) -> dict[str, str]:
     return short
 
 
-def _as_text(value: object) -> str:
+def file_name_of(value: object) -> str:
     """Return a text for a value in a file name, with a hash if characters had to be replaced."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    text = "+".join(_as_text(part) for part in value) if isinstance(value, list) else str(value)
+    text = "+".join(file_name_of(part) for part in value) if isinstance(value, list) else str(value)
     safe = _UNSAFE.sub("-", text)
     if safe == text and 0 < len(text) <= _MAX_LABEL:
         return text

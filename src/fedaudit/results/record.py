@@ -28,6 +28,7 @@ from fedaudit.results.fields import (
     refuse_unequal_lengths,
     refuse_unordered_limits,
 )
+from fedaudit.results.frames import frame_of
 from fedaudit.results.games import (
     DESCRIPTIVE_SETTINGS,
     Detection,
@@ -533,19 +534,19 @@ class Record(RecordPart):
             ...), its numbers, and limits and tests by dotted names ("further.low",
             "test.guessing.p_value").
         """
-        return [_flat(estimate) for estimate in self._by_runs(over=False)]
+        return [flat_row(estimate) for estimate in self._by_runs(over=False)]
 
     def mean_rows(self) -> list[dict[str, object]]:
         """Return every estimate over the runs of the study, in the form of :meth:`rows`."""
-        return [_flat(estimate) for estimate in self._by_runs(over=True)]
+        return [flat_row(estimate) for estimate in self._by_runs(over=True)]
 
     def frame(self) -> object:
         """Return :meth:`rows` as a pandas table, or as a list if pandas is not installed."""
-        return _table(self.rows())
+        return frame_of(self.rows())
 
     def mean_frame(self) -> object:
         """Return :meth:`mean_rows` as a pandas table, or as a list if pandas is not installed."""
-        return _table(self.mean_rows())
+        return frame_of(self.mean_rows())
 
     def _by_runs(self, *, over: bool) -> list[Estimate]:
         of_runs = {
@@ -563,7 +564,7 @@ _without_seed = attrgetter(
 )
 
 
-def _flat(estimate: Estimate) -> dict[str, object]:
+def flat_row(estimate: Estimate) -> dict[str, object]:
     """Return an estimate as a flat dictionary, with the same keys for every estimate."""
     row: dict[str, object] = {}
     for name, value in estimate.model_dump(mode="json", exclude={"tests"}).items():
@@ -579,14 +580,6 @@ def _flat(estimate: Estimate) -> dict[str, object]:
 
 
 _LIMITS = ("at_threshold", "further")
-
-
-def _table(rows: list[dict[str, object]]) -> object:
-    try:
-        from pandas import DataFrame
-    except ImportError:
-        return rows
-    return DataFrame(rows)
 
 
 def games_record(

@@ -35,6 +35,7 @@ from fedaudit.plan.identity import named_custom_parts, study_key
 from fedaudit.plan.sections import AuditSection as Audit
 from fedaudit.plan.sections import FiguresSection as Figures
 from fedaudit.plan.sections import Study
+from fedaudit.results.frames import frame_of
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fedaudit.study.build import with_derived_settings
@@ -213,6 +214,64 @@ class Run:
                 raise unknown_name("attack with scores", attack, by_attack)
             name = names[0]
         return Scores(ids, by_attack[name], origin)
+
+    @checked
+    def signals(self, *names: str, seed: int | None = None) -> object:
+        """Return the measured signals as a pandas table, or as a list of rows without pandas.
+
+        The table has a row per seed, round, client and audited sample. Attacks compute their scores
+        from these values. Values are larger for likelier members.
+
+        Args:
+            names: Names of signals, such as "loss"; all measured signals if empty.
+            seed: Seed of the run; by default, all runs.
+
+        Returns:
+            Columns "seed", "round", "client" (whose upload was measured), "sample" (number in the
+            data set), "label", "owner" (the client that trains on the sample; -1 or "" if none
+            does), and one column per signal.
+
+        Raises:
+            BadInput: A signal was not measured, there is no such seed, or the measurements are not
+                next to the record.
+
+        Examples:
+            >>> import fedaudit as fa
+            >>> federation = fa.Federation("digits", training=fa.Training(rounds=2))
+            >>> run = fa.audit(federation, attacks=["loss-series"], out="runs/tables")
+            >>> len(run.signals("loss"))  # 2 rounds, 10 clients, 540 samples
+            10800
+        """
+        from fedaudit.report.wording import full_client_names
+        from fedaudit.study.front.tables import signal_columns
+
+        seeds = self.record.seeds if seed is None else [_choose("seed", seed, self.record.seeds)]
+        names_of_clients = full_client_names(self.record)
+        return frame_of(signal_columns(self.folder, seeds, names, names_of_clients))
+
+    def samples(self) -> object:
+        """Return the audited samples with their scores, as a pandas table or a list of rows.
+
+        Returns:
+            A row per seed, target and audited sample, with the columns "seed", "target", "sample"
+            (number in the data set, or of the person), "origin" ("member", "other_client" or
+            "unseen"), "is_member", and one column of scores per attack.
+
+        Raises:
+            BadInput: The scores are not next to the record.
+
+        Examples:
+            >>> import fedaudit as fa
+            >>> federation = fa.Federation("digits", training=fa.Training(rounds=2))
+            >>> run = fa.audit(federation, attacks=["loss-series"], out="runs/tables")
+            >>> len(run.samples())
+            300
+        """
+        from fedaudit.report.wording import full_client_names
+        from fedaudit.study.front.tables import sample_columns
+
+        stored = read_scores(self.folder / SCORES_FILE)
+        return frame_of(sample_columns(stored, full_client_names(self.record)))
 
     @checked
     def save_report(self, path: Path | str | None = None) -> Path:
