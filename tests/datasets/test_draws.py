@@ -345,8 +345,15 @@ class TestCanaries:
         ]
         assert set(canary_features.flatten().tolist()) <= set(values.flatten().tolist())
 
+    def test_gradient_canaries_are_training_samples_with_the_same_coins(self) -> None:
+        assignment, mislabelled = self.drawn(kind="gradient"), self.drawn(kind="mislabelled")
+        canaries = assignment.audit.samples
+        assert torch.equal(canaries.features, DATA.train.features[canaries.ids])
+        assert torch.equal(canaries.labels, DATA.train.labels[canaries.ids])
+        assert assignment.audit.owner.tolist() == mislabelled.audit.owner.tolist()
+
     def test_unknown_canary_kinds_and_counts_raise(self) -> None:
-        with pytest.raises(BadInput, match="'blank'; give 'mislabelled' or 'noise'"):
+        with pytest.raises(BadInput, match="'blank'; give 'mislabelled', 'noise' or 'gradient'"):
             self.drawn(kind="blank")
         with pytest.raises(BadInput, match=r"at least 2 \(audit\.options\.count\)"):
             self.drawn(count=0)

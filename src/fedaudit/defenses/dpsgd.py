@@ -167,6 +167,11 @@ class DPSGD(ConfiguredDefense):
         noise.mul_(self.noise_multiplier * self.clip / self._expected)
         return noise.add_(total, alpha=1 / self._expected)
 
+    @property
+    def gradient_limit(self) -> float:
+        """Largest norm of one sample's gradient in the mean that the last drawn batches give."""
+        return self.clip / self._expected
+
     def guarantee(self, work: Workload, *, delta: float) -> Guarantee:
         """Return the guarantee for each sample against an observer of every step.
 

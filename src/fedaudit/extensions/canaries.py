@@ -6,7 +6,7 @@ samples are canaries. Both bounds are compared with the epsilon that a defense c
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
+from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import BadInput, Unsupported, setting, table
 from fedaudit.core.metric_names import (
     CLAIMED_CLIENT_EPSILON,
@@ -45,6 +46,8 @@ from fedaudit.plan.parts import Extension, ExtensionResults, MeasuredRun, Scores
 from fedaudit.plan.sections import Study
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ControlResult
+from fedaudit.signals.canary_gradients import CanaryCosine
+from fedaudit.signals.updates import GradientCosine
 
 if TYPE_CHECKING:
     from fedaudit.defenses.clip import ClientDP
@@ -340,12 +343,44 @@ def _claim_control(
     )
 
 
+@dataclass(frozen=True)
 class CanarySamples(Extension):
-    """Bounds on epsilon, and a control of the claim, from audited samples that are canaries."""
+    """Bounds on epsilon, and a control of the claim, from audited samples that are canaries.
+
+    Attributes:
+        planting: Defenses of the targets that plant gradients of their canaries.
+    """
+
+    planting: Mapping[ClientId, Defense] = field(default_factory=dict)
+
+    @classmethod
+    def configure_attack(cls, study: Study, attack: Attack) -> Attack:
+        """Return the attack; if gradients are planted, it compares updates with these gradients."""
+        if not _plants_gradients(study):
+            return attack
+        if any(type(signal) is not GradientCosine for signal in attack.signals):
+            raise _refused_attack(attack.name)
+        return replace(attack, signals=(CanaryCosine(),))
 
     @classmethod
     def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
-        return run.with_extension(cls())
+        if not _plants_gradients(run.study):
+            return run.with_extension(cls())
+        for name, attack in run.attacks.items():
+            if attack.signals != (CanaryCosine(),):
+                raise _refused_attack(name)
+        from fedaudit.extensions.gradient_canaries import plant_gradients
+
+        audit, planting = run.assignment.audit, {}
+        for target in run.study.audit.targets:
+            canaries = audit.samples.ids[audit.owner == target].tolist()
+            defense, name = run.defenses.get(target), run.client_name(target)
+            planting[target] = plant_gradients(defense, canaries, name)
+        return run.with_extension(cls(planting))
+
+    def extend_clients(self, clients: Participants) -> Participants:
+        """Return all clients; targets plant the gradients of their canaries."""
+        return clients._replace(defenses={**clients.defenses, **self.planting})
 
     @classmethod
     def evaluate(cls, runs: Sequence[MeasuredRun], scores: Scores) -> ExtensionResults:
@@ -363,6 +398,17 @@ class CanarySamples(Extension):
 
     def untested(self) -> str:
         return "Ordinary samples, which leak less than the audited canary samples."
+
+
+def _plants_gradients(study: Study) -> bool:
+    return study.audit.options.get("kind") == "gradient"
+
+
+def _refused_attack(name: str) -> Unsupported:
+    return Unsupported(
+        f"the attack {name!r} cannot find canaries of the kind 'gradient', because it does not "
+        "compare gradients with updates; use the attack 'avg-cosine', or other canaries"
+    )
 
 
 def _coins_by_attack(runs: Sequence[Setup], scores: Scores) -> Iterator[CoinScores]:

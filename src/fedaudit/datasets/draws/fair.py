@@ -33,7 +33,7 @@ from fedaudit.datasets.partitions.schemes import (
     shuffled_classes,
 )
 
-KINDS = ("mislabelled", "noise")
+KINDS = ("mislabelled", "noise", "gradient")
 
 
 def _noise_like(samples: Samples, dataset: Dataset, rng: torch.Generator) -> Tensor:
@@ -179,7 +179,7 @@ def canaries(
     count: int = 500,
     kind: str = "mislabelled",
 ) -> Assignment:
-    """Draw canaries, samples with wrong labels, and decide by fair coins which are members.
+    """Draw canaries, unusual samples, and decide by fair coins which are members.
 
     A model can predict a wrong label only if it was trained on it. Bounds on epsilon from one run
     are therefore tighter than with ordinary samples. Member and non-member canaries differ only in
@@ -194,13 +194,15 @@ def canaries(
         targets: Audited clients.
         count: Canaries per target; about half of them are trained on.
         kind: "mislabelled" for samples of the data set; "noise" for random normal features with
-            mean 0 and the root mean square of real features. Such canaries resemble no other
-            sample.
+            mean 0 and the root mean square of real features, which resemble no other sample;
+            "gradient" for samples whose gradients in DP-SGD are replaced by random directions with
+            the clip norm.
 
     Raises:
         BadInput: The kind does not exist, a target or number is out of range, or there are too few
             training samples.
-        Unsupported: The task has no classes, or noise would replace tokens.
+        Unsupported: A wrong label is needed and the task has no classes, or noise would replace
+            tokens.
 
     Source: Steinke, Nasr and Jagielski 2023 (many canaries in one run, by fair coins); Nasr et al.
     2023, Tight Auditing of Differentially Private Machine Learning (mislabelled samples).
@@ -209,7 +211,9 @@ def canaries(
     if count < 2:
         raise BadInput(f"the number of canaries is {count}; give at least 2 (audit.options.count)")
     if kind not in KINDS:
-        raise BadInput(f"the kind of canaries is {kind!r}; give 'mislabelled' or 'noise'")
+        raise BadInput(
+            f"the kind of canaries is {kind!r}; give 'mislabelled', 'noise' or 'gradient'"
+        )
     # At first, no client trains on an audited sample.
     assignment = draw(
         dataset,
@@ -223,6 +227,23 @@ def canaries(
     # The stream keeps its first name, so that the same seed draws the same canaries.
     rng = seeded(seed, "canary records")
     samples = assignment.audit.samples
+    if kind != "gradient":
+        samples = _mislabelled(samples, dataset, kind, rng)
+    coin_rng = seeded_numpy(seed, "canary coins")
+    fair_target = np.asarray(targets)[coin_rng.permutation(len(samples)) % len(targets)]
+    owner = np.where(coin_rng.random(len(samples)) < 0.5, fair_target, NO_CLIENT)
+    samples_by_client = dict(assignment.clients)
+    for client in targets:
+        canaries_of_client = samples.take(torch.from_numpy(owner == client))
+        client_samples = Samples.concatenate(assignment.clients[client], canaries_of_client)
+        order = seeded_numpy(seed, "order with canaries", client).permutation(len(client_samples))
+        samples_by_client[client] = client_samples.take(torch.from_numpy(order))
+    canary_audit = AuditSet(samples, owner, fair_target, assignment.audit.group)
+    return replace(assignment, clients=samples_by_client, audit=canary_audit)
+
+
+def _mislabelled(samples: Samples, dataset: Dataset, kind: str, rng: torch.Generator) -> Samples:
+    """Return samples with wrong labels, and for the kind "noise" with random features."""
     has_classes = samples.targets.ndim == 1 and not samples.targets.is_floating_point()
     # Classes are counted from targets, because a draw by groups encodes group numbers in labels.
     classes = 1 + int(dataset.train.targets.max()) if has_classes else 0
@@ -240,18 +261,7 @@ def canaries(
         samples = samples.replace(features=_noise_like(samples, dataset, rng))
     # The shift is never a multiple of the number of classes, so every label becomes wrong.
     label_shift = torch.randint(1, classes, (len(samples),), generator=rng)
-    samples = samples.replace(targets=(samples.targets + label_shift) % classes)
-    coin_rng = seeded_numpy(seed, "canary coins")
-    fair_target = np.asarray(targets)[coin_rng.permutation(len(samples)) % len(targets)]
-    owner = np.where(coin_rng.random(len(samples)) < 0.5, fair_target, NO_CLIENT)
-    samples_by_client = dict(assignment.clients)
-    for client in targets:
-        canaries_of_client = samples.take(torch.from_numpy(owner == client))
-        client_samples = Samples.concatenate(assignment.clients[client], canaries_of_client)
-        order = seeded_numpy(seed, "order with canaries", client).permutation(len(client_samples))
-        samples_by_client[client] = client_samples.take(torch.from_numpy(order))
-    canary_audit = AuditSet(samples, owner, fair_target, assignment.audit.group)
-    return replace(assignment, clients=samples_by_client, audit=canary_audit)
+    return samples.replace(targets=(samples.targets + label_shift) % classes)
 
 
 PUBLISHED_DRAWS = frozenset({"fedmia_paper", "fedmia_code", "cofedmid"})
