@@ -94,7 +94,7 @@ def analyse(
             name: _evaluated_measurements(setup, m, truth) for name, m in measured.items()
         }
         for name, m in measurements.items():
-            findings.trajectories.extend(_trajectories(setup, name, m, truth))
+            findings.trajectories.extend(trajectories(setup, name, m, truth))
         for name, attack in setup.membership_attacks.items():
             scores = _scores(setup, name, attack, measurements, truth, findings)
             if scores is not None:
@@ -551,7 +551,7 @@ def _group_estimates(
             yield estimate(contrast="other_client", by="client", fair=is_fair, **fields)
 
 
-def _trajectories(
+def trajectories(
     setup: Setup, name: str, m: Measurements, truth: TargetTruth
 ) -> Iterator[Trajectory]:
     """Yield mean, 10 % and 90 % quantile of the target's signal in each round, by origin."""

@@ -1,6 +1,8 @@
 """Conversion of a recording to a run, and the attacks that are possible on it."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 
 import torch
 
@@ -79,6 +81,49 @@ def setup_of_recording(
         figures=FiguresSection.model_validate(figures or {}),
     )
     _refuse_targets_without_members(audit, recording.targets)
+    run = setup_of_audit(
+        study,
+        audit,
+        architecture,
+        view=view,
+        attacks={name: _attack_or_raise(name, view, task) for name in names},
+        classes=recording.classes,
+        clients=clients,
+        sizes=recording.sizes,
+    )
+    return replace(
+        run,
+        refused={} if attacks else recording.refused,
+        measured_rounds=rounds,
+        recording_info=recording_info,
+    )
+
+
+def setup_of_audit(
+    study: Study,
+    audit: AuditSet,
+    architecture: Architecture,
+    *,
+    view: View,
+    attacks: Mapping[str, Attack],
+    classes: int,
+    seed: int = SEED,
+    clients: Sequence[ClientId] = (),
+    sizes: Mapping[ClientId, int] = MappingProxyType({}),
+) -> Setup:
+    """Return the setup of a run of which only the settings and the audited samples are known.
+
+    Args:
+        study: Settings.
+        audit: The audited samples.
+        architecture: The clients' architecture, which is only asked for its task.
+        view: The adversary's view.
+        attacks: Attacks by name.
+        classes: Number of outputs of the model.
+        seed: Seed of the run.
+        clients: All clients; those that own audited samples are added.
+        sizes: Number of training samples of each client, if known.
+    """
     owners = audit.owner[audit.owner >= 0].tolist()
     samples_of = {
         client: audit.samples.take(torch.from_numpy(audit.owner == client))
@@ -86,17 +131,16 @@ def setup_of_recording(
     }
     return Setup(
         study=study,
-        seed=SEED,
-        dataset=_dataset(recording, audit),
-        assignment=Assignment(samples_of, audit, recording.sizes),
+        seed=seed,
+        dataset=_dataset(classes, audit),
+        assignment=Assignment(samples_of, audit, sizes),
         algorithm=FedAvg(architecture, LocalTraining()),
         defenses={},
         view=view,
-        attacks={name: _attack_or_raise(name, view, task) for name in names},
-        refused={} if attacks else recording.refused,
-        measured_rounds=rounds,
+        attacks=attacks,
+        refused={},
+        measured_rounds=(),
         groups=Groups((EVERY_CLIENT,), dict.fromkeys(samples_of, 0), audit.owner),
-        recording_info=recording_info,
     )
 
 
@@ -146,7 +190,7 @@ def _attack_or_raise(name: str, view: View, task: Task) -> Attack:
     return attack
 
 
-def _dataset(recording: Recording, audit: AuditSet) -> Dataset:
+def _dataset(classes: int, audit: AuditSet) -> Dataset:
     """Return members as the training part and held-out samples as the test part."""
     is_held_out = torch.from_numpy(audit.owner < 0)
     train, test = audit.samples.take(~is_held_out), audit.samples.take(is_held_out)
@@ -155,6 +199,6 @@ def _dataset(recording: Recording, audit: AuditSet) -> Dataset:
         RECORDED,
         train.replace(ids=ids[: len(train)]),
         test.replace(ids=ids[len(train) :]),
-        recording.classes,
+        classes,
         "as recorded in the federation",
     )

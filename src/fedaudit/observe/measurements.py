@@ -214,7 +214,7 @@ def measured_rounds_in(folder: Path) -> list[Stored]:
         Damaged: A file was not written by fedaudit, or rounds have different signals or samples.
     """
     rounds = [
-        _read_round(path, index) for index, path in round_paths(folder / "measured", ".safetensors")
+        read_round(path, index) for index, path in round_paths(folder / "measured", ".safetensors")
     ]
     shapes = {
         (tuple(sorted(s.measured.signals)), next(iter(s.measured.signals.values())).shape[1])
@@ -235,7 +235,7 @@ def signal_names(folder: Path) -> set[str]:
         Damaged: The file was not written by fedaudit.
     """
     first = next(iter(round_paths(folder / "measured", ".safetensors")), None)
-    return set(_read_round(first[1], first[0]).measured.signals) if first else set()
+    return set(read_round(first[1], first[0]).measured.signals) if first else set()
 
 
 def warn_of_unhashed(folder: Path, log: Callable[[str], None]) -> None:
@@ -257,7 +257,17 @@ def fault_in(measured: MeasuredRound, clients: Collection[ClientId], samples: in
     return "" if sizes == {samples} else f"it has {max(sizes)} samples instead of {samples}"
 
 
-def _read_round(path: Path, index: int) -> Stored:
+def read_round(path: Path, index: int) -> Stored:
+    """Read one measured round of a run.
+
+    Args:
+        path: File of the round.
+        index: Number of the round.
+
+    Raises:
+        BadInput: The file does not exist.
+        Damaged: The file was not written by fedaudit.
+    """
     tensors, notes = read_tensors(path)
     try:
         clients = client_ids_in(tensors.pop("clients"))

@@ -67,13 +67,7 @@ def advice(record: Record) -> Advice | None:
     if gap is None or auc is None or not rule.covers(gap):
         return None
     expected = rule.at(gap)
-    low, high = max(expected - rule.spread, 0.5), min(expected + rule.spread, 1.0)
-    place = _FIXED["place"][view].format(
-        gap=distance,
-        rungs=f"{len(rungs.rungs):,}",
-        sets=len({rung.data for rung in rungs.rungs}),
-        range=f"{low:.2f} to {high:.2f}",
-    )
+    place = place_on_ladder(view, gap, distance)
     helpful = _helpful(record, rungs.changes, auc) if view == "uploads" else []
     by_kind = grouped(helpful, lambda change: change.kind)
     lowered = [
@@ -83,6 +77,26 @@ def advice(record: Record) -> Advice | None:
     ]
     compared = _compared(record, auc, expected, rule)
     return Advice(f"{place} {compared}", tuple(lowered), _step(helpful))
+
+
+def place_on_ladder(view: str, gap: float, distance: str) -> str:
+    """Return the sentence on the AUCs that federations of the ladder have at a gap.
+
+    Args:
+        view: The adversary's view.
+        gap: The gap, which the view's rule must cover.
+        distance: The gap as a text.
+    """
+    rungs = ladder.ladder()
+    low, high = (rungs.uploads if view == "uploads" else rungs.final).range_at(gap)
+    return str(
+        _FIXED["place"][view].format(
+            gap=distance,
+            rungs=f"{len(rungs.rungs):,}",
+            sets=len({rung.data for rung in rungs.rungs}),
+            range=f"{low:.2f} to {high:.2f}",
+        )
+    )
 
 
 def _compared(record: Record, auc: Auc, expected: float, rule: ProbitLine) -> str:

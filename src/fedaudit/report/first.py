@@ -17,7 +17,7 @@ from fedaudit.report.grid import Tile, shortened, tile
 from fedaudit.report.pictures import first_picture
 from fedaudit.report.text.membership import RATES, upper_bounds
 from fedaudit.report.text.points import game_tiles
-from fedaudit.report.text.verdict import PlainVerdict
+from fedaudit.report.text.verdict import PlainVerdict, verdict
 from fedaudit.report.unlearning import deletion_result, unlearning_tile
 from fedaudit.results.estimate import (
     CHANCE_VIOLATIONS,
@@ -80,6 +80,17 @@ class FirstScreen(NamedTuple):
         """True if the picture has so few rows that the next steps fit below it."""
         rows = max((len(forest.lines) for forest in self.picture), default=0)
         return bool(self.numbers) and 0 < rows <= LOW
+
+
+def screen_of(record: Record) -> FirstScreen:
+    """Return the first screen for a record of any kind, as its report shows it."""
+    record = wording.printable(record)
+    if record.kind == "games":
+        # Not at the top, since that module needs this one.
+        from fedaudit.report.text.games import game_verdict
+
+        return game_verdict(record).first
+    return first_screen(record, verdict(record))
 
 
 def first_screen(record: Record, conclusion: PlainVerdict) -> FirstScreen:

@@ -61,6 +61,11 @@ class ProbitLine(NamedTuple):
         """Return the predicted AUC at a gap."""
         return NormalDist().cdf(self.intercept + self.slope * gap)
 
+    def range_at(self, gap: float) -> tuple[float, float]:
+        """Return the range around the predicted AUC, from chance level to 1 at most."""
+        expected = self.at(gap)
+        return max(expected - self.spread, 0.5), min(expected + self.spread, 1.0)
+
     def gap_for(self, auc: float) -> float:
         """Return the gap at which this AUC is predicted."""
         return (NormalDist().inv_cdf(auc) - self.intercept) / self.slope
@@ -145,8 +150,14 @@ def loss_gap(record: Record) -> float | None:
     Returns:
         None if the record has no trajectories of the loss.
     """
-    losses = [trajectory for trajectory in record.trajectories if trajectory.signal == "loss"]
-    gaps = [
+    gaps = loss_gaps(record.trajectories)
+    return fmean(gaps) if gaps else None
+
+
+def loss_gaps(trajectories: Sequence[Trajectory]) -> list[float]:
+    """Return the gap of :func:`loss_gap` for each measured round, audited client and seed."""
+    losses = [trajectory for trajectory in trajectories if trajectory.signal == "loss"]
+    return [
         gap
         for members in losses
         if members.origin == "member"
@@ -155,7 +166,6 @@ def loss_gap(record: Record) -> float | None:
         if (held_out.target, held_out.seed) == (members.target, members.seed)
         for gap in _gaps_by_round(members, held_out)
     ]
-    return fmean(gaps) if gaps else None
 
 
 def _gaps_by_round(members: Trajectory, held_out: Trajectory) -> list[float]:
