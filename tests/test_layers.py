@@ -74,6 +74,8 @@ DEPENDENCIES: dict[str, str] = {
     "pack.models": "core live.checkpoints live.weights observe.tensors results pack",
     "exports": "core gate pack report results",
     "integrations": EVERYTHING_BELOW,
+    # Pages on running audits.
+    "watch": EVERYTHING_BELOW,
     "catalogue": EVERYTHING_BELOW,
     "tasks": "core",
     "errors": "core.errors",
@@ -121,7 +123,7 @@ WITHOUT_MEMBERSHIP = (
     "risk",
 )
 """Packages that must not import them."""
-MAY_IMPORT_REPORT = {"study.front", "integrations", "plots", "cli"}
+MAY_IMPORT_REPORT = {"study.front", "integrations", "plots", "watch", "cli"}
 """Packages that may import report."""
 
 

@@ -6,6 +6,7 @@ from fedaudit.cli.guarding import check_guard
 from fedaudit.cli.releasing import check_dp, export, gate, pack, signals, verify
 from fedaudit.cli.running import attack, demo, run_command
 from fedaudit.cli.showing import compare, explain, list_command, report, summary
+from fedaudit.cli.watching import index, watch
 
 __all__ = [
     "app",
@@ -18,6 +19,7 @@ __all__ = [
     "explain",
     "export",
     "gate",
+    "index",
     "list_command",
     "main",
     "pack",
@@ -26,4 +28,5 @@ __all__ = [
     "signals",
     "summary",
     "verify",
+    "watch",
 ]

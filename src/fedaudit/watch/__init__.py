@@ -1,0 +1,1 @@
+"""Live pages on audits that are running, and an index of results."""

@@ -1,0 +1,279 @@
+"""Results below a folder, with their verdicts, main figures and trends."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fedaudit.core.errors import BadInput, FedauditError
+from fedaudit.core.files import (
+    ATTACKED,
+    RECORD_FILE,
+    RECORDING_FILE,
+    open_regular,
+    record_at,
+    refuse_absent,
+)
+from fedaudit.core.metric_names import AUC
+from fedaudit.core.progress import Progress, quiet
+from fedaudit.live.decisions import DECISIONS_FILE, reason_nothing_was_sent
+from fedaudit.observe.tensors import round_paths
+from fedaudit.report.deciding.membership import highest_auc
+from fedaudit.report.evidence import main_figures
+from fedaudit.report.figures.charts import Axis, Curve, style
+from fedaudit.report.first import screen_of
+from fedaudit.report.grid import Tile, shortened
+from fedaudit.report.sources import kind_of
+from fedaudit.report.wording import interval, number, plural
+from fedaudit.results.read import read_record
+from fedaudit.results.record import Record
+from fedaudit.results.text import plain
+from fedaudit.study.running.folder import STUDY_FILE
+from fedaudit.study.running.pool import RUN_FILE
+from fedaudit.watch.figures import Stamp
+from fedaudit.watch.reading import stamp_of
+
+_MAX_RESULTS = 2_000
+_MAX_FOLDERS = 50_000
+_MAX_DEPTH = 12
+_SKIPPED = ("measured", "rounds", "waiting", "untrained-1", "untrained-2", "shadow", ATTACKED)
+"""Subfolders that contain no further results."""
+_MAX_REASON = 300
+
+
+class Result(NamedTuple):
+    """One audit below the folder of an index.
+
+    Attributes:
+        folder: Folder of the audit.
+        path: Path of its record relative to the folder of the index, or of the folder without one.
+        name: Name of the study or recording.
+        kind: Kind of the audit.
+        status: The verdict in two or three words, or the state without a record.
+        look: The verdict that decides the colour; empty without a record.
+        date: Date of the audit, as YYYY-MM-DD; empty if unknown.
+        number: Main figure of the report.
+        auc: AUC with limits for the trend; None without attacks on membership.
+        reason: Why there is no verdict; empty if there is one.
+        is_finished: True if the audit has a record that can be read.
+    """
+
+    folder: Path
+    path: str
+    name: str
+    kind: str
+    status: str
+    look: str = ""
+    date: str = ""
+    number: Tile | None = None
+    auc: tuple[float, float | None, float | None] | None = None
+    reason: str = ""
+    is_finished: bool = False
+
+    @property
+    def auc_text(self) -> str:
+        """The AUC with its limits; empty without one."""
+        if self.auc is None:
+            return ""
+        value, low, high = self.auc
+        limits = interval(low, high, AUC)
+        return f"{number(value)} ({limits})" if limits else number(value)
+
+
+class Trend(NamedTuple):
+    """AUCs of all results of one study over time, as a small chart."""
+
+    path: str
+    text: str
+    last: tuple[float, float]
+
+
+class Row(NamedTuple):
+    """A result with the trend of its study; None if the study has only one result."""
+
+    result: Result
+    trend: Trend | None
+
+
+class Index:
+    """Results below a folder. A record is read once, unless its file changes."""
+
+    def __init__(self, root: Path) -> None:
+        """Check the folder.
+
+        Raises:
+            BadInput: The folder does not exist.
+        """
+        refuse_absent(root, "a folder that contains results")
+        if not root.is_dir():
+            raise BadInput(f"{root} is not a folder; give a folder that contains results")
+        self.root = root
+        self._read: dict[Path, tuple[Stamp, Result]] = {}
+        self.notes: list[str] = []
+        """Sentences on folders that were not searched."""
+
+    def rows(self, progress: Progress = quiet) -> list[Row]:
+        """Return all results, newest first; results without a date come last."""
+        self.notes.clear()
+        folders = [*self._folders()]
+        results = []
+        progress("results", 0, len(folders))
+        for count, folder in enumerate(folders, 1):
+            results.append(self._result(folder))
+            progress("results", count, len(folders))
+        results.sort(key=lambda result: (result.date, result.path), reverse=True)
+        return with_trends(results)
+
+    def _folders(self) -> Iterator[Path]:
+        """Yield the folders of audits, without following links."""
+        n_audits, n_folders = 0, 0
+        waiting = [(self.root, 0)]
+        while waiting:
+            folder, depth = waiting.pop()
+            n_folders += 1
+            if n_audits == _MAX_RESULTS or n_folders > _MAX_FOLDERS:
+                self.notes.append(
+                    f"Only {n_audits:,} results in {n_folders:,} folders are listed; give a "
+                    "subfolder."
+                )
+                return
+            names = {name for name in _MARKERS if (folder / name).is_file()}
+            if names:
+                n_audits += 1
+                yield folder
+            try:
+                children = sorted(folder.iterdir())
+            except OSError as error:
+                self.notes.append(plain(f"{folder} cannot be searched ({error.strerror})."))
+                continue
+            if depth < _MAX_DEPTH:
+                waiting += [(c, depth + 1) for c in children if _may_contain_results(c, names)]
+
+    def _result(self, folder: Path) -> Result:
+        path = folder / RECORD_FILE
+        if (folder / RECORDING_FILE).is_file():
+            path = folder / ATTACKED / RECORD_FILE
+        stamp = stamp_of(path)
+        if stamp is None:
+            return _unfinished(folder, self.root)
+        known = self._read.get(path)
+        if known is None or known[0] != stamp:
+            known = (stamp, _finished(folder, self.root))
+            self._read[path] = known
+        return known[1]
+
+
+_MARKERS = (STUDY_FILE, RECORDING_FILE, RECORD_FILE)
+
+
+def _may_contain_results(path: Path, markers: set[str]) -> bool:
+    if path.is_symlink() or path.name.startswith(".") or not path.is_dir():
+        return False
+    if markers and (path.name in _SKIPPED or path.name.startswith("seed-")):
+        return False
+    # Runs in a pool belong to several studies, and have no result.
+    return not (path / RUN_FILE).is_file()
+
+
+def _finished(folder: Path, root: Path) -> Result:
+    """Return the result of a record, or why it cannot be read."""
+    try:
+        path = record_at(folder)
+        record = read_record(path)
+        screen, auc = screen_of(record), _auc_of(record)
+    except (FedauditError, OSError) as error:
+        return _without_record(folder, root, "cannot be read", str(error))
+    return Result(
+        folder=folder,
+        path=path.relative_to(root).as_posix(),
+        name=shortened(record.name, 80),
+        kind=kind_of(record) + " of a recording" * record.watched,
+        status=screen.status,
+        look=screen.look.replace(" ", "-"),
+        date=record.environment.started[:10],
+        number=screen.numbers[0] if screen.numbers else None,
+        auc=auc,
+        is_finished=True,
+    )
+
+
+def _auc_of(record: Record) -> tuple[float, float | None, float | None] | None:
+    figure = highest_auc(main_figures(record))
+    return None if figure is None else (figure.number, figure.low, figure.high)
+
+
+def _unfinished(folder: Path, root: Path) -> Result:
+    """Return an audit without a record: how far it is, and what to do."""
+    try:
+        n_measured = len(round_paths(folder / "measured", ".safetensors"))
+        if (folder / DECISIONS_FILE).is_file():
+            reason = reason_nothing_was_sent(folder)
+            reason = reason or f"{plural(n_measured, 'upload')} sent; run `fedaudit attack`"
+            return _without_record(folder, root, "not attacked", reason)
+        if (folder / RECORDING_FILE).is_file():
+            rounds = f"{plural(n_measured, 'round')} measured; run `fedaudit attack`"
+            return _without_record(folder, root, "not attacked", rounds)
+        runs = [path for path in sorted(folder.glob("seed-*")) if path.is_dir()]
+        counts = [len(round_paths(run / "measured", ".safetensors")) for run in runs]
+    except (FedauditError, OSError) as error:
+        return _without_record(folder, root, "cannot be read", str(error))
+    rounds = f"{plural(sum(counts), 'round')} measured in {plural(len(runs), 'seed')}"
+    return _without_record(folder, root, "not finished", rounds if runs else "")
+
+
+def _without_record(folder: Path, root: Path, status: str, reason: str) -> Result:
+    is_recording = (folder / RECORDING_FILE).is_file()
+    is_guard = (folder / DECISIONS_FILE).is_file()
+    kind = "Study" if (folder / STUDY_FILE).is_file() else "Record"
+    if is_recording:
+        kind = "Guard" if is_guard else "Live recording"
+    path = folder.relative_to(root).as_posix()
+    return Result(
+        folder=folder,
+        path=path,
+        name=shortened(_stated_name(folder) or folder.name or path, 80),
+        kind=kind,
+        status=status,
+        reason=shortened(reason, _MAX_REASON),
+    )
+
+
+def _stated_name(folder: Path) -> str:
+    """Return the name in the file of a study or a recording; empty if it cannot be read."""
+    for file in (STUDY_FILE, RECORDING_FILE):
+        if (folder / file).is_file():
+            try:
+                with open_regular(folder / file) as stream:
+                    values = json.loads(stream.read(_MAX_STATED))
+            except (OSError, ValueError, RecursionError):
+                return ""
+            name = values.get("name") if isinstance(values, dict) else ""
+            return name if isinstance(name, str) else ""
+    return ""
+
+
+_MAX_STATED = 2_000_000
+
+
+def with_trends(results: Sequence[Result]) -> list[Row]:
+    """Return results with the trend of the AUC over all results of the same name and kind."""
+    by_name = defaultdict[tuple[str, str], list[Result]](list)
+    for result in sorted(results, key=lambda result: (result.date, result.path)):
+        if result.auc is not None:
+            by_name[result.name, result.kind].append(result)
+    trends = {key: _trend(same) for key, same in by_name.items() if len(same) > 1}
+    return [Row(result, trends.get((result.name, result.kind))) for result in results]
+
+
+def _trend(results: Sequence[Result]) -> Trend:
+    values = [result.auc[0] for result in results if result.auc is not None]
+    x, y = Axis("", 0.0, len(values) - 1.0), Axis("", min(0.5, *values), max(0.6, *values))
+    positions = [float(position) for position in range(len(values))]
+    listed = ", ".join(
+        f"{result.date} {number(value)}" for result, value in zip(results, values, strict=True)
+    )
+    last = (x.at(positions[-1]), 1 - y.at(values[-1]))
+    return Trend(
+        Curve("", positions, values, style(0)).path(x, y), f"AUC: {shortened(listed, 400)}", last
+    )

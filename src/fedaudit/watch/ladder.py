@@ -1,0 +1,35 @@
+"""Comparison of a running audit with the leak ladder."""
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from fedaudit.plan.sections import Study
+from fedaudit.report.advice import place_on_ladder
+from fedaudit.report.wording import number
+from fedaudit.results.ladder import ladder
+from fedaudit.watch.state import RoundFigures
+
+
+def place(study: Study, figures: Sequence[RoundFigures]) -> tuple[str, tuple[float, float] | None]:
+    """Return the place of a study's uploads on the leak ladder, with the range of expected AUCs.
+
+    The gap is the mean over the measured rounds so far. All federations of the ladder train
+    classifiers with honest clients, and single samples of theirs were audited.
+
+    Returns:
+        An empty text and None if the ladder has no similar federation.
+    """
+    gaps = [row.gap for row in figures if row.gap is not None]
+    rule = ladder().uploads
+    is_similar = (
+        study.audit.view == "uploads"
+        and study.task.name == "classification"
+        and study.audit.unit == "sample"
+        and study.attacker is None
+        and study.figures.evaluation == "aligned"
+        and not study.figures.null_members
+    )
+    if not gaps or not is_similar or not rule.covers(fmean(gaps)):
+        return "", None
+    gap = fmean(gaps)
+    return place_on_ladder("uploads", gap, number(gap)), rule.range_at(gap)

@@ -1,0 +1,89 @@
+"""The page on an audit: its words before the end, and names that strangers chose."""
+
+import json
+import re
+from pathlib import Path
+from typing import get_args
+
+from fedaudit.core.files import RECORDING_FILE
+from fedaudit.report.evidence import Status
+from fedaudit.watch.folder import state_of
+from fedaudit.watch.page import state_event, watch_page
+from fedaudit.watch.state import Participation, RoundFigures, RunState, WatchState
+from fedaudit.watch.text import PROVISIONAL, view_of
+from tests.report.records import HOSTILE, HOSTILE_LINK, HOSTILE_TAG
+from tests.watch.small import at_round, finished
+from tests.watch.test_recording import record_rounds
+
+BAD = HOSTILE + HOSTILE_TAG + HOSTILE_LINK + "\x1b[2J\u202e\n\nevent: state\ndata: {}"
+
+
+def test_a_running_study_is_shown_as_provisional(tmp_path: Path) -> None:
+    page = watch_page(view_of(state_of(at_round(tmp_path / "small", {1: 3})))).html
+    assert PROVISIONAL in page
+    assert "Round 3 of 4, seed 1" in page
+    assert "left" in page
+
+
+def test_no_verdict_is_shown_before_the_end(tmp_path: Path) -> None:
+    text = state_event(view_of(state_of(at_round(tmp_path / "small", {1: 4, 2: 4})))).lower()
+    for status in get_args(Status):
+        assert status not in text
+    assert "safe" not in text
+
+
+def test_a_finished_study_shows_its_verdict_and_its_report() -> None:
+    state = state_of(finished())
+    page = watch_page(view_of(state)).html
+    assert state.result is not None
+    assert f">{state.result.status}<" in page
+    assert 'href="report"' in page
+    assert PROVISIONAL not in page
+
+
+def test_an_attack_at_chance_level_is_no_result() -> None:
+    run = RunState("seed 1", 1, 5, (RoundFigures(1, state_of(finished()).figures.aucs),))  # type: ignore[union-attr]
+    lowered = [auc.__class__(0.5, 0.4, 0.6, auc.attack) for auc in run.figures[0].aucs]
+    run = run._replace(figures=(RoundFigures(1, tuple(lowered)),))
+    view = view_of(WatchState("small", "study", "training", runs=(run,), current=0))
+    assert "That is no result yet." in view.detail
+    assert view.tiles[0].tone == ""
+
+
+def test_names_of_strangers_are_escaped_everywhere() -> None:
+    aucs = state_of(finished()).runs[0].figures[-1].aucs
+    figures = RoundFigures(1, aucs, ((BAD, aucs[0]), ("other", aucs[1])), 0.3)
+    state = WatchState(
+        name=BAD,
+        kind="recording",
+        phase="recording",
+        runs=(RunState(BAD, 1, None, (figures,), (BAD,)), RunState("two", 0, None)),
+        current=0,
+        clients=Participation(1, 1, 2, (BAD,)),
+        notes=(BAD,),
+        problems=(BAD,),
+    )
+    view = view_of(state)
+    event = state_event(view)
+    assert event.count("\n") == 3, "one event"
+    html = json.loads(event.splitlines()[1].removeprefix("data: "))["html"]
+    for text in (html, re.sub(r"(?s)<script>.*?</script>", "", watch_page(view).html)):
+        assert "<script" not in text
+        assert "<img" not in text
+        assert '<a href="https' not in text
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+
+
+def test_a_hostile_client_name_in_a_recording_is_escaped(tmp_path: Path) -> None:
+    folder = tmp_path / "live"
+    record_rounds(folder, absent=1)
+    settings = json.loads((folder / RECORDING_FILE).read_text(encoding="utf-8"))
+    settings |= {"names": {"1": BAD[:200]}, "unaudited": {BAD[:300]: BAD}}
+    (folder / RECORDING_FILE).write_text(json.dumps(settings), encoding="utf-8")
+    state = state_of(folder)
+    assert state.problems == ()
+    html = state_event(view_of(state))
+    assert "<script" not in html
+    assert "<img" not in html
+    assert "&lt;script" in html
