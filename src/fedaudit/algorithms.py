@@ -41,6 +41,7 @@ from fedaudit.fl.training.local import LocalTraining, OptimizerName, ScheduleNam
 __all__ = [
     "IFCA",
     "IFCAMIR",
+    "SCAFFOLD",
     "FedAdam",
     "FedAvg",
     "FedEmbedding",
@@ -294,6 +295,33 @@ class FedNova(FederatedAlgorithm):
         from fedaudit.fl.algorithms import fednova
 
         return fednova.FedNova(task.architecture, task.training)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SCAFFOLD(FederatedAlgorithm):
+    """FedAvg whose clients correct each step by control variates, of which they send the changes.
+
+    Attributes:
+        option: New control variate of a client. "II": mean gradient of its local steps. "I":
+            gradient over all its samples at the received model, on which defenses do not act.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> fa.algorithms.SCAFFOLD(lr=0.05).option
+        'II'
+
+    Source: Karimireddy et al. 2020, Algorithm 1.
+    Differs: Clients are weighted by data size, and the server's learning rate is 1.
+    """
+
+    catalogue_name: ClassVar[str] = "scaffold"
+    option: Literal["I", "II"] = "II"
+
+    def build(self, task: FederatedTask) -> Algorithm:
+        """Return the algorithm for a federation."""
+        from fedaudit.fl.algorithms import scaffold
+
+        return scaffold.Scaffold(task.architecture, task.training, self.option)
 
 
 @dataclass(frozen=True, kw_only=True)

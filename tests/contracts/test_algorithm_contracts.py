@@ -44,6 +44,7 @@ SETTINGS: dict[str, Mapping[str, Setting]] = {
     "fedprox": {"mu": 0.5},
     "fedadam": {"server_lr": 0.05},
     "fednova": {},
+    "scaffold": {},
     "fed-embedding": {},
     "fedmd": {
         "public": "a public set",
@@ -74,6 +75,7 @@ REFUSED: dict[str, Wrong] = {
         "adaptivity": (0.0, -0.5),
     },
     "fednova": {},
+    "scaffold": {"option": ("III",)},
     "fed-embedding": {},
     "fedmd": {
         "public_samples": (77,),

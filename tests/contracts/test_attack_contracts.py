@@ -13,7 +13,7 @@ from fedaudit.attacks import ATTACKS
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Architecture, ClientId, Samples, Sees
+from fedaudit.core.values import Architecture, ClientId, Samples, Sees, scaled
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
@@ -36,6 +36,7 @@ PARTS: dict[Sees, str] = {
     Sees.PREDICTIONS: "local",
     Sees.GLOBAL_MODEL: "base",
     Sees.UPDATE: "update",
+    Sees.CONTROL_VARIATES: "control_variate",
 }
 """The attribute of an exposed upload that each kind of knowledge reveals."""
 
@@ -68,7 +69,16 @@ def federation(memorised: Samples, seed: int) -> tuple[Round, ...]:
         Architecture("net", partial(net), task=EVERY_READING),
         LocalTraining(epochs=2, batch_size=16, lr=0.1),
     )
-    return tuple(simulate(algorithm, clients, rounds=5, seed=seed))[1:]
+    return tuple(map(with_control_variates, simulate(algorithm, clients, rounds=5, seed=seed)))[1:]
+
+
+def with_control_variates(round: Round) -> Round:
+    """Return a round in which each client's control variate is the negative update."""
+    exposed = {
+        client: replace(models, control_variate=scaled(models.update or {}, -1.0))
+        for client, models in round.exposed.items()
+    }
+    return replace(round, exposed=exposed)
 
 
 @cache
@@ -197,7 +207,7 @@ def without(rounds: tuple[Round, ...], hidden: Sees) -> Iterator[Round]:
 
 def test_attacks_run_with_only_the_parts_that_they_need(attack: Attack) -> None:
     rounds = trained() if Sees.ROUNDS in attack.needs else trained()[-1:]
-    if Sees.UPLOADS not in attack.needs:
+    if not attack.needs & (Sees.UPLOADS | Sees.CONTROL_VARIATES):
         rounds = tuple(seen_from(rounds, VIEWS["sum"]))
     cubes = stacked(measure(without(rounds, ~attack.needs), attack.signals, AUDITED))
     assert bool(attack.scores(cubes, TARGET).isfinite().all())
@@ -217,7 +227,14 @@ def test_attacks_raise_if_a_needed_part_is_hidden(name: str, part: Sees) -> None
         list(measure(without(trained(), part), ATTACKS[name].signals, AUDITED))
 
 
-@pytest.mark.parametrize("name", [n for n, a in ATTACKS.items() if Sees.UPLOADS in a.needs])
+COMPARING = [
+    name
+    for name, attack in ATTACKS.items()
+    if Sees.UPLOADS in attack.needs and Sees.CONTROL_VARIATES not in attack.needs
+]
+
+
+@pytest.mark.parametrize("name", COMPARING)
 def test_attacks_on_single_uploads_raise_for_the_sum_view(name: str) -> None:
     rounds = seen_from(trained(), VIEWS["sum"])
     cubes = stacked(measure(rounds, ATTACKS[name].signals, AUDITED))

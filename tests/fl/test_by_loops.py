@@ -1,8 +1,12 @@
 """Federated algorithms compared with plain loops over numbers, for a linear model."""
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -10,14 +14,27 @@ from torch import nn
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Architecture, Batch, ClientId, Model, Samples, flat
+from fedaudit.core.values import (
+    Architecture,
+    Batch,
+    ClientId,
+    Model,
+    Samples,
+    flat,
+    scaled,
+    with_prefix,
+)
+from fedaudit.defenses.clip import ClientDP
 from fedaudit.fl.algorithms.base import Algorithm
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.fednova import STEPS, FedNova, step_weight_norm
+from fedaudit.fl.algorithms.scaffold import CONTROL, Scaffold
 from fedaudit.fl.hooks import Defense, TrainingContext
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.observe.round import Round, Update
+from fedaudit.observe.kept_files import read_rounds, write_round
+from fedaudit.observe.round import Round, Update, Upload
+from fedaudit.observe.views import seen_from
 
 FEATURES, CLASSES, ROUNDS, BATCH = 2, 3, 2, 2
 LR = 0.3
@@ -170,3 +187,146 @@ def test_fednova_ignores_the_update_of_a_client_without_steps() -> None:
     # The effective number of steps is 1, so the first client's update of 2 steps is halved twice.
     before = vector(algorithm.models(state)["global"])
     assert_close(after, [value + 0.25 for value in before])
+
+
+def test_scaffold_equals_plain_loops() -> None:
+    """Follow Algorithm 1 with both options, for clients with different numbers of steps."""
+    for option in ("I", "II"):
+        training = LocalTraining(lr=LR, batch_size=BATCH, epochs=2)
+        rounds = run(Scaffold(ARCHITECTURE, training, option), DATA)
+        theta = start(rounds)
+        server = [0.0] * len(theta)
+        own = {client: [0.0] * len(theta) for client in DATA}
+        for round in rounds:
+            step, change = [0.0] * len(theta), [0.0] * len(theta)
+            for client, data in DATA.items():
+                local = list(theta)
+                batches = batches_of(data, epochs=2)
+                for batch in batches:
+                    slope = gradient(local, batch)
+                    for i in range(len(theta)):
+                        local[i] -= LR * (slope[i] - own[client][i] + server[i])
+                if option == "I":
+                    new = gradient(theta, rows_of(data))
+                else:
+                    new = [
+                        own[client][i] - server[i] + (theta[i] - local[i]) / (len(batches) * LR)
+                        for i in range(len(theta))
+                    ]
+                for i in range(len(theta)):
+                    step[i] += share(DATA, client) * (local[i] - theta[i])
+                    change[i] += share(DATA, client) * (new[i] - own[client][i])
+                own[client] = new
+            theta = [a + b for a, b in zip(theta, step, strict=True)]
+            server = [a + b for a, b in zip(server, change, strict=True)]
+            assert_close(round.after["global"], theta)
+            for client in DATA:
+                seen = flat(round.exposed[client].control_variate or {}).tolist()
+                torch.testing.assert_close(seen, own[client], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("option", ["I", "II"])
+def test_scaffold_with_one_client_equals_plain_training_bit_for_bit(
+    option: Literal["I", "II"],
+) -> None:
+    training = LocalTraining(lr=LR, batch_size=BATCH, epochs=2, weight_decay=0.1)
+    algorithms: list[Algorithm] = [
+        Scaffold(ARCHITECTURE, training, option),
+        FedAvg(ARCHITECTURE, training),
+    ]
+    ours, plain = (
+        list(simulate(algorithm, {0: DATA[2]}, rounds=4, seed=3)) for algorithm in algorithms
+    )
+    for first, second in zip(ours, plain, strict=True):
+        assert vector(first.after["global"]) == vector(second.after["global"])
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.6])
+def test_scaffold_server_keeps_the_mean_of_all_control_variates(participation: float) -> None:
+    algorithm = Scaffold(ARCHITECTURE, LocalTraining(lr=LR, batch_size=BATCH))
+    own = {client: [0.0] * len(start(run(algorithm, DATA, rounds=1))) for client in DATA}
+    rounds = list(simulate(algorithm, DATA, rounds=6, seed=3, participation=participation))
+    for round, following in itertools.pairwise(rounds):
+        for client, exposed in round.exposed.items():
+            own[client] = flat(exposed.control_variate or {}).tolist()
+        mean = [
+            sum(share(DATA, client) * own[client][i] for client in DATA) for i in range(len(own[0]))
+        ]
+        sent = next(iter(following.sent.values()))
+        received = flat(with_prefix(sent.extra, CONTROL)).tolist()
+        torch.testing.assert_close(received, mean, rtol=1e-9, atol=1e-12)
+
+
+def test_scaffold_with_weight_decay_has_the_decayed_gradient_as_control_variate() -> None:
+    training = LocalTraining(lr=LR, batch_size=100, weight_decay=0.2)
+    for option in ("I", "II"):
+        (round,) = run(Scaffold(ARCHITECTURE, training, option), DATA, rounds=1)
+        theta = start([round])
+        slope = gradient(theta, rows_of(DATA[1]))
+        expected = [g + 0.2 * p for g, p in zip(slope, theta, strict=True)]
+        seen = flat(round.exposed[1].control_variate or {}).tolist()
+        torch.testing.assert_close(seen, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("training", [{"optimizer": "adam"}, {"momentum": 0.9}])
+def test_scaffold_refuses_steps_that_are_not_gradients(training: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match="sgd with momentum 0"):
+        Scaffold(ARCHITECTURE, LocalTraining(**training))
+
+
+def test_noise_on_the_update_leaves_the_control_variate_unchanged() -> None:
+    algorithm = Scaffold(ARCHITECTURE, LocalTraining(lr=LR, batch_size=BATCH))
+    noise = ClientDP(clip=1.0, noise_multiplier=2.0)
+    (plain,) = simulate(algorithm, DATA, rounds=1, seed=3)
+    (noisy,) = simulate(algorithm, DATA, rounds=1, seed=3, defenses={1: noise})
+    ours, theirs = plain.exposed[1], noisy.exposed[1]
+    assert not torch.equal(flat(ours.update or {}), flat(theirs.update or {}))
+    assert torch.equal(flat(ours.control_variate or {}), flat(theirs.control_variate or {}))
+    # The undefended update follows from it: the correction of the first round is zero.
+    recovered = scaled(theirs.control_variate or {}, -LR * 2)
+    torch.testing.assert_close(flat(recovered), flat(ours.update or {}))
+
+
+class OwnChange(Defense):
+    """Custom defense that halves the change of the control variate."""
+
+    def upload(self, upload: Upload, context: TrainingContext) -> Upload:
+        assert isinstance(upload, Update)
+        return replace(upload, extra=scaled(upload.extra, 0.5))
+
+
+def test_a_client_keeps_the_control_variate_that_a_custom_defense_has_sent() -> None:
+    algorithm = Scaffold(ARCHITECTURE, LocalTraining(lr=LR, batch_size=BATCH))
+    rounds = list(simulate(algorithm, DATA, rounds=2, seed=3, defenses={0: OwnChange()}))
+    total = [0.0] * len(start(rounds))
+    for round in rounds:
+        upload = round.uploads[0]
+        assert isinstance(upload, Update)
+        changes = flat(with_prefix(upload.extra, CONTROL)).tolist()
+        total = [a + b for a, b in zip(total, changes, strict=True)]
+        seen = flat(round.exposed[0].control_variate or {}).tolist()
+        torch.testing.assert_close(seen, total, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("view", ["sum", "globals", "final"])
+def test_only_views_with_uploads_show_control_variates(view: str) -> None:
+    algorithm = Scaffold(ARCHITECTURE, LocalTraining(lr=LR, batch_size=BATCH))
+    rounds = list(simulate(algorithm, DATA, rounds=2, seed=3))
+    for round in seen_from(rounds, view):
+        assert not round.uploads
+        assert all(exposed.control_variate is None for exposed in round.exposed.values())
+    for round in seen_from(rounds, "uploads"):
+        assert all(exposed.control_variate for exposed in round.exposed.values())
+
+
+def test_a_kept_round_has_the_control_variates(tmp_path: Path) -> None:
+    algorithm = Scaffold(ARCHITECTURE, LocalTraining(lr=LR, batch_size=BATCH))
+    (round,) = simulate(algorithm, DATA, rounds=1, seed=3)
+    write_round(tmp_path, round, "full")
+    (read,) = read_rounds(tmp_path, ARCHITECTURE)
+    for client in DATA:
+        kept, original = (
+            flat(models.exposed[client].control_variate or {}).double() for models in (read, round)
+        )
+        torch.testing.assert_close(kept, original, rtol=1e-3, atol=1e-3)
+        assert kept.norm() > 0

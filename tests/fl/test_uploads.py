@@ -20,7 +20,7 @@ from fedaudit.engines.base import Engine
 from fedaudit.engines.local import LOCAL, Workers
 from fedaudit.evaluation.uploads import update_notes
 from fedaudit.fl.algorithms import base as module
-from fedaudit.fl.algorithms.base import Algorithm, StoredUploads, map_uploads
+from fedaudit.fl.algorithms.base import Algorithm, StoredUploads
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.fedsgd import FedSGD
 from fedaudit.fl.algorithms.ifca import Ifca
@@ -30,7 +30,14 @@ from fedaudit.fl.training.local import LocalTraining
 from fedaudit.models import MLP
 from fedaudit.observe.kept_files import read_rounds, write_round
 from fedaudit.observe.measurements import MeasuredRound
-from fedaudit.observe.round import Gradient, LazyByClient, Round, Update, select_clients
+from fedaudit.observe.round import (
+    Gradient,
+    LazyByClient,
+    Round,
+    Update,
+    map_clients,
+    select_clients,
+)
 from fedaudit.observe.views import VIEWS, seen_from
 from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import measure_round
@@ -151,7 +158,7 @@ def test_gradients_are_stored_with_their_buffers(tmp_path: Path) -> None:
 def test_pickled_uploads_become_a_dictionary(tmp_path: Path) -> None:
     with holding(0, 0):
         store = filled(3, tmp_path)
-        lazy = map_uploads(store, lambda client, update: 10 * client)
+        lazy = map_clients(store, lambda client, update: 10 * client)
     copy = pickle.loads(pickle.dumps(store))
     assert isinstance(copy, dict)
     for number, restored in copy.items():

@@ -103,6 +103,9 @@ NOT_COMPOSED = {
     "steps of dp-sgd are counted for fedavg, .* uses fedsgd": study(
         DP_SGD, algorithm={"name": "fedsgd"}
     ),
+    "control variates .scaffold.* client-dp neither": study(
+        CLIENT_DP, algorithm={"name": "scaffold"}
+    ),
     "does not grow with rounds": study(
         {"name": "ldp-laplace", "options": {"epsilon": 2, "clip": 1}}
     ),

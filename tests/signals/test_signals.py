@@ -24,6 +24,7 @@ from fedaudit.signals.measure import BLOCK, measure, measure_on_engine, measure_
 from fedaudit.signals.outputs import Confidence, Loss
 from fedaudit.signals.updates import (
     CentredTailCosine,
+    ControlVariateCosine,
     GradientCosine,
     GradientDifference,
     GradientNorm,
@@ -50,13 +51,15 @@ ALL: tuple[Signal, ...] = (
     GradientDifference("sum"),
     CentredTailCosine(0.5),
     WithoutTailCosine(0.5),
+    ControlVariateCosine(),
 )
 
 
 def exposed(client: ClientId, base: Model, scale: float | None = 3.0) -> Exposed:
     rng = seeded(1, client)
     step = {n: 0.1 * torch.randn(v.shape, generator=rng) for n, v in base.params.items()}
-    return Exposed(base, Model(base.architecture, plus(base.params, step)), step, scale)
+    control = {n: torch.randn(v.shape, generator=rng) for n, v in base.params.items()}
+    return Exposed(base, Model(base.architecture, plus(base.params, step)), step, scale, control)
 
 
 def make_round(exposures: dict[ClientId, Exposed]) -> Round:
@@ -101,6 +104,9 @@ def by_definition(name: str, seen: Exposed, sample: int) -> float:
                 centred(g), centred(towards), 0
             ),
             "gradient-cosine-without-tail-0.5": torch.cosine_similarity(g[:-25], towards[:-25], 0),
+            "control-variate-cosine": torch.cosine_similarity(
+                g, flat(seen.control_variate or {}), 0
+            ),
             "gradient-norm": -g.square().sum(),
             "gradient-difference-raw": towards.norm() ** 2 - (towards - g).norm() ** 2,
             "gradient-difference-sum": (3 * towards).norm() ** 2 - (3 * towards - g).norm() ** 2,

@@ -31,6 +31,7 @@ from fedaudit.signals.outputs import (
 )
 from fedaudit.signals.updates import (
     CentredTailCosine,
+    ControlVariateCosine,
     GradientCosine,
     GradientDifference,
     GradientNorm,
@@ -59,6 +60,8 @@ LiRASeries = with_rule_settings("lira-series", (ScaledLogit(),), LikelihoodRatio
 StackedSignals = with_rule_settings("stacked", (Loss(), GradientCosine(), GradientNorm(), GradientDifference()), Stacked, "Shokri et al. 2017; Nasr et al. 2019, over signals of federations", "A linear classifier that is trained on a shadow run weighs losses, cosines and gradients.")
 LossSeriesAware = with_rule_settings("loss-series-aware", (Loss(),), WhereAssigned, "Loss-Series, knowing the classes that CoFedMID assigns", "A member's loss is low over the rounds in which the defense lets the target train on the member's class.", rule=Mean())
 FedMIA2Aware = with_rule_settings("fedmia-2-aware", (GradientCosine(),), WhereAssigned, "FedMIA-II, knowing the classes that CoFedMID assigns", "A member's gradient is similar to the target's update in rounds in which the defense lets the target train on the member's class.", rule=OneSidedLikelihood())
+AvgCosineControl = with_signal_settings("avg-cosine-control", ControlVariateCosine, Mean(), "Avg-Cosine, adapted to SCAFFOLD's control variates", "A member's gradient points along the target's control variates over the rounds.")
+FedMIA2Control = with_rule_settings("fedmia-2-control", (ControlVariateCosine(),), OneSidedLikelihood, "FedMIA-II, adapted to SCAFFOLD's control variates", "A member's gradient is more similar to the target's control variate than to the other clients' control variates.")
 AvgCosineCentredTail = with_signal_settings("avg-cosine-centred-tail", CentredTailCosine, Mean(), "Avg-Cosine, knowing where CoFedMID's published noise is", "A member's gradient points along the updates, after the mean of their noisy parameters is subtracted.")
 FedMIA2CentredTail = with_rule_settings("fedmia-2-centred-tail", (CentredTailCosine(),), OneSidedLikelihood, "FedMIA-II, knowing where CoFedMID's published noise is", "A member's gradient is most similar to the target's update, after the mean of each update's last parameters is subtracted.")
 AvgCosineWithoutTail = with_signal_settings("avg-cosine-without-tail", WithoutTailCosine, Mean(), "Avg-Cosine, knowing where CoFedMID's noise is", "A member's gradient points along the updates without their noisy parameters.")

@@ -89,6 +89,7 @@ class Sees(Flag):
         REFERENCE_MODELS: Models that the adversary trains in the same way as the federation.
         CHOOSES_UPLOAD: The adversary decides what one of the clients uploads.
         NEXT_MODEL: The model that the server aggregates from a round's uploads.
+        CONTROL_VARIATES: The changes of each client's control variate in all uploads (SCAFFOLD).
     """
 
     NOTHING = 0
@@ -102,6 +103,7 @@ class Sees(Flag):
     REFERENCE_MODELS = auto()
     CHOOSES_UPLOAD = auto()
     NEXT_MODEL = auto()
+    CONTROL_VARIATES = auto()
 
 
 @short_repr

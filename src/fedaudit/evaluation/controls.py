@@ -5,7 +5,7 @@ inputs without a model or attack untrained models. In the last control, attacks 
 that is planted in a *twin*: a small federation with the run's model and data.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -24,7 +24,7 @@ from fedaudit.core.errors import FedauditError
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for, seeded, seeded_numpy
-from fedaudit.core.values import NO_CLIENT, ClientId, Params, Samples, Sees, plus
+from fedaudit.core.values import NO_CLIENT, ClientId, Params, Samples, Sees, plus, scaled
 from fedaudit.datasets.dataset import number_rows
 from fedaudit.evaluation.truth import (
     Findings,
@@ -35,12 +35,13 @@ from fedaudit.evaluation.truth import (
     run_coordinates,
     target_truth,
 )
+from fedaudit.fl.algorithms.base import SendsControlVariates
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.metrics import auc_interval, blind_classifier, permuted_membership
 from fedaudit.observe.measurements import MeasuredRound, Measurements, stacked
-from fedaudit.observe.round import Exposed, Round
+from fedaudit.observe.round import Exposed, Round, map_clients
 from fedaudit.observe.views import merged_view, seen_from, view_named
 from fedaudit.plan.parts import Resources, Setup
 from fedaudit.results.record import ControlResult
@@ -402,7 +403,8 @@ def untrained_rounds(
     """
     cheap = [s for s in setup.signals if not s.needs & (Sees.GLOBAL_MODEL | Sees.UPDATE)]
     # A round of a large federation holds many models, so one is generated at a time.
-    rounds = seen_from((_untrained_round(setup, index) for index in (1, 2)), setup.view)
+    untrained = _with_control_variates(setup, (_untrained_round(setup, i) for i in (1, 2)))
+    rounds = seen_from(untrained, setup.view)
     if device.type == "cpu":
         first = measure_by_block(next(rounds), setup.signals, samples, progress=progress)
     else:
@@ -417,6 +419,24 @@ def untrained_rounds(
 def _repetitions(setup: Setup) -> int:
     """Return the number of times that a study runs each control: once per target and seed."""
     return len(setup.study.audit.targets) * len(setup.study.seeds)
+
+
+def _with_control_variates(setup: Setup, rounds: Iterable[Round]) -> Iterator[Round]:
+    """Yield rounds with the control variates that an adversary of the run sees.
+
+    These rounds are of FedAvg. Its negated update is the mean gradient of the steps, except for the
+    scale, which signals do not use.
+    """
+    for round in rounds:
+        if isinstance(setup.algorithm, SendsControlVariates):
+            exposed = map_clients(round.exposed, _with_control_variate)
+            round = replace(round, exposed=exposed)
+        yield round
+
+
+def _with_control_variate(client: ClientId, exposed: Exposed) -> Exposed:
+    assert exposed.update is not None
+    return replace(exposed, control_variate=scaled(exposed.update, -1.0))
 
 
 def _untrained_round(setup: Setup, index: int) -> Round:
@@ -564,7 +584,7 @@ def _measure_twin(
     phase = f"seed {setup.seed}: planted leak"
     resources.progress(phase, 0, _TWIN_ROUNDS)
     measured = []
-    for round in seen_from(rounds, view):
+    for round in seen_from(_with_control_variates(setup, rounds), view):
         if round.index > 1:
             measured.append(measure_round(round, setup.signals, canaries, device=resources.device))
         resources.progress(phase, round.index, _TWIN_ROUNDS)

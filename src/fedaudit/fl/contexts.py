@@ -77,7 +77,11 @@ class ClientContext:
 
     def on_public_data(self) -> "ClientContext":
         """Return a context with its own random generators and notes, to train on public data."""
-        return replace(self, seed=seed_for(self.seed, "public"), _generators={}, _noted={})
+        return self.separate("public")
+
+    def separate(self, purpose: str) -> "ClientContext":
+        """Return a context with its own random generators and notes, for another training."""
+        return replace(self, seed=seed_for(self.seed, purpose), _generators={}, _noted={})
 
     def at(self, model: Model) -> "TrainingContext":
         """Return the training context of this client, which starts from the given model."""

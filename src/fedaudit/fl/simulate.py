@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -23,15 +23,17 @@ from fedaudit.fl.algorithms.base import (
     ChoosesModels,
     ClientResult,
     ClientTask,
+    CorrectsDrift,
     KeepsModels,
     Participants,
+    SendsControlVariates,
     Server,
     StoredUploads,
     draw_cohort,
     run_client,
 )
 from fedaudit.fl.hooks import UNDEFENDED, ClientContext, Defense, checked_return
-from fedaudit.observe.round import Round, Sent, Upload
+from fedaudit.observe.round import Exposed, Round, Sent, Upload, map_clients
 from fedaudit.observe.tensors import read_tensors, write_tensors
 
 
@@ -137,6 +139,8 @@ def simulate(
     if device.type != "cpu":
         refuse_several_workers(device, engine.count if isinstance(engine, CountedEngine) else 1)
     settings = _RunSettings(rounds, seed, participation, device)
+    if isinstance(algorithm, CorrectsDrift):
+        algorithm = algorithm.with_sizes({client: len(data) for client, data in clients.items()})
     clients = _convert_features(algorithm, clients)
     return _rounds(Participants(algorithm, clients, copies), server, engine, settings, checkpoint)
 
@@ -182,9 +186,12 @@ def _rounds(
             if isinstance(algorithm, ChoosesModels):
                 chosen = algorithm.choices_of_clients(state.memories)
                 trained = algorithm.rounds_trained(state.server)
+            exposed = algorithm.expose(request.sent, results.uploads, index, rounds, seed)
+            if isinstance(algorithm, SendsControlVariates):
+                exposed = _with_control_variates(exposed, algorithm, state.memories)
             yield Round(
                 index=index,
-                exposed=algorithm.expose(request.sent, results.uploads, index, rounds, seed),
+                exposed=exposed,
                 sent=request.sent,
                 uploads=results.uploads,
                 weights=request.weights,
@@ -198,9 +205,22 @@ def _rounds(
                 seconds=results.seconds,
             )
             # Free this round's models before the models of the next round are received.
-            del request, results, private_models
+            del request, results, private_models, exposed
             if checkpoint:
                 save_checkpoint(state, checkpoint, fingerprint)
+
+
+def _with_control_variates(
+    exposed: Mapping[ClientId, Exposed],
+    algorithm: SendsControlVariates,
+    memories: Mapping[ClientId, Params],
+) -> Mapping[ClientId, Exposed]:
+    return map_clients(
+        exposed,
+        lambda client, models: replace(
+            models, control_variate=algorithm.control_variate(memories[client])
+        ),
+    )
 
 
 def _collect(

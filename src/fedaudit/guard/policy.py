@@ -115,6 +115,11 @@ class GuardPolicy(BaseModel):
                     f"the attack {name!r} uses global models, but a guard measures only what its "
                     "client sends; omit it"
                 )
+            if attack.needs & Sees.CONTROL_VARIATES:
+                raise BadInput(
+                    f"the attack {name!r} uses control variates, but a guard measures only updates "
+                    "of models; omit it"
+                )
             if attack.needs & (Sees.REFERENCE_MODELS | Sees.CHOOSES_UPLOAD | Sees.CHOOSES_MODEL):
                 raise BadInput(
                     f"the attack {name!r} needs a stronger adversary than a server that follows "

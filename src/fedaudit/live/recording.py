@@ -30,7 +30,7 @@ from fedaudit.core.tasks import Task
 from fedaudit.core.values import ClientId, Sees
 from fedaudit.evaluation.uploads import Metric
 from fedaudit.observe.tensors import MAX_ROUND, Keep
-from fedaudit.observe.views import View, view_named, with_resources
+from fedaudit.observe.views import View, updates_view, view_named, with_resources
 from fedaudit.plan.sections import TaskSection
 from fedaudit.plan.values import refusal_of
 from fedaudit.results.fields import Count, RecordPart
@@ -120,7 +120,7 @@ class Recording(RecordPart):
     @property
     def adversary(self) -> View:
         """The adversary's view, with the reference models that it has."""
-        view = view_named(self.view)
+        view = updates_view(view_named(self.view))
         return with_resources(view, Sees.REFERENCE_MODELS) if self.references else view
 
     def measured_task(self) -> Task:

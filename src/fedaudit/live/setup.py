@@ -17,7 +17,7 @@ from fedaudit.datasets.draws.audit_set import Assignment, AuditSet
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.live.recording import Recording
-from fedaudit.observe.views import View
+from fedaudit.observe.views import View, updates_view
 from fedaudit.plan.assignment import Groups
 from fedaudit.plan.parts import RecordingInfo, Setup
 from fedaudit.plan.sections import (
@@ -40,6 +40,7 @@ _NOT_RECORDED = {
     Sees.REFERENCE_MODELS: "reference models, trained as the federation trains",
     Sees.CHOOSES_UPLOAD: "an adversary that chooses what a client sends",
     Sees.CHOOSES_MODEL: "an adversary that chooses the model that clients are sent",
+    Sees.CONTROL_VARIATES: "the clients' control variates",
 }
 """Capabilities that the adversary of a recording lacks, unless its view offers them."""
 
@@ -152,6 +153,7 @@ def attacks_in(
     Without ``names``, the attacks of the default set are tried. Otherwise an impossible attack is
     an error.
     """
+    view = updates_view(view)
     if names:
         return {name: _attack_or_raise(name, view, task) for name in catalogue_spellings(names)}, {}
     possible, refused = {}, {}

@@ -135,14 +135,39 @@ def _compressed_update(round: Round, client: ClientId, base: int) -> tuple[Param
             f"client {client}'s update is hidden in this view and cannot be kept; keep "
             '"signals" or "snapshots"'
         )
-    peak = max(_largest_magnitude(value) for value in exposed.update.values())
-    divisor = peak or 1.0
-    tensors = {f"update/{n}": (v / divisor).half() for n, v in exposed.update.items()}
+    tensors, divisor = _in_16_bits("update", exposed.update)
     tensors |= {f"buffers/{n}": v for n, v in exposed.local.buffers.items()}
     notes = {"peak": repr(divisor), "weight": repr(round.weights[client]), "base": str(base)}
+    if exposed.control_variate is not None:
+        compressed, divisor = _in_16_bits("control", exposed.control_variate)
+        tensors |= compressed
+        notes["control_peak"] = repr(divisor)
     if exposed.gradient_scale is not None:
         notes["gradient_scale"] = repr(exposed.gradient_scale)
     return tensors, notes
+
+
+def _in_16_bits(name: str, values: Params) -> tuple[Params, float]:
+    """Return tensors divided by their largest entry, in 16 bits, and this entry."""
+    divisor = max(_largest_magnitude(value) for value in values.values()) or 1.0
+    return {f"{name}/{n}": (v / divisor).half() for n, v in values.items()}, divisor
+
+
+def _from_16_bits(tensors: Params, name: str, like: Params, divisor: float) -> Params:
+    """Return tensors that :func:`_in_16_bits` compressed.
+
+    Raises:
+        ValueError: The tensors are not those of the model, or not finite.
+    """
+    compressed = with_prefix(tensors, f"{name}/")
+    if _shapes(compressed) != _shapes(like):
+        raise ValueError("its tensors are not those of the model")
+    if not 0 < divisor < math.inf:
+        raise ValueError(f"peak {divisor} is out of range")
+    values = scaled({key: compressed[key].float() for key in like}, divisor)
+    if not all(bool(value.isfinite().all()) for value in values.values()):
+        raise ValueError(f"its {name} is not finite")
+    return values
 
 
 def _largest_magnitude(value: Tensor) -> float:
@@ -227,22 +252,21 @@ def _read_client(path: Path, bases: Mapping[str, Model]) -> tuple[Exposed, float
         base = bases[notes["base"]]
         peak, weight = float(notes["peak"]), float(notes["weight"])
         scale = float(notes["gradient_scale"]) if "gradient_scale" in notes else None
-        compressed = with_prefix(tensors, "update/")
-        if _shapes(compressed) != _shapes(base.params):
-            raise ValueError("its tensors are not those of the model")
         is_scale_valid = scale is None or 0 < scale < math.inf
-        if not (0 < peak < math.inf and 0 <= weight < math.inf and is_scale_valid):
-            raise ValueError(f"peak {peak}, weight {weight} or scale {scale} is out of range")
-        update = scaled({name: compressed[name].float() for name in base.params}, peak)
-        if not all(bool(value.isfinite().all()) for value in update.values()):
-            raise ValueError("its update is not finite")
+        if not (0 <= weight < math.inf and is_scale_valid):
+            raise ValueError(f"weight {weight} or scale {scale} is out of range")
+        update = _from_16_bits(tensors, "update", base.params, peak)
+        control_variate = None
+        if "control_peak" in notes:
+            control_peak = float(notes["control_peak"])
+            control_variate = _from_16_bits(tensors, "control", base.params, control_peak)
         local = Model(
             base.architecture, plus(base.params, update), with_prefix(tensors, "buffers/")
         )
         refuse_misfit(local, base)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise Damaged(f"{path} is not a kept update ({error}); restore it from a copy") from error
-    return Exposed(base, local, update, scale), weight
+    return Exposed(base, local, update, scale, control_variate), weight
 
 
 def _shapes(tensors: Params) -> dict[str, torch.Size]:

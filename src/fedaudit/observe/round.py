@@ -39,7 +39,8 @@ class Update:
         choice: Index of the trained model among the models that were sent.
         samples: Number of the client's training samples; 0 if the client does not report it.
         extra: Other tensors that clients of the algorithm send, by name, such as the number of
-            steps (FedNova). fedaudit's defenses of the upload do not change them.
+            steps (FedNova) or the change of the control variate (SCAFFOLD). fedaudit's defenses of
+            the upload do not change them.
     """
 
     values: Params
@@ -88,12 +89,15 @@ class Exposed:
         update: Trainable parameters of ``local`` minus those of ``base``.
         gradient_scale: Factor that turns the negated update into the sum of per-sample gradients
             (batch size * (1 - momentum) / (learning rate * epochs)); None if unknown.
+        control_variate: The client's control variate by parameter, which is the sum of the changes
+            that it has sent so far (SCAFFOLD).
     """
 
     base: Model | None = None
     local: Model | None = None
     update: Params | None = None
     gradient_scale: float | None = None
+    control_variate: Params | None = None
 
 
 @dataclass(frozen=True)
@@ -146,6 +150,7 @@ class Round:
 
 
 Value = TypeVar("Value")
+Mapped = TypeVar("Mapped")
 
 
 class LazyByClient(Mapping[ClientId, Value]):
@@ -189,3 +194,17 @@ def select_clients(
     if isinstance(values, dict):
         return {client: values[client] for client in clients}
     return LazyByClient(clients, values.__getitem__)
+
+
+def map_clients(
+    values: Mapping[ClientId, Value], function: Callable[[ClientId, Value], Mapped]
+) -> Mapping[ClientId, Mapped]:
+    """Apply a function of client and value to each value; the result is sorted by client.
+
+    For a dictionary, all results are computed immediately. For other mappings, such as uploads in a
+    file, a result is computed at each access, so that not all are in memory together.
+    """
+    clients = sorted(values)
+    if isinstance(values, dict):
+        return {client: function(client, values[client]) for client in clients}
+    return LazyByClient(clients, lambda client: function(client, values[client]))

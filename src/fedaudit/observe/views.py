@@ -192,6 +192,13 @@ _STUDY_TABLES = {
 """Table of a study file that gives the adversary a resource."""
 
 
+_ALGORITHMS_WITH = {
+    Sees.NEXT_MODEL: "with one global model",
+    Sees.CONTROL_VARIATES: "whose clients send control variates, such as scaffold",
+}
+"""Description of the algorithms that have an observation."""
+
+
 @dataclass(frozen=True)
 class View:
     """The parts of a run that an adversary sees.
@@ -244,8 +251,7 @@ class View:
         suitable = [view.name for view in VIEWS.values() if view.can_offer(needs)]
         if self.name in suitable:
             # The view could show it, but the algorithm has no such observation.
-            one_model = missing == Sees.NEXT_MODEL
-            algorithm = "with one global model" if one_model else "whose clients send updates"
+            algorithm = _ALGORITHMS_WITH.get(missing, "whose clients send updates")
             hint = f"leave it out, or use an algorithm {algorithm}"
         elif suitable:
             hint = f"it can run in the view {', '.join(suitable)}"
@@ -274,7 +280,7 @@ VIEWS: dict[str, View] = {
     for view in (
         View(
             "uploads",
-            _EVERY_ROUND | Sees.UPLOADS,
+            _EVERY_ROUND | Sees.UPLOADS | Sees.CONTROL_VARIATES,
             "the server sees what every client sends",
             _everything,
         ),
@@ -344,12 +350,17 @@ def merged_view(view: View, members: Collection[ClientId]) -> View:
         )
     names = ", ".join(str(client) for client in sorted(members))
     return replace(
-        view,
+        updates_view(view),
         name="merged",
         description=f"{view.description}, and attacks clients {names} through the weighted mean of "
         "their updates",
         of=partial(merge_clients, members=tuple(members)),
     )
+
+
+def updates_view(view: View) -> View:
+    """Return the view for clients that send updates without control variates."""
+    return replace(view, offers=view.offers & ~Sees.CONTROL_VARIATES)
 
 
 def output_view(view: View) -> View:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 CLIENT_DP, DP_SGD = "client-dp", "dp-sgd"
 
-_LOCAL_EPOCHS = ("fedavg", "fedprox", "fedadam", "ifca")
+_LOCAL_EPOCHS = ("fedavg", "fedprox", "fedadam", "fednova", "ifca")
 """Algorithms whose clients train for the epochs of the study in each round."""
 
 _WRITE_SETUP = (
@@ -109,6 +109,11 @@ def setup_of_study(
         "clients": study.partition.clients,
     }
     if mechanisms[0].name == CLIENT_DP:
+        if study.algorithm.name == "scaffold":
+            raise BadInput(
+                f"clients of the study {study.name!r} also send control variates (scaffold), which "
+                "client-dp neither clips nor noises, so there is no epsilon; use another algorithm"
+            )
         # The adversary sees each upload, to which its client has added noise.
         phase.update({"protects": "client", "order": ("clip", "noise", "sum")})
         person_clients = study.audit.clients_per_person

@@ -248,6 +248,7 @@ _REASONS_BY_NEED = {
     Sees.REFERENCE_MODELS: "needs reference models",
     Sees.CHOOSES_MODEL: "chooses the model that is trained",
     Sees.CHOOSES_UPLOAD: "chooses the update of a client",
+    Sees.CONTROL_VARIATES: "uses control variates",
 }
 _TARGET = 0
 

@@ -1,7 +1,7 @@
 """Interface of signals, and results of a round that several signals use."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
@@ -13,7 +13,7 @@ from fedaudit.core.devices import CPU
 from fedaudit.core.errors import NotVisible
 from fedaudit.core.modules import outputs_of
 from fedaudit.core.values import ClientId, Model, Params, Samples, Sees
-from fedaudit.observe.round import Exposed, Round
+from fedaudit.observe.round import Exposed, Round, map_clients
 from fedaudit.observe.views import group_models
 from fedaudit.signals.received import Received
 
@@ -139,6 +139,16 @@ class VisibleRound:
         """Compute products like :attr:`update_products` with another function."""
         self._raise_if_updates_hidden()
         return self._compute_products(compute)
+
+    def with_control_variates_as_updates(self) -> "VisibleRound":
+        """Return the round with the clients' control variates in place of their updates."""
+        visible = [m.control_variate for m in self._iterate_exposed() if m.control_variate]
+        _raise_if_hidden(visible, self.clients, "the clients' control variates")
+        exposed = map_clients(
+            self.round.exposed,
+            lambda client, models: replace(models, update=models.control_variate),
+        )
+        return replace(self, round=replace(self.round, exposed=exposed))
 
     @property
     def gradient_norms(self) -> Float[Tensor, "clients samples"]:

@@ -45,6 +45,24 @@ class GradientCosine(_GradientSignal):
 
 
 @dataclass(frozen=True)
+class ControlVariateCosine(_GradientSignal):
+    """Cosine between a sample's gradient at the received model and the client's control variate.
+
+    SCAFFOLD's control variate is a mean gradient of the client in its last round. A server that
+    sees all uploads adds up the changes that the client has sent.
+
+    Source: None; FedMIA's Eq. (7), adapted to the control variates of Karimireddy et al. 2020.
+    """
+
+    name = "control-variate-cosine"
+    needs = Sees.GLOBAL_MODEL | Sees.CONTROL_VARIATES
+
+    def __call__(self, visible: VisibleRound) -> Float[Tensor, "clients samples"]:
+        # A control variate points along the gradients, and an update against them.
+        return -_negative_cosines(visible.with_control_variates_as_updates().update_products)
+
+
+@dataclass(frozen=True)
 class CentredTailCosine:
     """Cosine of gradient and negative update, both without the mean of their last parameters.
 

@@ -20,11 +20,18 @@ from fedaudit.core.values import ClientId, Sees, Setting
 from fedaudit.datasets.catalog import load
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.extensions import extensions_of
-from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels
+from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels, SendsControlVariates
 from fedaudit.fl.hooks import Defense, Plan
 from fedaudit.metrics.table import resolve_metric
 from fedaudit.observe.round import Logits
-from fedaudit.observe.views import View, merged_view, output_view, several_models_view, view_named
+from fedaudit.observe.views import (
+    View,
+    merged_view,
+    output_view,
+    several_models_view,
+    updates_view,
+    view_named,
+)
 from fedaudit.plan.algorithm import algorithm_of, raise_if_risk_unmeasured
 from fedaudit.plan.assignment import (
     GroupedData,
@@ -335,6 +342,8 @@ def _view_of(study: Study, extensions: Iterable[type[Extension]]) -> View:
 
 def _restrict_view_to_uploads(view: View, algorithm: Algorithm) -> View:
     """Return a view without information that clients of an algorithm do not send."""
+    if not isinstance(algorithm, SendsControlVariates):
+        view = updates_view(view)
     if algorithm.upload_kind is Logits:
         return output_view(view)
     return several_models_view(view) if isinstance(algorithm, ChoosesModels) else view

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Lock
 from time import perf_counter, process_time
-from typing import Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -20,7 +20,7 @@ from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples, plus, weighted_sum
 from fedaudit.engines.base import pickled
 from fedaudit.fl.hooks import UNDEFENDED, ClientContext, Defense, Workload
-from fedaudit.observe.round import Exposed, Gradient, LazyByClient, Sent, Update, Upload
+from fedaudit.observe.round import Exposed, Gradient, Sent, Update, Upload
 
 
 class LocalResult(NamedTuple):
@@ -138,6 +138,31 @@ class SendsExtra(Protocol):
 
 
 @runtime_checkable
+class SendsControlVariates(SendsExtra, Protocol):
+    """Algorithm whose clients send changes of their control variates, which are mean gradients."""
+
+    def control_variate(self, memory: Params) -> Params:
+        """Return the control variate in a client's memory, by parameter.
+
+        It is the sum of all changes that the client has sent, so an observer of all uploads knows
+        it.
+        """
+        ...
+
+
+@runtime_checkable
+class CorrectsDrift(Protocol):
+    """Algorithm whose clients correct their updates by tensors that they keep between rounds."""
+
+    def with_sizes(self, sizes: Mapping[ClientId, int]) -> "Algorithm":
+        """Return the algorithm for clients of these data sizes.
+
+        The server then knows the share of the data whose clients do not take part in a round.
+        """
+        ...
+
+
+@runtime_checkable
 class HoldsOut(Protocol):
     """Algorithm whose clients hold some of their samples out of training."""
 
@@ -247,8 +272,6 @@ MIN_CLIENTS_IN_MEMORY = 16
 """Number of clients whose uploads are kept in memory, however large they are. Federations of few
 clients with large models are faster without files."""
 
-Value = TypeVar("Value")
-
 
 class StoredUploads(Mapping[ClientId, Upload]):
     """Uploads of a round: the first uploads in memory, later ones in an unnamed file.
@@ -338,20 +361,6 @@ class StoredUploads(Mapping[ClientId, Upload]):
     def as_dict_if_in_memory(self) -> Mapping[ClientId, Upload]:
         """Return a dictionary if every upload is in memory, else this mapping."""
         return self._in_memory if self.is_in_memory else self
-
-
-def map_uploads(
-    uploads: Mapping[ClientId, Upload], function: Callable[[ClientId, Upload], Value]
-) -> Mapping[ClientId, Value]:
-    """Apply a function of client and upload to each upload; the result is sorted by client.
-
-    For a dictionary, all values are computed immediately. For :class:`StoredUploads`, a value is
-    computed at each access, so that not all values are in memory together.
-    """
-    clients = sorted(uploads)
-    if isinstance(uploads, dict):
-        return {client: function(client, uploads[client]) for client in clients}
-    return LazyByClient(clients, lambda client: function(client, uploads[client]))
 
 
 def _size_in_bytes(upload: Upload) -> int:

@@ -1,6 +1,6 @@
 """Federated averaging (FedAvg) and its variants FedProx, FedAdam and FedEmbedding."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,10 +11,10 @@ from fedaudit.core import arguments
 from fedaudit.core.arguments import AboveZero, AtLeastZero, Decay
 from fedaudit.core.errors import type_of
 from fedaudit.core.values import ClientId, Model, Params, Samples, difference, plus, weighted_sum
-from fedaudit.fl.algorithms.base import LocalResult, OneModel, map_uploads
+from fedaudit.fl.algorithms.base import LocalResult, OneModel
 from fedaudit.fl.hooks import ClientContext, Defense, TrainingContext, Workload, apply_upload_hook
-from fedaudit.fl.training.local import LocalTraining, train
-from fedaudit.observe.round import Exposed, Sent, Update, Upload
+from fedaudit.fl.training.local import AddedTerms, LocalTraining, train
+from fedaudit.observe.round import Exposed, Sent, Update, Upload, map_clients
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class FedAvg(OneModel):
             scale = self.training.gradient_scale(round, rounds, samples=update.samples)
             return reconstruct(sent[client].model, update, scale)
 
-        return map_uploads(uploads, exposed)
+        return map_clients(uploads, exposed)
 
     def workload(self, rounds: int, samples: int) -> Workload:
         """Count the local epochs of every round."""
@@ -94,6 +94,11 @@ def update_of(
     """Return the update of a client that has trained the received model."""
     change = difference(trained.params, received.params)
     return Update(change, trained.buffers, samples=samples, extra=extra or {})
+
+
+def participating_share(clients: Collection[ClientId], sizes: Mapping[ClientId, int]) -> float:
+    """Return the share of all data that some clients have; 1 if no sizes are known."""
+    return sum(sizes[client] for client in clients) / sum(sizes.values()) if sizes else 1.0
 
 
 def as_update(upload: Upload) -> Update:
@@ -128,7 +133,9 @@ class FedProx(FedAvg):
     mu: AtLeastZero = 0.01
 
     def train_locally(self, data: Samples, defense: Defense, context: TrainingContext) -> Model:
-        return train(context.received, data, self.training, defense, context, mu=self.mu)
+        return train(
+            context.received, data, self.training, defense, context, terms=AddedTerms(self.mu)
+        )
 
 
 _MEANS, _SQUARES = "means/", "squares/"

@@ -21,7 +21,7 @@ from fedaudit.core.values import (
     scaled,
     weighted_sum,
 )
-from fedaudit.fl.algorithms.base import LocalResult, OneModel, map_uploads
+from fedaudit.fl.algorithms.base import LocalResult, OneModel
 from fedaudit.fl.algorithms.fedavg import reconstruct
 from fedaudit.fl.hooks import (
     ClientContext,
@@ -32,7 +32,7 @@ from fedaudit.fl.hooks import (
     apply_upload_hook,
 )
 from fedaudit.fl.training.local import LocalTraining, objective_of, seeded_dropout
-from fedaudit.observe.round import Exposed, Gradient, Sent, Update, Upload
+from fedaudit.observe.round import Exposed, Gradient, Sent, Update, Upload, map_clients
 
 _CHUNK_SIZE = 512
 _CHUNK_SIZE_ON_GPU = 4096
@@ -156,7 +156,7 @@ class FedSGD(OneModel):
         """Take one step along the mean or the sum of the gradients."""
         clients = sorted(uploads)
         client_weights = [weights[client] for client in clients]
-        gradients = map_uploads(uploads, lambda client, upload: as_gradient(upload))
+        gradients = map_clients(uploads, lambda client, upload: as_gradient(upload))
         factors = client_weights if self.together == "mean" else [1.0] * len(clients)
         before = Model.from_tensors(self.architecture, state)
         gradient = weighted_sum((gradients[client].values for client in clients), factors)
@@ -182,7 +182,7 @@ class FedSGD(OneModel):
             scale = gradient.samples / self.training.lr if gradient.samples else None
             return reconstruct(base, update, scale)
 
-        return map_uploads(uploads, exposed)
+        return map_clients(uploads, exposed)
 
     def workload(self, rounds: int, samples: int) -> Workload:
         """Count one step over all samples in every round."""

@@ -17,7 +17,7 @@ from fedaudit.core.devices import CPU, computing_on, fork_generators, model_on, 
 from fedaudit.core.errors import BadInput, custom_code, setting
 from fedaudit.core.modules import load_module
 from fedaudit.core.tasks import cross_entropy
-from fedaudit.core.values import Batch, Model, Samples
+from fedaudit.core.values import Batch, Model, Params, Samples
 from fedaudit.fl.hooks import Defense, Objective, TrainingContext
 from fedaudit.fl.training.manual_backprop import (
     ManualSteps,
@@ -117,26 +117,79 @@ class Adam:
 
 @dataclass
 class ProximalOptimizer:
-    """Optimizer with a proximal term towards the initial parameters.
+    """Optimizer with a proximal term.
 
     Attributes:
         optimizer: The optimizer that takes the steps.
-        mu: Weight of the proximal term, at least 0: mu times the change since the first step is
+        mu: Weight of the proximal term, at least 0: mu times the difference from the centre is
             added to the gradient.
+        centre: Parameters towards which the term pulls; empty for the parameters before the first
+            step.
 
     Source: Li et al. 2020 (FedProx), Eq. (2): the gradient of mu / 2 times the squared distance.
     """
 
     optimizer: Optimizer
     mu: float
-    _initial: list[Tensor] = field(default_factory=list, init=False, repr=False)
+    centre: list[Tensor] = field(default_factory=list, repr=False)
 
     @torch.no_grad()
     def step(self, params: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
-        if not self._initial:
-            self._initial = [param.clone() for param in params]
-        changes = torch._foreach_sub(list(params), self._initial)
+        if not self.centre:
+            self.centre = [param.clone() for param in params]
+        changes = torch._foreach_sub(list(params), self.centre)
         self.optimizer.step(params, torch._foreach_add(list(grads), changes, alpha=self.mu))
+
+
+@dataclass
+class CorrectedOptimizer:
+    """Optimizer that adds the same tensors to the gradient of every step.
+
+    Attributes:
+        optimizer: The optimizer that takes the steps.
+        correction: Tensors that are added, in the order of the parameters.
+    """
+
+    optimizer: Optimizer
+    correction: list[Tensor] = field(repr=False)
+
+    @torch.no_grad()
+    def step(self, params: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
+        self.optimizer.step(params, torch._foreach_add(list(grads), self.correction))
+
+
+@dataclass(frozen=True)
+class AddedTerms:
+    """Terms that an algorithm adds to a client's objective.
+
+    Attributes:
+        mu: Weight of a proximal term, as in :class:`ProximalOptimizer`; 0 for none.
+        centre: Parameters towards which the proximal term pulls; empty for the initial ones.
+        correction: Tensors that are added to the gradient of each step, by parameter; empty for
+            none.
+    """
+
+    mu: float = 0.0
+    centre: Params = field(default_factory=dict)
+    correction: Params = field(default_factory=dict)
+
+    def added_to(
+        self, optimizer: Optimizer, names: Sequence[str], device: torch.device
+    ) -> Optimizer:
+        """Return an optimizer of these parameters with the terms.
+
+        Terms that are zero are left out, because the fastest steps are those of a plain optimizer.
+        """
+        if self.mu:
+            centre = [self.centre[name].to(device) for name in names if self.centre]
+            optimizer = ProximalOptimizer(optimizer, self.mu, centre)
+        if any(bool(value.any()) for value in self.correction.values()):
+            correction = [self.correction[name].to(device) for name in names]
+            optimizer = CorrectedOptimizer(optimizer, correction)
+        return optimizer
+
+
+NO_TERMS = AddedTerms()
 
 
 def _add_weight_decay(
@@ -242,7 +295,7 @@ def train(
     defense: Defense,
     context: TrainingContext,
     *,
-    mu: float = 0.0,
+    terms: AddedTerms = NO_TERMS,
 ) -> Model:
     """Train a client's model for one round, with the hooks of its defense.
 
@@ -252,7 +305,7 @@ def train(
         settings: Epochs, batches and optimizer.
         defense: The defense, whose training hooks are called.
         context: Context of the hooks, with the device to train on.
-        mu: Weight of a proximal term towards the initial model, as in :class:`ProximalOptimizer`.
+        terms: Terms that the algorithm adds to the objective.
 
     Returns:
         The trained model, on the CPU.
@@ -261,9 +314,8 @@ def train(
         BadInput: Trained parameters are not finite.
     """
     with computing_on(context.device):
-        optimizer = settings.create_optimizer(context.round, context.rounds)
-        if mu:
-            optimizer = ProximalOptimizer(optimizer, mu)
+        plain_optimizer = settings.create_optimizer(context.round, context.rounds)
+        optimizer = terms.added_to(plain_optimizer, list(model.params), context.device)
         trained = model_on(_run_epochs(model, data, settings, optimizer, defense, context), CPU)
     if not all(bool(value.isfinite().all()) for value in trained.params.values()):
         raise BadInput(

@@ -27,7 +27,7 @@ from fedaudit.live.tables.references import references_of
 from fedaudit.live.tables.signals import attacks_on, signals_of
 from fedaudit.observe.measurements import write_measured
 from fedaudit.observe.tensors import write_tensors
-from fedaudit.observe.views import view_named, with_resources
+from fedaudit.observe.views import updates_view, view_named, with_resources
 
 
 def from_signals(
@@ -121,7 +121,7 @@ def from_signals(
     folder = Path(out)
     if is_recording(folder):
         raise BadInput(f"{folder} has a recording already; give another folder")
-    adversary = view_named(view)
+    adversary = updates_view(view_named(view))
     tables = list(table) if isinstance(table, list | tuple) else [cast("SignalTable", table)]
     if not tables:
         raise BadInput("there is no table; give at least one")
