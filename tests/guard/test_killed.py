@@ -82,6 +82,33 @@ def checked_in_a_fork(folder: Path, moment: str, *, prepares: bool = False, **se
     return os.WTERMSIG(os.waitpid(process, 0)[1])
 
 
+CREATION: dict[str, tuple[str, Callable[..., Any]]] = {
+    "before the untrained models are written": ("write_untrained", before),
+    "after the untrained models are written": ("write_untrained", after),
+    "after the samples are written": ("write_audit", after),
+    "after the settings are written": ("write_recording", after),
+}
+
+
+@pytest.mark.parametrize("moment", CREATION)
+def test_a_guard_that_is_killed_during_its_creation_can_be_created_again(
+    moment: str, tmp_path: Path
+) -> None:
+    name, how = CREATION[moment]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        process = os.fork()
+    if process == 0:
+        try:
+            setattr(recorder, name, how(getattr(recorder, name)))
+            guard(tmp_path)
+        finally:
+            os._exit(0)
+    assert os.WTERMSIG(os.waitpid(process, 0)[1]) == signal.SIGKILL
+    with guard(tmp_path) as reopened:
+        assert reopened.check(1, sent=initial(), upload=honest()) is not None
+
+
 @pytest.mark.parametrize("prepares", [False, True], ids=["", "prepared"])
 @pytest.mark.parametrize("filter", [None, noisy], ids=["sent", "filtered"])
 @pytest.mark.parametrize("moment", MOMENTS)

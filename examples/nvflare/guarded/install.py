@@ -12,7 +12,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 EXECUTOR = "executor.SiteTraining"
-BYPASSES = ("ConvertToFedEvent", "JobLogStreamer", ".ccwf.")
+BYPASSES = ("ConvertToFedEvent", "JobLogStreamer", ".ccwf.", "xgboost")
 """Components that send messages which no filter of the site sees."""
 PERSISTOR = "nvflare.app_opt.pt.file_model_persistor.PTFileModelPersistor"
 

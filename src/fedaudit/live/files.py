@@ -66,7 +66,7 @@ def prepare_folder(folder: Path, recording: Recording, samples: AuditSet) -> Rec
         )
     is_new = not is_recording(folder)
     if is_new:
-        _refuse_leftovers(folder)
+        _refuse_leftovers(folder, samples)
     # Create folders now, while another folder can still be chosen, and not in the first round.
     for name in ("measured", *(("rounds",) if recording.keep != "signals" else ())):
         create_subfolder(folder, name)
@@ -95,9 +95,17 @@ def _are_tensors_equal(first: Params, second: Params) -> bool:
     )
 
 
-def _refuse_leftovers(folder: Path) -> None:
-    """Raise if files of a recording without settings would be replaced."""
-    paths = [folder / AUDIT_FILE, folder / SAMPLES_FILE, *sorted(folder.glob("*/*.safetensors"))]
+def _refuse_leftovers(folder: Path, samples: AuditSet) -> None:
+    """Raise if files of a recording without settings would be lost.
+
+    A process that is killed while it creates a recording leaves untrained models and the audited
+    samples. The next process writes the same files again.
+    """
+    paths = [path for path in folder.glob("*/*.safetensors") if path.parent.name not in _UNTRAINED]
+    audit = folder / AUDIT_FILE
+    if not audit.exists() or not _are_tensors_equal(read_tensors(audit)[0], samples.tensors()):
+        paths += [audit, folder / SAMPLES_FILE]
+    paths.sort()
     if leftovers := [path for path in paths if path.exists()]:
         raise BadInput(
             f"{folder} has {leftovers[0].relative_to(folder)} but no {RECORDING_FILE}, so it "
