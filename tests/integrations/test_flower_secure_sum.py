@@ -169,7 +169,7 @@ def record_claims(folder: Path, *rounds: dict[str, object]) -> list[RoundEntry]:
         strategy = SumRecordingStrategy(FedAvg(), recorder)
         strategy._sent = arrays
         for index, claimed_ids in enumerate(rounds, 1):
-            strategy._asked = tuple(claimed_ids)
+            strategy._selected = tuple(claimed_ids)
             answers = [
                 (proxy(cid), FitRes(OK, parameters, 10, {"partition-id": client}))
                 for cid, client in claimed_ids.items()
@@ -194,7 +194,7 @@ def test_changed_and_duplicate_client_numbers_warn(tmp_path: Path) -> None:
         )
     assert [first.measured, second.measured, third.measured] == [True, False, False]
     assert (second.answered, second.unnamed) == ((0,), 1)
-    assert "node b claims to be client 2, and client" in str(warned[0].message)
+    assert "node b claims to be client 2, but claimed to be client 1" in str(warned[0].message)
     assert "several nodes claim to be client 0" in str(warned[1].message)
 
 
