@@ -1,6 +1,6 @@
 """First screen of a comparison: best trade-off, and leakage against test error."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, wording
@@ -102,8 +102,16 @@ def first_of_comparison(
         controls_line(records),
         controls_sign(records),
         tuple(steps.get(status, steps["picture" if comparison.fronts else "table"])),
-        (SIZES_DIFFER,) if len(sizes) > 1 else (),
+        (SIZES_DIFFER.format(members=_members_text(sizes)),) if len(sizes) > 1 else (),
     )
+
+
+def _members_text(sizes: Collection[frozenset[tuple[int | None, int | None]]]) -> str:
+    """Return "members (71 to 84)", or "samples" if only the non-members differ."""
+    numbers = [members for row in sizes for members, _ in row if members]
+    if not numbers or min(numbers) == max(numbers):
+        return "samples"
+    return f"members ({wording.format_range(numbers)})"
 
 
 def _side_by_side(comparison: Comparison, verdicts: Sequence[PlainVerdict]) -> str:
