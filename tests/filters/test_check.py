@@ -17,14 +17,14 @@ from fedaudit.filters.claim import FilterAudit, FilterVerdict, Result
 from tests.filters import cases, steps
 from tests.filters.cases import CLIP, SIGMA
 
-MOVE, BARE, STD = (
+LARGEST_CHANGE, NOISELESS, STD = (
     "largest change of the output",
     "outputs without noise",
     "standard deviation of noise",
 )
-DATA, STATE = "noise on a large update", "influence of earlier rounds"
+LARGE_NOISE, EARLIER_ROUNDS = "noise on a large update", "influence of earlier rounds"
 SHAPE, ENTRIES, CALLS = "shape of noise", "noise between entries", "noise between calls"
-HIDDEN = "noise alone"
+VISIBLE_NOISE = "visible noise"
 
 
 def checked(filter: object, **settings: object) -> FilterAudit:
@@ -96,25 +96,25 @@ def test_an_opacus_step_passes() -> None:
 @pytest.mark.parametrize(
     ("filter", "check"),
     [
-        (cases.one_layer_unclipped, MOVE),
+        (cases.one_layer_unclipped, LARGEST_CHANGE),
         (cases.noise_by_batch, ENTRIES),
-        (cases.noise_before_clipping, DATA),
-        (cases.StateBetweenRounds, STATE),
+        (cases.noise_before_clipping, LARGE_NOISE),
+        (cases.StateBetweenRounds, EARLIER_ROUNDS),
         (cases.wrong_scale, STD),
-        (cases.clip_of_the_module, STATE),
-        (cases.each_layer, MOVE),
-        (cases.late, MOVE),
-        (cases.first_layer_only, BARE),
+        (cases.clip_of_the_module, EARLIER_ROUNDS),
+        (cases.each_layer, LARGEST_CHANGE),
+        (cases.late, LARGEST_CHANGE),
+        (cases.first_layer_only, NOISELESS),
         (cases.seeded_each_time, STD),
         (cases.same_in_each_layer, ENTRIES),
         (cases.row_by_row, ENTRIES),
         (cases.uniform, SHAPE),
         (cases.laplace, SHAPE),
-        (cases.scaled_to_the_update, DATA),
+        (cases.scaled_to_the_update, LARGE_NOISE),
         (cases.Reused, CALLS),
-        (cases.with_the_length, BARE),
-        (cases.unclipped_without_a_seed, MOVE),
-        (GradientNoise(sigma=SIGMA), MOVE),
+        (cases.with_the_length, NOISELESS),
+        (cases.unclipped_without_a_seed, LARGEST_CHANGE),
+        (GradientNoise(sigma=SIGMA), LARGEST_CHANGE),
     ],
 )
 def test_faulty_filters_fail(filter: object, check: str) -> None:
@@ -127,9 +127,9 @@ def test_faulty_filters_fail(filter: object, check: str) -> None:
 @pytest.mark.parametrize(
     ("step", "check"),
     [
-        (steps.noise_by_batch, DATA),
+        (steps.noise_by_batch, LARGE_NOISE),
         (steps.noise_of_a_mean, STD),
-        (steps.clips_the_batch, MOVE),
+        (steps.clips_the_batch, LARGEST_CHANGE),
     ],
 )
 def test_faulty_steps_fail(step: steps.Step, check: str) -> None:
@@ -140,28 +140,28 @@ def test_faulty_steps_fail(step: steps.Step, check: str) -> None:
 
 def test_unclipped_arrays_are_listed() -> None:
     audit = checked(cases.one_layer_unclipped)
-    (check,) = (check for check in audit.checks if check.name == MOVE)
+    (check,) = (check for check in audit.checks if check.name == LARGEST_CHANGE)
     assert "that is large only in 'first.bias' or 'second.bias' changes" in check.why
-    assert names(audit, Result.FAILED) == {MOVE}
+    assert names(audit, Result.FAILED) == {LARGEST_CHANGE}
 
 
 def test_the_sensitivity_is_checked_for_the_declared_adjacency() -> None:
     audit = checked(cases.plain, adjacency="replace")
-    assert names(audit, Result.FAILED) == {MOVE}
+    assert names(audit, Result.FAILED) == {LARGEST_CHANGE}
     (check,) = audit.of(Result.FAILED)
     assert check.measured.startswith("2")
 
 
 def test_counters_of_a_network_count_as_outputs() -> None:
     audit = checked(cases.counted, shape_from=cases.network)
-    assert names(audit, Result.FAILED) == {MOVE, BARE}
+    assert names(audit, Result.FAILED) == {LARGEST_CHANGE, NOISELESS}
     assert "num_batches_tracked" in str(audit)
 
 
 def test_a_declared_state_is_noted_without_failure() -> None:
     audit = checked(cases.StateBetweenRounds, stateful=True)
     assert audit.verdict is FilterVerdict.SOUND
-    assert STATE in names(audit, Result.NOTED)
+    assert EARLIER_ROUNDS in names(audit, Result.NOTED)
 
 
 def test_arrays_protected_elsewhere_are_excluded() -> None:
@@ -171,7 +171,7 @@ def test_arrays_protected_elsewhere_are_excluded() -> None:
 def test_without_noise_only_the_sensitivity_is_checked() -> None:
     assert checked(cases.clipped, sigma=0.0).verdict is FilterVerdict.SOUND
     audit = checked(cases.late, sigma=0.0)
-    assert names(audit, Result.FAILED) == {MOVE}
+    assert names(audit, Result.FAILED) == {LARGEST_CHANGE}
     assert "noise" in names(audit, Result.NOTED)
 
 
@@ -179,16 +179,16 @@ def test_without_noise_only_the_sensitivity_is_checked() -> None:
 def test_noise_that_later_steps_hide_cannot_be_checked(filter: object) -> None:
     audit = checked(filter)
     assert audit.verdict is FilterVerdict.UNCHECKED
-    assert names(audit, Result.UNTESTED) == {HIDDEN}
+    assert names(audit, Result.UNTESTED) == {VISIBLE_NOISE}
 
 
 def test_an_unseedable_generator_leaves_the_sensitivity_unchecked() -> None:
     audit = checked(cases.without_a_seed)
     assert audit.verdict is FilterVerdict.UNCHECKED
     (check,) = audit.of(Result.UNTESTED)
-    assert check.name == MOVE
+    assert check.name == LARGEST_CHANGE
     assert "±" in check.measured
-    assert "cannot be frozen" in str(audit)
+    assert "draws cannot be repeated" in str(audit)
 
 
 def test_updates_that_are_not_finite_are_noted() -> None:
@@ -197,27 +197,30 @@ def test_updates_that_are_not_finite_are_noted() -> None:
     assert "NaN or infinity pass the filter" in str(audit)
 
 
-def test_an_update_of_zeros_that_ends_in_an_error_is_noted() -> None:
+def test_an_update_of_zeros_that_causes_an_error_is_noted() -> None:
     def dividing(update: cases.Update) -> cases.Update:
         factor = min(1.0, CLIP / cases.length(update))
         return cases.noisy({name: value * factor for name, value in update.items()})
 
     audit = checked(dividing)
     assert audit.verdict is FilterVerdict.SOUND
-    assert "update of zeros ends in ZeroDivisionError" in str(audit)
+    assert "update of zeros causes ZeroDivisionError" in str(audit)
 
 
-def test_unprotected_scalar_arrays_are_noted() -> None:
+def test_unprotected_zero_dimensional_arrays_are_noted() -> None:
     def overlooking(update: cases.Update) -> cases.Update:
         with_dimensions = {name: value for name, value in update.items() if value.dim()}
         return update | cases.plain(with_dimensions)
 
     audit = checked(overlooking)
     assert audit.verdict is FilterVerdict.SOUND
-    (check,) = (check for check in audit.checks if check.name == "array without dimensions")
+    (check,) = (check for check in audit.checks if check.name == "zero-dimensional array")
     assert check.measured == "is not clipped and has no noise"
     example = {"w": torch.zeros(20, 10), "temperature": torch.tensor(0.0)}
-    assert names(checked(overlooking, shape_from=example), Result.FAILED) == {MOVE, BARE}
+    assert names(checked(overlooking, shape_from=example), Result.FAILED) == {
+        LARGEST_CHANGE,
+        NOISELESS,
+    }
 
 
 @pytest.mark.parametrize("dtype", [torch.half, torch.bfloat16, torch.double])
@@ -254,7 +257,7 @@ def test_arrays_with_changing_shapes_raise() -> None:
     def shortening(update: cases.Update) -> cases.Update:
         return {name: value[value.abs() > 0.1] for name, value in cases.plain(update).items()}
 
-    with pytest.raises(BadInput, match="arrays of one name in shapes"):
+    with pytest.raises(BadInput, match="an array of one name with different shapes"):
         checked(shortening)
 
 
@@ -312,11 +315,11 @@ def test_output_of_a_filter_is_suppressed(capsys: pytest.CaptureFixture[str]) ->
         ),
         (cases.fails, {}, r"fails: RuntimeError: no such layer \(in cases.py, line \d+\)"),
         (cases.ends_the_program, {}, "fails: SystemExit: 0"),
-        (cases.of_python, {}, "returns no filter: SystemExit"),
+        (cases.of_python, {}, r"failed to create a filter \(SystemExit"),
         (lambda update: 3, {}, "none of its input"),
         (lambda a, b, c, d: a, {}, "takes 4 arguments"),
         (3, {}, "got an int"),
-        (steps.noise_by_batch, {}, "a step needs a batch"),
+        (steps.noise_by_batch, {}, "a training step needs a batch"),
         (steps.noise_by_batch, {"shape_from": lambda: (torch.ones(2, 6), torch.ones(2))}, "rows"),
         ("bogus", {}, "no filter named 'bogus'"),
         ("tests.filters.cases:plane", {}, "did you mean 'plain'"),
@@ -337,13 +340,13 @@ def test_an_uncopyable_filter_raises_with_advice() -> None:
         def __call__(self, update: cases.Update) -> cases.Update:
             return cases.plain(update)
 
-    with pytest.raises(BadInput, match="name a class or a function without arguments"):
+    with pytest.raises(BadInput, match="give a class, or a function without arguments"):
         checked(Locked())
     assert checked(Locked).verdict is FilterVerdict.SOUND
 
 
 def test_a_training_defense_raises_with_advice_to_check_a_step() -> None:
-    with pytest.raises(Unsupported, match=r"DPSGD acts in batches, .*gradient.* give a step"):
+    with pytest.raises(Unsupported, match=r"DPSGD changes training \(in batches, .*gradient"):
         checked(DPSGD(clip=1.0, noise_multiplier=1.0))
 
 

@@ -47,7 +47,7 @@ def failed(audit: FilterAudit) -> set[str]:
 def test_flower_clipping_mods_respect_the_servers_norm() -> None:
     for mod in (fixedclipping_mod, adaptiveclipping_mod):
         audit = check_dp(mod, sensitivity=0.5, sigma=0.0)
-        assert audit.kind == "a mod of Flower's clients"
+        assert audit.kind == "a Flower client mod"
         assert audit.verdict is FilterVerdict.SOUND, str(audit)
         assert "update of zeros ends in ZeroDivisionError" in str(audit)
     assert "norm_bit" in str(audit)

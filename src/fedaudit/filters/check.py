@@ -1,4 +1,4 @@
-"""Audit of a filter: first its outputs for neighbours with equal random draws, then its noise."""
+"""Audit of a privacy filter: its sensitivity with fixed random draws, and then its noise."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -23,7 +23,7 @@ from fedaudit.filters.replay import Replay
 from fedaudit.filters.state import Snapshot
 
 _MIN_CALLS = 16
-"""With fewer calls, an entry with too little noise cannot be detected."""
+"""Minimum number of noise draws. With fewer, a test of one entry cannot detect too little noise."""
 
 
 def check_dp(
@@ -42,30 +42,34 @@ def check_dp(
 ) -> FilterAudit:
     """Audit a privacy filter against its declared guarantee.
 
-    The filter is trusted code, and is called hundreds of times in this process. First, random draws
-    are repeated, so that outputs for two neighbouring inputs differ only by one contribution. Then
-    the noise is tested.
+    The audit first calls the filter with the same random draws for two neighbouring inputs. The
+    noise is then equal, and the outputs differ only because of the one contribution in which the
+    inputs differ. After this, the audit tests the noise itself.
+
+    The filter runs hundreds of times in this process. Only audit code that you trust.
 
     Args:
-        filter: A function from update to update, a step (from a batch to an update), a defense of
-            uploads, a mod of Flower or a filter of NVFlare; or ``"module:object"``; or a class or
-            function without arguments that creates one, which is called for every copy needed.
-        sensitivity: Largest change of the output without noise by one contribution, in the L2 norm
-            (for Laplace noise the L1 norm). For a filter that clips, it is the clipping norm, or
-            twice that with "replace".
+        filter: A function from update to update, a training step (a function from a batch to an
+            update), a fedaudit defense that changes uploads, a Flower mod or an NVFlare filter.
+            Pass the object, its name as ``"module:object"``, or a class or function without
+            arguments that creates one, which is called for every copy that the audit needs.
+        sensitivity: Largest change that one contribution can cause in the output without noise, in
+            the L2 norm (for Laplace noise, the L1 norm). For a filter that clips, this is the
+            clipping norm, or twice the clipping norm with ``adjacency="replace"``.
         sigma: Noise multiplier: standard deviation of the noise on every entry, in units of the
             sensitivity; 0 if noise is added elsewhere, for example by a server.
-        adjacency: "remove": a contribution is present or not, so an update is compared with
-            zeros; "replace": it is replaced by any other, which doubles the largest change.
+        adjacency: How neighbouring inputs differ. "remove": one input lacks the contribution, so an
+            update is compared with zeros. "replace": the contribution is replaced by any other,
+            which doubles the largest change.
         noise: Distribution of the noise, "gaussian" or "laplace".
         kind: Kind of filter: "function", "step", "defense", "flower-mod" or "nvflare-filter"; by
             default inferred from its class or arguments.
-        shape_from: An example of an update (a network, or tensors or arrays by name or in a list),
-            or of a step's batch; a function that returns one; or its name. By default the update
-            of a small network.
+        shape_from: An example of the input: an update (a network, or tensors or arrays by name or
+            in a list), or the batch of a training step. Also a function that returns an example, or
+            the name of either. By default, the update of a small network.
         stateful: Whether earlier rounds may change the output, as in adaptive clipping.
-        elsewhere: Names of further outputs that other code makes private.
-        calls: Number of draws of noise, at least 16.
+        elsewhere: Names of further outputs to which other code adds noise.
+        calls: Number of noise draws, at least 16.
         seed: Seed of all draws of the check.
 
     Raises:
@@ -79,7 +83,7 @@ def check_dp(
         ...     return {name: value / length.clamp(min=1.0) for name, value in update.items()}
         >>> audit = fa.check_dp(clip, sensitivity=1.0, sigma=0.0)
 
-    Source: arXiv 2602.17454 freezes the noise of mechanisms and compares their outputs.
+    Source: arXiv 2602.17454, which fixes the noise of mechanisms and compares their outputs.
     """
     claim = Claim(
         sensitivity=sensitivity,
@@ -100,7 +104,7 @@ def check_dp(
     name, value = _look_up(filter, "filter")
     snapshot = Snapshot(value, is_factory=isinstance(value, type) or required_arguments(value) == 0)
     try:
-        first = _call_or_raise(snapshot.new_filter, f"{name!r} returns no filter")
+        first = _call_or_raise(snapshot.new_filter, f"{name!r} failed to create a filter")
         filter_kind = kind or kind_of(first)
         example = _load_example(shape_from)
         layout = layout_for(filter_kind, example)
@@ -113,7 +117,7 @@ def check_dp(
         snapshot.close()
     order = (Result.FAILED, Result.UNTESTED, Result.PASSED, Result.NOTED)
     checks.sort(key=lambda check: order.index(check.result))
-    # The error is squared, since a check fails only if two independent sets of draws fail.
+    # A check fails only if two independent sets of draws fail, which squares the probability.
     effort = (
         f"{'a batch of ' if filter_kind == 'step' else ''}{len(layout.values)} arrays "
         f"({sum(value.size for value in layout.values.values())} entries), {2 * calls} draws of "
@@ -150,7 +154,7 @@ def _load_example(source: object) -> object:
     _, value = _look_up(source, "example")
     if not callable(value) or required_arguments(value) != 0:
         return value
-    return _call_or_raise(value, f"the object of {option('shape-from')} gives no example")
+    return _call_or_raise(value, f"the function given as {option('shape-from')} failed")
 
 
 def _call_or_raise(function: Callable[[], object], problem: str) -> object:
@@ -158,9 +162,9 @@ def _call_or_raise(function: Callable[[], object], problem: str) -> object:
         return function()
     except FedauditError:
         raise
-    # The code may exit, and its exit code must not look like a verdict.
+    # Also catch an exit of the user's code, whose exit code would look like a verdict.
     except (Exception, SystemExit) as error:
         raise BadInput(
-            f"{problem}: {type(error).__name__}: {error}; name an object, or a class or function "
+            f"{problem} ({type(error).__name__}: {error}); give an object, or a class or function "
             "without arguments that returns one"
         ) from error

@@ -15,15 +15,15 @@ Arrays: TypeAlias = dict[str, np.ndarray]
 """Input or output of a filter: arrays by name, for every kind of filter."""
 
 TOLERANCE = 1e-3
-"""Relative difference from the declaration that is attributed to rounding."""
+"""Relative excess over a declared value that a check still accepts, to allow for rounding."""
 
 CHANGE_CHECK, NOISELESS_CHECK = "largest change of the output", "outputs without noise"
-"""Names of checks that other modules refer to."""
+"""Names of two checks that several modules need."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """Declared guarantee of one release, in the arguments of :func:`fedaudit.check_dp`."""
+    """Declared guarantee of one call of a filter: arguments of :func:`fedaudit.check_dp`."""
 
     sensitivity: float
     sigma: float
@@ -33,7 +33,7 @@ class Claim:
     elsewhere: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        # For each setting, whether its value is allowed, and a description of allowed values.
+        # For each setting: whether its value is allowed, and what is allowed.
         limits = {
             "sensitivity": (
                 0 < self.sensitivity < math.inf,
@@ -49,11 +49,11 @@ class Claim:
         }
         for name, (is_allowed, allowed) in limits.items():
             if not is_allowed:
-                raise BadInput(f"{option(name)} is {allowed}, got {getattr(self, name)!r}")
+                raise BadInput(f"{option(name)} must be {allowed}, got {getattr(self, name)!r}")
 
     @property
     def std(self) -> float:
-        """Standard deviation of the noise on every entry, in units of the output."""
+        """Declared standard deviation of the noise on every entry of the output."""
         return self.sigma * self.sensitivity
 
     def length(self, change: Arrays) -> float:
@@ -86,7 +86,7 @@ class FilterCheck(NamedTuple):
 
     Attributes:
         name: Name of the property.
-        result: Whether measurement and declaration agree.
+        result: Outcome of the check.
         measured: Measured value.
         declared: Declared value.
         why: What is wrong if the check fails, as a sentence without a full stop.
@@ -110,7 +110,7 @@ class FilterVerdict(StrEnum):
 
 
 EXIT_CODES = {FilterVerdict.SOUND: 0, FilterVerdict.BROKEN: 1, FilterVerdict.UNCHECKED: 3}
-"""The gate has the same exit codes: 0 pass, 1 fail, 3 inconclusive."""
+"""Exit codes of the command, with the same meaning as those of the gate."""
 
 _SENTENCES = {
     FilterVerdict.SOUND: "does what is declared, as far as was checked",
@@ -124,14 +124,14 @@ _MAX_LINES, _WIDTH = 40, 80
 
 @dataclass(frozen=True)
 class FilterAudit:
-    """Checks of a filter; printed as verdict, table and advice on one screen.
+    """Result of the audit of a filter; ``print`` shows verdict, table and advice on one screen.
 
     Attributes:
         filter: Name of the filter.
         kind: Kind of the filter.
         claim: The declared guarantee.
         checks: All checks, the most serious first.
-        effort: Sizes of the inputs, number of draws and error probability, as a text.
+        effort: Size of the inputs, number of draws and probability of a false alarm, as text.
     """
 
     filter: str
@@ -160,7 +160,7 @@ class FilterAudit:
             lines += _wrap(f"{check.why[:1].upper()}{check.why[1:]}.", "  ")
         lines += ["", _row(" ", "check", "measured", "declared")]
         lines += [_row(_MARKS[c.result], c.name, c.measured, c.declared) for c in self.checks]
-        noise = f"{claim.noise} noise" if claim.sigma else "so no noise here"
+        noise = f"{claim.noise} noise" if claim.sigma else "no noise added by this filter"
         footer = _wrap(
             f"Declared: sensitivity {claim.sensitivity:g} ({claim.adjacency}), "
             f"sigma {claim.sigma:g}, {noise}."
@@ -172,7 +172,7 @@ class FilterAudit:
         max_remarks = _MAX_LINES - len(lines) - len(footer) - 2
         if len(remarks) > max_remarks:
             remarks[max_remarks - 1 :] = [
-                "and more, in the checks of the result of fedaudit.check_dp"
+                "(more in the attribute checks of the result of fedaudit.check_dp)"
             ]
         return "\n".join([*lines, *[""] * bool(remarks), *remarks, "", *footer])
 
@@ -191,7 +191,7 @@ def _wrap(text: str, indent: str = "") -> list[str]:
 
 
 def format_length(length: float) -> str:
-    """Format a norm with four digits, and from 1,000 to ten million without a power of ten."""
+    """Format a norm with four digits, but as a whole number from 1,000 to ten million."""
     return f"{length:,.0f}" if 999.5 <= length < 1e7 else f"{length:.4g}"
 
 

@@ -24,12 +24,12 @@ from fedaudit.filters.claim import FilterVerdict
 _MAX_MESSAGE_BYTES = 2**20
 _VERDICT, _USER_ERROR, _INTERNAL_ERROR = "verdict", "refusal", "fault"
 """Kinds of the message that the child sends."""
-# The fork server imports torch once, and then each check takes one second instead of four.
+# The fork server imports torch only once, which shortens every further check from 4 s to 1 s.
 _FORKSERVER = "forkserver"
 
 
 class IsolatedAudit(NamedTuple):
-    """Outcome of a check in a child process: the verdict, and the audit as it is printed."""
+    """Outcome of a check in a child process: the verdict, and the printed audit."""
 
     verdict: FilterVerdict
     text: str
@@ -40,8 +40,8 @@ class _Message(NamedTuple):
 
     Attributes:
         kind: Kind of the message.
-        verdict: The verdict; empty without one.
-        text: The audit as it is printed, or the error.
+        verdict: The verdict; empty for an error.
+        text: The printed audit, or the error message.
     """
 
     kind: str
@@ -54,11 +54,16 @@ def check_in_child(
 ) -> IsolatedAudit:
     """Run :func:`fedaudit.filters.check.check_dp` in a child process and return its outcome.
 
-    The child sends the verdict with a secret token. Its exit code and output are ignored, since the
-    filter can write them.
+    The child sends the verdict with a secret token. Its exit code and its printed output are
+    ignored, since the filter controls both.
+
+    Args:
+        filter: Name of the filter, as ``module:object``.
+        settings: Further arguments of ``check_dp``.
+        seconds: Time limit; 0 for none.
     """
     method = _FORKSERVER if _FORKSERVER in get_all_start_methods() else "spawn"
-    # All contexts have the same methods, but type stubs define only contexts of this system.
+    # All contexts have the same methods, but the type stubs differ between operating systems.
     context = cast(SpawnContext, get_context(method))
     if method == _FORKSERVER:
         context.set_forkserver_preload(["fedaudit.filters.check"])
@@ -67,7 +72,7 @@ def check_in_child(
     process = context.Process(target=_run_check, args=(sender, token, filter, dict(settings)))
     process.start()
     sender.close()
-    # The timeout of wait() is not enough, since a child may stop in the middle of its message.
+    # A timeout of wait() would not be enough, since a child may hang while it sends its message.
     timer = Timer(seconds, process.kill) if seconds else None
     start = monotonic()
     try:
@@ -87,18 +92,18 @@ def check_in_child(
     if message is None:
         if seconds and monotonic() - start >= seconds:
             raise BadInput(
-                f"the check of {filter!r} was stopped after {seconds:g} s; run the filter on its "
-                f"own, or raise {option('seconds')} (0: no limit)"
+                f"the check of {filter!r} was stopped after {seconds:g} s; call the filter outside "
+                f"fedaudit to see where it hangs, or raise {option('seconds')} (0: no limit)"
             )
         raise BadInput(
             f"{filter!r} ended the process in which it was checked "
-            f"({_describe_exit(process.exitcode or 0)}), so there is no result; fix it, and run "
-            "it on its own"
+            f"({_describe_exit(process.exitcode or 0)}), so there is no result; call the filter "
+            "outside fedaudit to find the error"
         )
     if message.kind == _USER_ERROR:
         raise BadInput(message.text)
     if message.kind == _INTERNAL_ERROR:
-        raise RuntimeError(f"the check has a fault:\n{message.text}")
+        raise RuntimeError(f"internal error in the check:\n{message.text}")
     return IsolatedAudit(FilterVerdict(message.verdict), message.text)
 
 
@@ -112,7 +117,7 @@ def _run_check(sender: Connection, token: str, filter: str, settings: dict[str, 
 
 
 def _outcome(filter: str, settings: dict[str, object]) -> _Message:
-    # The user's command line names the filter, whose code is therefore trusted.
+    # The user named the filter on the command line, so its code is trusted.
     importing = code_named_in("the command line", trusted=True, folder=Path.cwd())
     try:
         from fedaudit.filters.check import check_dp
@@ -123,7 +128,10 @@ def _outcome(filter: str, settings: dict[str, object]) -> _Message:
     except (FedauditError, OSError, MemoryError) as error:
         return _Message(_USER_ERROR, "", str(error) or type(error).__name__)
     except SystemExit as error:
-        text = f"{filter!r} ended the program (SystemExit: {error}); fix it, and run it on its own"
+        text = (
+            f"{filter!r} ended the program (SystemExit: {error}); call the filter outside fedaudit "
+            "to find the error"
+        )
         return _Message(_USER_ERROR, "", text)
     except Exception:
         return _Message(_INTERNAL_ERROR, "", traceback.format_exc())

@@ -18,16 +18,16 @@ from fedaudit.observe.round import Update
 KINDS: dict[str, str] = {
     "function": "a function from update to update",
     "step": "a function from a batch of samples to an update",
-    "defense": "a defense of uploads of fedaudit",
-    "flower-mod": "a mod of Flower's clients",
-    "nvflare-filter": "a filter of NVFlare",
+    "defense": "a fedaudit defense that changes uploads",
+    "flower-mod": "a Flower client mod",
+    "nvflare-filter": "an NVFlare filter",
 }
 
 _FRAMEWORKS = {
     "flower-mod": ("fedaudit.integrations.flower.mods", "flower"),
     "nvflare-filter": ("fedaudit.integrations.nvflare.filter", "nvflare"),
 }
-"""The module that adapts each kind of filter of a framework, and the extra that it needs."""
+"""For each kind of another framework: the module with its adapter, and the extra to install."""
 
 
 def kind_of(filter: object) -> str:
@@ -40,9 +40,9 @@ def kind_of(filter: object) -> str:
     kinds = {1: "function", 2: "step", 3: "flower-mod"}
     if n_arguments not in kinds:
         raise BadInput(
-            f"a filter is {', '.join(KINDS.values())}, got {type_of(filter)}"
+            f"a filter is one of: {', '.join(KINDS.values())}; got {type_of(filter)}"
             + (f" that takes {n_arguments} arguments" if n_arguments >= 0 else "")
-            + f"; name one, or give its kind with {option('kind')}"
+            + f"; give a filter, or its kind with {option('kind')}"
         )
     return kinds[n_arguments]
 
@@ -62,7 +62,7 @@ def required_arguments(value: object) -> int:
 
 
 def as_function(filter: object, kind: str, claim: Claim) -> object:
-    """Return a filter of any kind as a function, which keeps its state between calls."""
+    """Convert a filter of any kind to a function that keeps the filter's state between calls."""
     if kind == "defense":
         return _defense_function(cast(Defense, filter))
     if kind not in _FRAMEWORKS:
@@ -72,21 +72,25 @@ def as_function(filter: object, kind: str, claim: Claim) -> object:
         adapter: Callable[[object, Claim], object] = import_module(module).filtered
     except ImportError as error:
         raise Unsupported(
-            f"{KINDS[kind]} needs its framework, which is not installed ({error}); run "
+            f"{KINDS[kind]} needs a framework that is not installed ({error}); run "
             f"pip install 'fedaudit[{extra}]'"
         ) from error
     return adapter(filter, claim)
 
 
+def _what_it_changes(hooks: list[str]) -> str:
+    return f"training (in {', '.join(hooks)})" if hooks else "uploads other than updates"
+
+
 def _defense_function(defense: Defense) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
-    """Return the effect of a defense on an upload as a function, one round per call."""
+    """Convert a defense to a function from update to update, which counts a round per call."""
     in_training = ("prepare", "select", "batches", "batch", "loss", "gradient", "after")
     hooks = [hook for hook in in_training if defense.acts_in(hook)]
     if hooks or Update not in defense.accepts:
         raise Unsupported(
-            f"{type(defense).__name__} acts in {', '.join(hooks) or 'other uploads'}, and "
-            "a check needs its effect on an update; give a step, from a batch to an update, that "
-            "calls its gradient()"
+            f"{type(defense).__name__} changes {_what_it_changes(hooks)}, but the check needs a "
+            "defense that changes the update after training; give a function from a batch to an "
+            "update that calls the defense's gradient()"
         )
     rounds = count(1)
 

@@ -15,7 +15,7 @@ DEFAULT_EXAMPLE = {
     "second.weight": torch.zeros(10, 32),
     "second.bias": torch.zeros(10),
 }
-"""Update of a small network, the default example."""
+"""Update of a small network, which is the default example."""
 
 
 class UpdateLayout:
@@ -26,7 +26,7 @@ class UpdateLayout:
             precision.
         shapes: Shape of each array.
         integer_paths: Paths of integer arrays.
-        rounding: Relative rounding error in the lowest precision of the arrays.
+        rounding: Relative rounding error of the array with the lowest precision.
         max_value: Largest number that every floating-point array can hold.
     """
 
@@ -39,8 +39,8 @@ class UpdateLayout:
             if invalid:
                 reason = f"{invalid[0]!r} in it is {type_of(leaves[invalid[0]])}"
             raise BadInput(
-                f"{option('shape-from')} gives no example of an update, since {reason}; give a "
-                "network, or tensors or arrays by name or in a list"
+                f"{option('shape-from')} is not an example of an update: {reason}; give a network, "
+                "or tensors or arrays by name or in a list"
             )
         self.values: Arrays = {path: to_numpy(leaf) for path, leaf in leaves.items()}
         self.shapes = {path: value.shape for path, value in self.values.items()}
@@ -67,8 +67,9 @@ def layout_for(kind: str, example: object) -> UpdateLayout:
     """
     if kind == "step" and example is None:
         raise BadInput(
-            "a step needs a batch of samples; name a function that returns one with "
-            f"{option('shape-from')}, as a tuple of the step's arguments, with samples in rows"
+            "a training step needs a batch of samples; give a function with "
+            f"{option('shape-from')} that returns the step's arguments as a tuple of arrays, with "
+            "one row per sample"
         )
     layout = UpdateLayout(DEFAULT_EXAMPLE if example is None else example)
     if kind in ("flower-mod", "nvflare-filter"):
@@ -80,7 +81,10 @@ def layout_for(kind: str, example: object) -> UpdateLayout:
 
 
 def leaves_of(tree: object) -> dict[str, object]:
-    """Return the values in nested dictionaries and lists by path; a bare value is "update"."""
+    """Return the values in nested dictionaries and lists by path, such as "0.weight".
+
+    A single tensor or array gets the path "update".
+    """
     leaves: dict[str, object] = {}
     _map_leaves(tree, leaves.__setitem__)
     return {path: leaf for path, leaf in leaves.items() if leaf is not None}
@@ -109,12 +113,12 @@ def _convert_like(leaf: object, value: np.ndarray) -> object:
 
 
 def is_array(value: object) -> bool:
-    """Return True for tensors, and for arrays and numbers of numpy."""
+    """Return True for torch tensors, NumPy arrays and NumPy numbers."""
     return isinstance(value, Tensor | np.ndarray | np.generic)
 
 
 def to_numpy(value: object) -> np.ndarray:
-    """Return a copy as an array; floating-point numbers get double precision."""
+    """Return a copy as a NumPy array; floating-point numbers are converted to double precision."""
     if isinstance(value, Tensor):
         value = value.detach().cpu()
         value = (value.double() if value.is_floating_point() else value).numpy()

@@ -1,4 +1,4 @@
-"""Neighbouring inputs, and checks of how outputs for them differ with the same random draws."""
+"""Checks with the same random draws: how outputs for neighbouring inputs differ."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,21 +25,22 @@ from fedaudit.filters.layout import DEFAULT_EXAMPLE, UpdateLayout, layout_for
 from fedaudit.filters.replay import FilterOutput, Replay
 
 _NORMS = (0.5, 1.0, 1.4, 2.0, 3.0, 5.0, 10.0, 100.0, 1e4, 1e6, 1e30)
-"""Norms of updates as multiples of the sensitivity, from less to far more than a clipping norm."""
+"""Norms of tested updates as multiples of the sensitivity: below and far above a clipping norm."""
 _LARGE, _TINY = 1e4, 1e-9
 """Norms of a large and a tiny contribution as multiples of the sensitivity."""
 _HEADROOM = 10.0
 """Factor by which norms stay below the largest number that the arrays can hold."""
 _NOISE_DRAWS = 3
-"""Number of draws in which an entry without noise has equal values."""
+"""Number of noise draws after which an entry that never changed counts as without noise."""
 _NOT_FINITE = "NaN"
+"""Stands for the type of an error if an output is not finite."""
 
 
 class _Pair(NamedTuple):
     """Pair of neighbouring inputs.
 
     Attributes:
-        label: Description of the pair.
+        label: Description of the pair, which follows "an update" or "a batch" in messages.
         left: The first input.
         right: The second input; None for no contribution.
         only_array: Name of the array if ``left`` is large in only one array; otherwise empty.
@@ -55,11 +56,11 @@ class AuditInputs(NamedTuple):
     """Inputs of an audit.
 
     Attributes:
-        pairs: Pairs of neighbours, one at a time, since all pairs would take much memory.
+        pairs: Pairs of neighbours, generated one at a time to save memory.
         no_contribution: The input without a contribution.
         small: An input with a tiny contribution.
         large: An input with a large contribution.
-        special: Inputs that are not finite or have no samples.
+        special: Inputs by name that are not finite or have no samples.
     """
 
     pairs: Iterator[_Pair]
@@ -70,7 +71,7 @@ class AuditInputs(NamedTuple):
 
 
 def update_inputs(layout: UpdateLayout, claim: Claim, *, seed: int) -> AuditInputs:
-    """Generate pairs of updates that differ by a client's whole contribution."""
+    """Return pairs of updates that differ by a client's whole contribution."""
     rng = seeded_numpy(seed, "directions")
     zeros = {path: np.zeros_like(value) for path, value in layout.values.items()}
     float_paths = [p for p in zeros if p not in layout.integer_paths and zeros[p].size]
@@ -88,9 +89,12 @@ def update_inputs(layout: UpdateLayout, claim: Claim, *, seed: int) -> AuditInpu
     def pairs_with_zeros() -> Iterator[_Pair]:
         for factor in _NORMS:
             if factor * claim.sensitivity < layout.max_value / _HEADROOM:
-                yield _Pair(f"{factor:g} sensitivities long", random_update(factor, float_paths))
+                yield _Pair(
+                    f"with a norm of {factor:g} times the sensitivity",
+                    random_update(factor, float_paths),
+                )
         equal = {path: np.ones(layout.shapes[path]) for path in float_paths}
-        yield _Pair("of equal entries", update_along(_LARGE, equal))
+        yield _Pair("with equal entries", update_along(_LARGE, equal))
         for path, shape in layout.shapes.items():
             label = f"that is large only in {path!r}"
             if path in float_paths:
@@ -109,7 +113,7 @@ def update_inputs(layout: UpdateLayout, claim: Claim, *, seed: int) -> AuditInpu
             yield pair
             if claim.adjacency == "replace":
                 opposite = {path: -value for path, value in pair.left.items()}
-                yield _Pair(f"{pair.label}, and its opposite", pair.left, opposite)
+                yield _Pair(f"{pair.label}, replaced by its negative,", pair.left, opposite)
 
     tiny = random_update(_TINY, float_paths)
     special = {}
@@ -121,7 +125,7 @@ def update_inputs(layout: UpdateLayout, claim: Claim, *, seed: int) -> AuditInpu
 
 
 def batch_inputs(layout: UpdateLayout, claim: Claim) -> AuditInputs:
-    """Generate pairs of batches that differ by one sample with an arbitrarily large gradient."""
+    """Return pairs of batches that differ by one sample, which can have a very large gradient."""
     batch = layout.values
     sizes = {len(value) if value.ndim else 0 for value in batch.values()}
     n_samples = max(sizes)
@@ -148,20 +152,21 @@ def batch_inputs(layout: UpdateLayout, claim: Claim) -> AuditInputs:
     def pairs() -> Iterator[_Pair]:
         for row in (0, n_samples // 2, n_samples - 1):
             for factor in (1.0, 10.0, 1e3, 1e5):
-                label, left = f"with sample {row} {factor:g} times as large", scaled(row, factor)
+                label, left = f"with sample {row} scaled by {factor:g}", scaled(row, factor)
                 if claim.adjacency == "remove":
                     yield _Pair(label, left, without(row))
                 else:
-                    yield _Pair(f"{label}, and its opposite", left, scaled(row, -factor))
+                    label = f"{label}, replaced by its negative,"
+                    yield _Pair(label, left, scaled(row, -factor))
         if claim.adjacency == "remove":
-            yield _Pair("of two samples and of one", first(2), first(1))
+            yield _Pair("of two samples instead of one", first(2), first(1))
 
     special = {"NaN": scaled(0, np.nan), "infinity": scaled(0, np.inf), "no samples": first(0)}
     return AuditInputs(pairs(), without(0), without(0), scaled(0, _LARGE), special)
 
 
 def is_replayable(replay: Replay, inputs: AuditInputs) -> bool:
-    """Return True if two calls with the same random draws have outputs equal to the last bit."""
+    """Return True if two calls with the same random draws return bitwise identical outputs."""
     first, second = (replay.call(inputs.large) for _ in range(2))
     return not any(change.any() for change in first.minus(second).values())
 
@@ -214,10 +219,10 @@ def neighbour_checks(replay: Replay, inputs: AuditInputs) -> Iterator[FilterChec
         yield _sensitivity_check(changes, replay.claim.sensitivity, subject)
     if not_finite:
         yield FilterCheck(
-            "ordinary updates",
+            "finite output",
             Result.NOTED if changes else Result.UNTESTED,
             f"{len(not_finite)} not finite",
-            why=f"{subject} {not_finite[0]} gives an output that is not finite",
+            why=f"the output for {subject} {not_finite[0]} is not finite",
             advice="Compute norms in a precision that can represent their squares.",
         )
     differing = [name for name, texts in extra_values.items() if len(texts) > 1]
@@ -232,7 +237,7 @@ def _sensitivity_check(changes: list[_Change], sensitivity: float, subject: str)
     in_one_array = [change for change in too_large if change.pair.only_array]
     n_tested = sum(bool(change.pair.only_array) for change in changes)
     if 0 < len(in_one_array) < n_tested:
-        # Only some arrays are not clipped, and their names are more useful than a norm.
+        # If only some arrays are not clipped, their names help more than the norm of an update.
         worst = max(in_one_array, key=lambda change: change.length)
         names = quote_names([change.pair.only_array for change in in_one_array], " or ")
         label = f"that is large only in {names}"
@@ -252,14 +257,21 @@ def _sensitivity_check(changes: list[_Change], sensitivity: float, subject: str)
 def _noiseless_checks(
     replay: Replay, inputs: AuditInputs, changed_entries: Arrays, extras: list[str]
 ) -> Iterator[FilterCheck]:
-    """Check for outputs that depend on the input and have no noise."""
+    """Check for outputs without noise that depend on the input.
+
+    Args:
+        replay: The filter.
+        inputs: The inputs.
+        changed_entries: For each array, the entries that depend on the input.
+        extras: Names of outputs other than arrays that depend on the input.
+    """
     elsewhere = {*replay.claim.elsewhere}
     extras = [name for name in extras if not {name, name.split(".")[-1]} & elsewhere]
     if not replay.claim.sigma:
         # No output needs noise here, but the declared sensitivity covers only the arrays.
         if extras:
             yield FilterCheck(
-                "sent with the arrays",
+                "outputs that are not arrays",
                 Result.NOTED,
                 quote_names(extras),
                 why=f"the output {quote_names(extras)} depends on the update, and the declared "
@@ -297,7 +309,7 @@ def same_noise_check(replay: Replay, inputs: AuditInputs) -> Iterator[FilterChec
         for values in (inputs.large, inputs.small)
         for draw in range(2)
     ]
-    # In the difference of two draws for one input, the rest of the output cancels.
+    # Everything but the noise cancels in the difference of two draws for one input.
     large_noise, small_noise = large.minus(large_again), small.minus(small_again)
     names = sorted(large_noise.keys() & small_noise.keys())
     if not names or not all(output.is_finite() for output in outputs):
@@ -310,10 +322,11 @@ def same_noise_check(replay: Replay, inputs: AuditInputs) -> Iterator[FilterChec
     yield FilterCheck(
         "noise on a large update",
         Result.failed_if(differs),
-        f"differs by {difference / length:.2g} of it" if differs and length else "the same",
+        f"differs by {difference / length:.2g} times it" if differs and length else "the same",
         "the same",
-        "for the same draws, the noise on a large contribution differs from that without one",
-        "Add noise last, after clipping, with one scale for all batches and updates.",
+        "with the same random draws, the noise on a large contribution differs from the noise on a "
+        "tiny one",
+        "Add noise last, after clipping, with the same scale for all batches and updates.",
     )
 
 
@@ -342,7 +355,7 @@ def state_check(replay: Replay, inputs: AuditInputs) -> FilterCheck:
 def special_input_checks(
     replay: Replay, inputs: AuditInputs, failure_on_zeros: str
 ) -> Iterator[FilterCheck]:
-    """Note special inputs that the filter passes on or for which it raises an error.
+    """Report non-finite inputs that pass the filter, and errors for inputs without data.
 
     Args:
         replay: The filter.
@@ -355,7 +368,7 @@ def special_input_checks(
         yield FilterCheck(
             "non-finite entries",
             Result.NOTED,
-            f"{' and '.join(passed_on)} pass on",
+            f"{' and '.join(passed_on)} pass",
             why=f"updates with {' or '.join(passed_on)} pass the filter, and noise does not "
             "hide them",
             advice="Refuse or replace entries that are not finite before clipping.",
@@ -368,13 +381,13 @@ def special_input_checks(
             "no contribution",
             Result.NOTED,
             failure_on_zeros,
-            why=f"{subject} ends in {failure_on_zeros}, which reveals that nothing was contributed",
-            advice="Add a small number to the divisor.",
+            why=f"{subject} causes {failure_on_zeros}, which reveals that nothing was contributed",
+            advice="Add a small constant to the divisor.",
         )
 
 
 def scalar_check(replay: Replay) -> Iterator[FilterCheck]:
-    """Note a filter that handles arrays without dimensions, or empty ones, differently."""
+    """Report a filter that does not protect zero-dimensional arrays, or fails for empty arrays."""
     example = DEFAULT_EXAMPLE | {"temperature": torch.zeros(()), "empty": torch.zeros(0)}
     replay = replace(replay, layout=layout_for(replay.kind, example))
     inputs = update_inputs(replay.layout, replay.claim, seed=replay.seed)
@@ -386,14 +399,15 @@ def scalar_check(replay: Replay) -> Iterator[FilterCheck]:
         failed = [check.name for check in checks if check.result is Result.FAILED]
         measured = " and ".join(problems[name] for name in failed)
     except FedauditError as error:
-        measured = f"ends in {type(error.__cause__ or error).__name__}"
+        measured = f"causes {type(error.__cause__ or error).__name__}"
     if measured:
         yield FilterCheck(
-            "array without dimensions",
+            "zero-dimensional array",
             Result.NOTED,
             measured,
-            why=f"an array of shape () {measured}; the check was on arrays with dimensions",
-            advice="If your model has one (a temperature, a counter), give it as --shape-from.",
+            why=f"an array of shape () {measured}; the other checks used no such array",
+            advice="If your model has one (a temperature, a counter), pass your model as "
+            "--shape-from.",
         )
 
 
@@ -408,8 +422,8 @@ def failure_type(replay: Replay, values: Arrays) -> str:
 def _call_with_new_noise(
     replay: Replay, inputs: AuditInputs, values: Arrays, draw: int
 ) -> FilterOutput:
-    """Return the output with the noise of a draw, also if the filter keeps a generator.
+    """Return the output with a different noise for each number of a draw.
 
-    Seeds do not affect such a generator, but earlier calls advance it.
+    Seeds do not affect a generator that the filter keeps, but earlier calls advance it.
     """
     return replay.call(values, seed_index=1 + 2 * draw, earlier=[inputs.small] * draw)

@@ -1,6 +1,8 @@
-"""Tests of a filter's noise on the differences of two calls, in which the rest cancels.
+"""Statistical tests of a filter's noise.
 
-The error probability of each test is exact or conservative, and all tests share one error.
+The tests use the difference between two calls with the same input, in which everything but the
+noise cancels. Each p-value is exact or conservative. A Bonferroni correction bounds the probability
+that any test fails although the noise is as declared.
 """
 
 from collections.abc import Iterator
@@ -25,24 +27,26 @@ from fedaudit.filters.neighbours import AuditInputs
 from fedaudit.filters.replay import Replay
 
 ERROR = 0.01
-"""Probability that any test of one set of draws fails although the noise is as declared. A check
-fails only if two sets of draws fail."""
+"""Probability that any test of one set of draws fails although the noise is as declared.
+
+A check fails only if it fails for two sets of draws.
+"""
 _REPETITION_CALLS = 16
 """Number of calls in which repeated values are counted."""
 _MIN_DISTINCT = 0.5
-"""Mean fraction of distinct values per entry below which the noise counts as hidden."""
+"""Mean fraction of distinct values per entry, below which rounding or sparsification is assumed."""
 _MAX_FREQUENCY = 0.02
 """Frequency of one value above which an array counts as rounded."""
 _MAX_ARRAY_PAIRS = 300
-"""Number of pairs of arrays that are tested for common noise."""
+"""Maximum number of pairs of arrays that are tested for shared noise."""
 
 
 class NoiseTest(NamedTuple):
     """P-value of one test.
 
     Attributes:
-        check: Key of the check to which the test belongs.
-        location: The entries that were tested.
+        check: Group of the test: "scale", "entries", "shape" or "calls".
+        location: Description of the entries that were tested.
         p_value: Probability of a result at least as extreme if the noise is as declared.
     """
 
@@ -66,16 +70,18 @@ def is_noise_hidden(replay: Replay, inputs: AuditInputs) -> bool:
 def noise_checks(
     replay: Replay, inputs: AuditInputs, calls: int, *, is_replayable: bool, is_hidden: bool
 ) -> list[FilterCheck]:
-    """Check that noise has the declared scale and distribution, and is new in every entry and call.
+    """Check scale and distribution of the noise, and its independence between entries and calls.
 
-    A failure counts only if a second set of draws fails too.
+    A check fails only if it fails for two sets of draws.
 
     Args:
         replay: The filter.
         inputs: The inputs.
         calls: Number of calls in each set of draws, a multiple of four.
-        is_replayable: Whether draws can be repeated. If not, the sensitivity is tested here.
-        is_hidden: Whether later steps hide the noise. If so, only calls are compared.
+        is_replayable: Whether random draws can be repeated. If not, this function also tests the
+            sensitivity.
+        is_hidden: Whether the output is rounded or made sparse after the noise. If so, only
+            independence between calls is tested.
     """
     for seed_index in (13, 17):
         small = replay.call_repeatedly(inputs.small, calls, seed_index=seed_index)
@@ -105,7 +111,7 @@ def _checks_of_outputs(
         if not is_rounded:
             tests += shape_tests(noise, claim.noise)
         tests += call_tests(noise)
-    # All tests share one error (Bonferroni), among them the test of the mean change.
+    # Bonferroni correction; the test of the mean change counts as one of the tests.
     error = ERROR / max(1, len(tests) + (not is_replayable))
     if not is_replayable:
         yield _mean_change_check(small, large, claim, error)
@@ -142,7 +148,7 @@ def _std_checks(
         measured,
         f"{claim.std:.4g}",
         f"there is less noise than declared ({location})",
-        "Look for entries without noise, and for a factor that is missing or applied twice.",
+        "Look for entries without noise, and for a scale factor that is missing or applied twice.",
     )
     if has_more:
         why = "there is more noise than declared"
@@ -169,7 +175,7 @@ _DISTRIBUTION_CHECKS = (
         "Seed no generator in a call: repeated noise can be subtracted.",
     ),
 )
-"""Key of each group of tests, and its check: the name, and ``why`` and ``advice`` if it fails."""
+"""For each group of tests: its key, and name, ``why`` and ``advice`` of its check."""
 
 
 def _distribution_checks(
@@ -180,7 +186,7 @@ def _distribution_checks(
     is_rounded: bool,
     is_hidden: bool,
 ) -> Iterator[FilterCheck]:
-    """Check independence and shape of the noise by the smallest p-value of each group of tests."""
+    """Check independence and shape of the noise with the smallest p-value of each group."""
     for key, name, why, advice in _DISTRIBUTION_CHECKS:
         if key in smallest:
             _, location, p_value = smallest[key]
@@ -194,19 +200,21 @@ def _distribution_checks(
                 return  # The other tests assume independent entries.
         elif key == "shape" and is_rounded:
             yield FilterCheck(
-                "noise alone" if is_hidden else name,
+                "visible noise" if is_hidden else name,
                 Result.UNTESTED,
                 "values repeat",
-                why="the output is rounded or made sparse after the noise, which hides it",
-                advice="Check the filter up to and including its noise: later steps cannot weaken "
-                "privacy.",
+                why="the output is rounded or made sparse after the noise, so the noise cannot be "
+                "tested",
+                advice="Check the part of the filter that ends with the noise: later steps cannot "
+                "weaken privacy.",
             )
 
 
 def _mean_change_check(small: Arrays, large: Arrays, claim: Claim, error: float) -> FilterCheck:
-    """Test the mean change by a large contribution against the sensitivity.
+    """Test whether the mean change that a large contribution causes exceeds the sensitivity.
 
-    The first half of the calls determines the direction, the second half the change along it.
+    The first half of the calls estimates the direction of the change. The second half estimates its
+    size along this direction, so that the test does not use the same draws for both.
     """
     changes = _matrix(*(large[name] - small[name] for name in small))
     half = len(changes) // 2
@@ -224,11 +232,14 @@ def _mean_change_check(small: Arrays, large: Arrays, claim: Claim, error: float)
             p_value = float(sp.special.stdtr(half - 1, -excess / std_error))
         measured = f"{format_length(mean)} ± {std_error:.2g}"
     declared = f"at most {claim.sensitivity:.4g}"
-    advice = "Draw from torch, numpy or Python; name a factory if the filter keeps a state."
+    advice = (
+        "Draw from torch's, NumPy's or Python's generators. If the filter keeps a state, give a "
+        "function that creates the filter."
+    )
     if p_value < error:
         why = f"a large contribution changes the output by {measured} on average"
         return FilterCheck(CHANGE_CHECK, Result.FAILED, measured, declared, why, advice)
-    why = "draws cannot be frozen, so changes of the output are known only up to their error"
+    why = "random draws cannot be repeated, so the change of the output can only be estimated"
     return FilterCheck(CHANGE_CHECK, Result.UNTESTED, measured, declared, why, advice)
 
 
@@ -243,7 +254,7 @@ def _noisy_entries(outputs: Arrays) -> Arrays:
 
 
 def _is_rounded(outputs: Arrays) -> bool:
-    """Return True if a value is too frequent for a continuous distribution."""
+    """Return True if one value is more frequent than a continuous distribution allows."""
     return any(
         np.unique(value, return_counts=True)[1].max() > max(_MAX_FREQUENCY * value.size, 2)
         for value in outputs.values()
@@ -251,13 +262,13 @@ def _is_rounded(outputs: Arrays) -> bool:
 
 
 def scale_tests(noise: Arrays, std: float, kind: str, *, label: str = "") -> Iterator[NoiseTest]:
-    """Yield tests for too little noise: in all entries, each array, and the least noisy entry.
+    """Yield tests for too little noise in all entries, in each array and in the least noisy entry.
 
     Args:
         noise: Outputs of repeated calls.
         std: Declared standard deviation.
         kind: Declared distribution, "gaussian" or "laplace".
-        label: Text that is added to the location of each test.
+        label: Suffix of each test's location.
     """
     if not noise:
         return
@@ -278,14 +289,14 @@ def shape_tests(noise: Arrays, kind: str) -> Iterator[NoiseTest]:
     """Yield tests of whether each array's noise has the declared distribution, at any scale."""
     for name, value in noise.items():
         difference = _differences(value).ravel()
-        # With a scale that is estimated from the draws, the test is conservative.
+        # The test is conservative, since the scale is estimated from the same draws.
         if scale := float(np.sqrt((difference**2).mean())):
             test = sp.stats.ks_1samp(difference / scale, _cdf, args=(kind,), method="asymp")
             yield NoiseTest("shape", name, float(test.pvalue))
 
 
 def entry_tests(noise: Arrays) -> Iterator[NoiseTest]:
-    """Yield tests for common noise of neighbouring entries along every axis, and of two arrays."""
+    """Yield tests for noise that adjacent entries along an axis, or two arrays, share."""
     differences = {name: _differences(value) for name, value in noise.items()}
     for name, value in differences.items():
         for axis in range(1, value.ndim):
@@ -304,7 +315,7 @@ def entry_tests(noise: Arrays) -> Iterator[NoiseTest]:
 
 
 def call_tests(noise: Arrays) -> Iterator[NoiseTest]:
-    """Yield tests for noise that repeats in the next call or in any other call."""
+    """Yield tests for noise that repeats in the next call, or in any other call."""
     calls = _matrix(*noise.values())
     first, second, third, fourth = (calls[start::4] for start in range(4))
     p_value = _dependence_p(first - third, second - fourth)
@@ -349,7 +360,7 @@ def _degrees_of_freedom(kind: str) -> float:
 
 
 def _cdf(value: Float[np.ndarray, " draws"], kind: str) -> Float[np.ndarray, " draws"]:
-    """Return the cumulative distribution of a difference of two draws, scaled to variance 1."""
+    """Return the distribution function of a difference of two draws, scaled to variance 1."""
     if kind == "gaussian":
         return np.asarray(sp.special.ndtr(value))
     # Each draw has variance 1/2, and therefore scale 1/2.
@@ -362,8 +373,8 @@ def _dependence_p(first: np.ndarray, second: np.ndarray) -> float:
     """Return a p-value for the hypothesis that two arrays of differences are independent.
 
     Differences of draws are symmetric about zero. If they are independent, the sign of each product
-    is therefore a fair coin, whatever the distribution. The p-value follows from Hoeffding's
-    inequality for the signs, given the absolute values of the products.
+    is therefore positive with probability one half, for any distribution. The p-value follows from
+    Hoeffding's inequality for the signs, given the absolute values of the products.
     """
     products = first * second
     square_sum = float((products**2).sum())

@@ -1,8 +1,8 @@
-"""Repeated calls of a filter with the same random draws, from the same state.
+"""Repeated calls of a filter from the same state with the same random draws.
 
-The generators of torch, numpy and Python are seeded, and the operating system's random bytes, which
-seed other generators, come from a seeded stream. Generators that a filter keeps are copied with it,
-as are values that its functions keep in globals, closures, defaults and attributes.
+The generators of torch, NumPy and Python are seeded. The operating system's random bytes, which
+seed other generators, come from a seeded stream. Generators in a filter's attributes are copied
+with the filter, and so are values in globals, closures and defaults of its functions.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,10 @@ from fedaudit.filters.layout import UpdateLayout, is_array, leaves_of, to_numpy
 from fedaudit.filters.state import Snapshot, seeding_draws
 
 _SEED_STEP = 1_000_003
-"""Difference between the seeds of successive draws; checks with other seeds share no draws."""
+"""Difference between the seeds of successive draws.
+
+It is large, so that audits with neighbouring values of ``seed`` share no draws.
+"""
 _MAX_KEPT_ENTRIES = 4096
 
 
@@ -28,7 +31,7 @@ class FilterOutput(NamedTuple):
 
     Attributes:
         arrays: The arrays by name, in double precision.
-        extras: Further values by name, as texts.
+        extras: Other outputs by name, as text.
     """
 
     arrays: Arrays
@@ -63,7 +66,7 @@ class Replay:
         Args:
             values: The input.
             seed_index: Number that selects the seed of the random draws.
-            earlier: Inputs of calls before this one.
+            earlier: Inputs of calls that precede this call.
         """
         filter = as_function(self.snapshot.new_filter(), self.kind, self.claim)
         with seeding_draws(self.seed + _SEED_STEP * seed_index):
@@ -75,7 +78,7 @@ class Replay:
     def call_repeatedly(self, values: Arrays, calls: int, *, seed_index: int) -> Arrays:
         """Return the outputs of a new filter that is called repeatedly with one input.
 
-        The first axis of each array is that of calls. Large arrays are reduced; see
+        The first axis of each array is the call. Large arrays are truncated; see
         :func:`leading_entries`.
         """
         filter = as_function(self.snapshot.new_filter(), self.kind, self.claim)
@@ -101,19 +104,19 @@ class Replay:
             result = cast(Callable[..., object], filter)(*arguments)
         except FedauditError:
             raise
-        # The filter may exit, and its exit code must not look like a verdict.
+        # Also catch an exit of the filter, whose exit code would look like a verdict.
         except (Exception, SystemExit) as error:
             raise BadInput(
                 f"the filter {self.name!r} fails: {type(error).__name__}: {error} "
                 f"({location_of(error)})"
             ) from error
         if result is None and self.kind != "step":
-            # A filter that returns nothing has changed its argument in place.
+            # A filter that returns None is assumed to change its argument in place.
             result = update
         return self._convert(result)
 
     def _convert(self, result: object) -> FilterOutput:
-        """Separate the arrays that a filter returned from further values."""
+        """Separate the arrays that a filter returned from other outputs."""
         extras: dict[str, object] = {}
         if isinstance(result, tuple) and len(result) > 1 and not is_array(result[0]):
             extras = leaves_of(result[1] if len(result) == 2 else result[1:])
@@ -127,7 +130,7 @@ class Replay:
         if not arrays:
             raise BadInput(
                 f"the filter {self.name!r} returned {type_of(result)} with none of its input "
-                f"arrays ({', '.join(self.layout.shapes)[:100]}); it has to return an update"
+                f"arrays ({', '.join(self.layout.shapes)[:100]}); return an update from it"
             )
         extras |= {path: value for path, value in leaves.items() if path not in arrays}
         texts = {
@@ -153,8 +156,8 @@ def _stack(outputs: Sequence[Arrays]) -> Arrays:
         shapes = {arrays[name].shape for arrays in outputs if name in arrays}
         if len(shapes) > 1:
             raise BadInput(
-                f"the filter sends arrays of one name in shapes {shapes}, which cannot be "
-                "compared; check the part of the filter before their shapes change"
+                f"the filter returns an array of one name with different shapes {shapes}, which "
+                "cannot be compared; check the part of the filter that keeps the shape"
             )
         zeros = np.zeros(shapes.pop())
         stacked[name] = np.stack([arrays.get(name, zeros) for arrays in outputs])

@@ -1,4 +1,4 @@
-"""State of a filter and of random generators, both of which a check restores for every copy."""
+"""Control of random draws and of a filter's state, so that calls can be repeated exactly."""
 
 import copy
 import inspect
@@ -25,7 +25,7 @@ _NUMPY_SEEDS = 2**32
 
 @contextmanager
 def seeding_draws(seed: int) -> Iterator[None]:
-    """Seed all random draws, and suppress output, logs and warnings.
+    """Seed all random draws within the context, and suppress output, logs and warnings.
 
     Code that imported ``urandom`` from ``os`` by name, or draws in C, is not seeded.
     """
@@ -33,7 +33,7 @@ def seeding_draws(seed: int) -> Iterator[None]:
     numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002
     system_sources = (os.urandom, random._urandom)  # type: ignore[attr-defined]
     log_level = logging.root.manager.disable
-    # Otherwise the output of hundreds of calls would bury the verdict.
+    # The output of hundreds of calls would hide the verdict.
     with torch.random.fork_rng(devices=[]), catch_warnings(), redirect_stdout(StringIO()):
         simplefilter("ignore")
         logging.disable(logging.CRITICAL)
@@ -82,19 +82,19 @@ def _copy(value: object) -> object:
         return copy.deepcopy(value)
     except Exception as error:
         raise BadInput(
-            f"the filter cannot be copied ({type(error).__name__}: {error}), and a check needs "
-            "several copies in the same state; name a class or a function without arguments that "
-            "returns one"
+            f"the filter cannot be copied ({type(error).__name__}: {error}), but the check needs "
+            "several copies in the same state; give a class, or a function without arguments that "
+            "returns the filter"
         ) from error
 
 
 class _Variable(NamedTuple):
-    """Variable outside a filter in which its functions may store state.
+    """Variable outside the filter object in which its functions may store state.
 
     Attributes:
-        set_value: Sets the variable.
+        set_value: Function that sets the variable.
         original: Its value before the check.
-        copy: A copy of this value, which no call of the filter changes.
+        copy: A copy of that value, to which no function of the filter has access.
     """
 
     set_value: Callable[[object], None]
@@ -103,7 +103,7 @@ class _Variable(NamedTuple):
 
 
 def _variables_of(filter: object) -> Iterator[_Variable]:
-    """Yield the variables outside a filter that its functions use, directly or indirectly."""
+    """Yield the variables outside the filter object that its functions use, even indirectly."""
     queue, visited = [*_functions(filter)], set[int]()
     while queue:
         function = queue.pop()
@@ -115,7 +115,7 @@ def _variables_of(filter: object) -> Iterator[_Variable]:
             if inspect.isroutine(value) or inspect.isclass(value) or inspect.ismodule(value):
                 continue
             # A value that cannot be copied is not restored. If the output depends on it, the check
-            # finds that equal draws have other outputs.
+            # reports that calls with equal draws return different outputs.
             with suppress(Exception):
                 yield _Variable(set_value, value, copy.deepcopy(value))
 
@@ -144,9 +144,11 @@ def _names(code: types.CodeType) -> set[str]:
 
 
 def _functions(value: object, module: str = "") -> list[types.FunctionType]:
-    """Return the functions of a function, method, object or class that one module defines.
+    """Return the functions of a function, method, object or class that a module defines.
 
-    By default, it is the module of the first function.
+    Args:
+        value: A function, method, object or class.
+        module: Name of the module; by default, the module of the first function.
     """
     if isinstance(value, partial):
         value = value.func
