@@ -25,7 +25,7 @@ DEPENDENCIES: dict[str, str] = {
     "datasets": "core",
     "partitions": "core datasets.partitions.schemes",
     "results": "core.errors core.files core.limits core.metric_names core.seeds metrics",
-    "report": "core.errors core.files core.metric_names results",
+    "report": "core.errors core.files core.metric_names core.sights results",
     # Gradient norms by layer, which attacks measure and DP-SGD clips.
     "signals.kernels": "core",
     "signals": "core observe engines signals.kernels",

@@ -778,7 +778,7 @@ PART = fair_split({1: (torch.rand(30, 3), torch.arange(30) % 2)}, audited=20).pa
             [PART, fair_split({2: (torch.rand(30, 4), torch.arange(30) % 2)}, audited=20).part],
             r"samples of part 1 have the shape \(3,\) and those of part 2 \(4,\)",
         ),
-        ([Path("nowhere")], "nowhere is not there"),
+        ([Path("nowhere")], "nowhere does not exist"),
     ],
 )
 def test_invalid_parts_raise(parts: list[Part], says: str) -> None:

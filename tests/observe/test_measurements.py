@@ -102,5 +102,5 @@ def test_a_client_that_was_never_measured_is_refused() -> None:
 
 
 def test_no_rounds_at_all_are_refused() -> None:
-    with pytest.raises(BadInput, match="nothing was measured"):
+    with pytest.raises(BadInput, match="no round was measured"):
         stacked([])

@@ -244,7 +244,7 @@ def test_snapshots_store_only_the_server_model(tmp_path: Path) -> None:
 def test_hidden_updates_cannot_be_kept(tmp_path: Path) -> None:
     local = Exposed(local=NET.initial(0))
     round = Round(1, {0: local}, {}, {}, {0: 1.0}, (0,), (0,))
-    with pytest.raises(NotVisible, match='keep "signals"'):
+    with pytest.raises(NotVisible, match='set keep = "signals"'):
         write_round(tmp_path, round, "full")
 
 
@@ -270,11 +270,11 @@ def test_tensors_with_wrong_shapes_raise_without_broadcasting(tmp_path: Path, na
     tensors, notes = read_tensors(path)
     part = next(n for n in tensors if n.startswith(("update/", "base/")))
     write_tensors({**tensors, part: tensors[part].flatten()[:1]}, path, notes)
-    with pytest.raises(Damaged, match="its tensors are not those of the model"):
+    with pytest.raises(Damaged, match="shape"):
         list(read_rounds(tmp_path, NET))
     del tensors[part]
     write_tensors(tensors, path, notes)
-    with pytest.raises(Damaged, match="its tensors are not those of the model"):
+    with pytest.raises(Damaged, match=r"lacks tensors of the model|have other names or shapes"):
         list(read_rounds(tmp_path, NET))
 
 
@@ -321,7 +321,7 @@ def test_invalid_clients_of_a_kept_round_raise(
     (path,) = tmp_path.rglob("server.safetensors")
     tensors, notes = read_tensors(path)
     write_tensors({**tensors, **change}, path, notes)
-    with pytest.raises(Damaged, match="is not a kept round"):
+    with pytest.raises(Damaged, match=r"is not a valid .*stored round"):
         list(read_rounds(tmp_path, NET))
 
 

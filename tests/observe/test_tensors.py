@@ -103,7 +103,7 @@ def test_writing_to_a_missing_folder_raises(tmp_path: Path) -> None:
 
 
 def test_reading_a_missing_file_raises(path: Path) -> None:
-    with pytest.raises(BadInput, match="is not there; check the path"):
+    with pytest.raises(BadInput, match="does not exist; check the path"):
         read_tensors(path)
 
 

@@ -176,9 +176,11 @@ def test_views_are_ordered_from_strong_to_weak() -> None:
 
 
 def test_a_too_weak_view_raises_with_stronger_views() -> None:
-    with pytest.raises(NotVisible, match=r"needs UPLOADS, .*'sum'.*it can run in the view uploads"):
+    with pytest.raises(
+        NotVisible, match=r"each client's upload, .*'sum'.*it can run in the view uploads"
+    ):
         VIEWS["sum"].refuse_unless_offered(Sees.UPLOADS | Sees.UPDATE, "the attack")
-    with pytest.raises(NotVisible, match="no passive view has it"):
+    with pytest.raises(NotVisible, match="no view of a passive adversary shows it"):
         VIEWS["uploads"].refuse_unless_offered(Sees.CHOOSES_MODEL, "the attack")
 
 

@@ -75,11 +75,11 @@ def test_new_attacks_are_not_recorded_by_default() -> None:
 def test_global_model_attacks_are_refused_for_clustered_models() -> None:
     run = setup(quick_study(attacks={}, algorithm={"name": "ifca"}), 1, None)
     for name in ("fta-c-global", "fta-l-global"):
-        assert "NEXT_MODEL" in run.refused[name]
+        assert "the next global model" in run.refused[name]
         assert "with one global model" in run.refused[name]
         assert name.removesuffix("-global") in run.attacks
     study = quick_study(attacks={"fta-l-global": {}}, algorithm={"name": "ifca"})
-    with pytest.raises(NotVisible, match="'fta-l-global' needs NEXT_MODEL"):
+    with pytest.raises(NotVisible, match="'fta-l-global' needs the next global model"):
         setup(study, 1, None)
 
 
@@ -142,7 +142,7 @@ def test_a_study_can_select_another_attack_set(later: None, tmp_path: Path) -> N
 
 
 def test_an_unknown_set_or_a_set_with_single_attacks_raises(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"attack_set is '2026-1', but \[attacks\] names"):
+    with pytest.raises(BadInput, match=r"attack_set is '2026-1', but \[attacks\] lists"):
         quick_study(attack_set="2026-1")
     with pytest.raises(BadInput, match="no set of attacks named '2026-01'; did you mean '2026-1'"):
         run_study(quick_study(attacks={}, attack_set="2026-01"), tmp_path)

@@ -155,8 +155,8 @@ def test_a_run_that_was_stopped_ends_with_the_same_record(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("changes", "refusal", "says"),
     [
-        ({"audit": {"view": "uploads"}}, NotVisible, "has the view of a participant"),
-        ({"audit": {"view": "final"}}, NotVisible, "has the view of a participant"),
+        ({"audit": {"view": "uploads"}}, NotVisible, "sees what a participant sees"),
+        ({"audit": {"view": "final"}}, NotVisible, "sees what a participant sees"),
         ({"attacker": {"client": 0}}, BadInput, "attacker.client is 0"),
         ({"attacker": {"client": 4}}, BadInput, "attacker.client is 4"),
         ({"attacker": {"first": 6}}, BadInput, "needs 7 rounds, but training has 6"),
@@ -174,13 +174,13 @@ def test_a_run_that_was_stopped_ends_with_the_same_record(tmp_path: Path) -> Non
         (
             {"defense": {"name": "mixup", "options": {"alpha": 0.2}}},
             Unsupported,
-            "also changes training",
+            "cannot also be changed by a defense",
         ),
-        ({"canaries": {"count": 20, "length": 1.0}}, Unsupported, r"leave out \[canaries\]"),
+        ({"canaries": {"count": 20, "length": 1.0}}, Unsupported, "makes a client malicious"),
         (
             {"audit": {"view": "globals", "targets": [0, 1, 2, 3], "fair": 30}},
             BadInput,
-            "is not audited",
+            "must not be audited",
         ),
     ],
     ids=lambda value: str(value)[:40],
@@ -193,7 +193,7 @@ def test_impossible_settings_raise_before_training(
 
 
 def test_the_attack_needs_a_malicious_client() -> None:
-    with pytest.raises(NotVisible, match=r"CHOOSES_UPLOAD.*give \[attacker\]"):
+    with pytest.raises(NotVisible, match=r"control over one client's upload.*add \[attacker\]"):
         setup(attacker_study(attacker=None), 1, None)
 
 

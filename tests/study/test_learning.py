@@ -219,7 +219,7 @@ def test_learned_attacks_run_if_named_or_with_a_shadow_table() -> None:
     unnamed = small_study(partition={"samples_per_client": 120})
     run = setup(unnamed, 1, None)
     assert run.extension(ExampleSource) is None
-    assert "give [shadow], or name the attack" in run.refused["seqmia"]
+    assert "add [shadow], or list the attack by name" in run.refused["seqmia"]
     assert Sees.AUXILIARY_DATA not in run.view.offers
     resolved = setup(
         unnamed.model_copy(update={"shadow": learning_study(shadow={}).shadow}), 1, None
@@ -356,7 +356,7 @@ def test_the_known_split_is_part_of_the_run_key() -> None:
 
 
 def test_a_known_split_of_an_audited_client_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"shadow\.client is 0; .* one of \[1, 2, 3\]"):
+    with pytest.raises(BadInput, match=r"shadow\.client is 0, .* one of \[1, 2, 3\]"):
         setup(learning_study(shadow={**KNOWN, "client": 0}), 1, None)
     with pytest.raises(BadInput, match=r"shadow\.client is 4, but clients are numbered 0 to 3"):
         learning_study(shadow={**KNOWN, "client": 4})
@@ -366,7 +366,7 @@ def test_a_known_split_of_an_audited_client_is_refused() -> None:
 def test_learned_attacks_run_or_raise_under_weaker_views(view: str, tmp_path: Path) -> None:
     study = learning_study(audit={"view": view}, attacks={"seqmia": {"epochs": 2}})
     if view == "final":
-        with pytest.raises(NotVisible, match="needs ROUNDS"):
+        with pytest.raises(NotVisible, match="needs several rounds"):
             run_study(study, tmp_path)
         return
     assert areas(run_study(study, tmp_path), "seqmia")
@@ -426,8 +426,11 @@ def test_the_shadow_is_attacked_with_the_same_merged_clients(tmp_path: Path) -> 
         ({"merge": (1,)}, "at least two clients"),
         ({"merge": (1, 1)}, "each once"),
         ({"merge": (0, 9)}, r"names \[9\], but clients are numbered 0 to 3"),
-        ({"merge": (0, 1), "targets": (0, 1)}, "attacked as one client; name only one of them"),
-        ({"merge": (0, 1), "view": "sum"}, r"needs UPLOADS, .* hidden in the view 'sum'"),
+        ({"merge": (0, 1), "targets": (0, 1)}, "attacked as one client; give only one of them"),
+        (
+            {"merge": (0, 1), "view": "sum"},
+            r"client's upload, .* hidden in the view 'sum'",
+        ),
     ],
 )
 def test_invalid_merges_are_refused(audit: dict[str, object], sentence: str) -> None:

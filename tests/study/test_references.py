@@ -128,11 +128,11 @@ def test_only_views_without_uploads_have_default_references() -> None:
     run = setup(final_study(**data), 1, None)
     assert {"rmia", "lira"} <= run.attacks.keys()
     assert len(run.additional_federations) == 4
-    assert "needs ROUNDS" in run.refused["rmia-series"]
+    assert "needs several rounds" in run.refused["rmia-series"]
     uploads = small_study(partition={"samples_per_client": 120})
     run = setup(uploads, 1, None)
     assert not run.additional_federations
-    assert "give [references], or name the attack" in run.refused["rmia"]
+    assert "add [references], or list the attack by name" in run.refused["rmia"]
     assert Sees.REFERENCE_MODELS not in run.view.offers
     resolved = setup(small_study(**data, attacks={"lira-series": {}}), 1, None)
     assert len(resolved.additional_federations) == 4
@@ -243,12 +243,14 @@ def test_an_attack_with_references_missing_in_one_run_is_skipped(
 
 def test_too_little_data_for_references_raises_or_skips_attacks() -> None:
     large = {"samples_per_client": 300}
-    with pytest.raises(BadInput, match=r"no reference federation .*partition\.samples_per_client"):
+    with pytest.raises(
+        BadInput, match=r"reference federations cannot .*partition\.samples_per_client"
+    ):
         setup(final_study(partition=large), 1, None)
     run = setup(final_study(partition=large, references=None), 1, None)
-    assert "no reference federation is possible" in run.refused["rmia"]
+    assert "reference federations cannot be trained" in run.refused["rmia"]
     assert "blackbox-loss" in run.attacks
-    with pytest.raises(NotVisible, match="ROUNDS"):
+    with pytest.raises(NotVisible, match="several rounds"):
         setup(final_study(attacks={"rmia-series": {}}), 1, None)
 
 

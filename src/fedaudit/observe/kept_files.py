@@ -1,4 +1,4 @@
-"""Files with the models and updates of rounds, for the settings keep = "snapshots" and "full"."""
+"""Files that store models and updates of rounds, for keep = "snapshots" and keep = "full"."""
 
 import math
 from collections import deque
@@ -32,8 +32,8 @@ _WRITERS = 4
 def write_round(folder: Path, round: Round, keep: Keep) -> None:
     """Write a round's global models for "snapshots", and also its updates for "full".
 
-    Updates are divided by their largest entry before they are converted to 16 bits. Without this
-    scaling, the conversion of small updates changes cosines by 1.5e-2.
+    Each update is divided by its largest entry before the conversion to 16 bits. Without this
+    scaling, the rounding of small updates changes cosines by up to 1.5e-2.
     """
     if keep == "signals":
         return
@@ -46,7 +46,8 @@ def write_round(folder: Path, round: Round, keep: Keep) -> None:
     if keep == "full":
         if len(visible) < len(clients):
             raise NotVisible(
-                'the models that clients receive are hidden in this view; keep "signals" instead'
+                'this view hides the models that clients receive, so keep = "full" is not '
+                'possible; set keep = "signals"'
             )
         updates = (
             _File(
@@ -62,7 +63,7 @@ def write_round(folder: Path, round: Round, keep: Keep) -> None:
     }
     server |= tensors_of_models("base", dict(enumerate(distinct)))
     server |= tensors_of_models("after", round.after)
-    # The largest file is written first, while updates are being converted.
+    # The server's file is the largest, so it is written first, while updates are converted.
     _write_all(chain([_File(round_folder / "server.safetensors", server, {})], updates))
 
 
@@ -90,22 +91,22 @@ def _read_models(tensors: Params, prefix: str, architecture: Architecture) -> di
     for model in models.values():
         refuse_misfit(model, initial)
         if model.tensors().keys() != initial.tensors().keys():
-            raise ValueError("its tensors are not those of the model")
+            raise ValueError("it lacks tensors of the model")
     return models
 
 
 def refuse_misfit(model: Model, initial: Model) -> None:
-    """Raise if a model has other tensors than its architecture; tensors may be missing.
+    """Raise if a model has a tensor that its architecture does not have; tensors may be missing.
 
     Raises:
         ValueError: A tensor has another name or shape, or no floating-point numbers.
     """
     expected, actual = initial.tensors(), model.tensors()
     if not actual.keys() <= expected.keys():
-        raise ValueError("its tensors are not those of the model")
+        raise ValueError("it has tensors that the model does not have")
     for name, value in actual.items():
         if value.shape != expected[name].shape or not value.is_floating_point():
-            raise ValueError("its tensors are not those of the model, in shape or type")
+            raise ValueError(f"its tensor {name!r} has another shape or type than in the model")
 
 
 class _File(NamedTuple):
@@ -128,11 +129,11 @@ def _write_all(files: Iterable[_File]) -> None:
 
 
 def _compressed_update(round: Round, client: ClientId, base: int) -> tuple[Params, dict[str, str]]:
-    """Return a client's update in 16 bits, and the notes that are necessary to restore it."""
+    """Convert a client's update to 16 bits; also return the notes that are needed to restore it."""
     exposed = round.exposed[client]
     if exposed.update is None or exposed.local is None:
         raise NotVisible(
-            f"client {client}'s update is hidden in this view and cannot be kept; keep "
+            f"this view hides the update of client {client}, so it cannot be stored; set keep = "
             '"signals" or "snapshots"'
         )
     tensors, divisor = _in_16_bits("update", exposed.update)
@@ -177,7 +178,7 @@ def _largest_magnitude(value: Tensor) -> float:
 
 
 def read_rounds(folder: Path, architecture: Architecture) -> Iterator[Round]:
-    """Read the rounds of a run that stored all updates (keep = "full"), ascending.
+    """Read the rounds of a run that stored all updates (keep = "full"), in ascending order.
 
     Raises:
         BadInput: The updates of a round were not stored.
@@ -197,9 +198,11 @@ def read_rounds(folder: Path, architecture: Architecture) -> Iterator[Round]:
                 server["stands_for"],
             )
             if not set(server_file.answered) <= set(server_file.selected):
-                raise ValueError("clients answered that received no message")
+                raise ValueError("a client sent an upload but received no message")
         except (KeyError, TypeError, ValueError) as error:
-            raise Damaged(f"{path} is not a kept round ({error}); restore it") from error
+            raise Damaged(
+                f"{path} is not a valid file of a stored round ({error}); restore it from a copy"
+            ) from error
         yield _read_round(index, round_folder, server_file)
 
 
@@ -219,13 +222,15 @@ def _read_round(index: int, round_folder: Path, server_file: _ServerFile) -> Rou
         exposed[client], weights[client] = _read_client(path, server_file.bases)
     if not exposed:
         raise BadInput(
-            f"{round_folder} contains models but no updates, so that no client can be attacked in "
-            'it; keep "full" rounds'
+            f"{round_folder} contains models but no updates, so clients cannot be attacked; run "
+            'the study again with keep = "full"'
         )
     try:
         stands_for = groups_of(server_file.groups, exposed)
     except ValueError as error:
-        raise Damaged(f"{round_folder} is not a kept round ({error}); restore it") from error
+        raise Damaged(
+            f"{round_folder} is not a valid stored round ({error}); restore it from a copy"
+        ) from error
     return Round(
         index=index,
         exposed=exposed,
@@ -265,7 +270,9 @@ def _read_client(path: Path, bases: Mapping[str, Model]) -> tuple[Exposed, float
         )
         refuse_misfit(local, base)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise Damaged(f"{path} is not a kept update ({error}); restore it from a copy") from error
+        raise Damaged(
+            f"{path} is not a valid stored update ({error}); restore it from a copy"
+        ) from error
     return Exposed(base, local, update, scale, control_variate), weight
 
 

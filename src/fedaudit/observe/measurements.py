@@ -1,4 +1,8 @@
-"""Measurements of signals by round, client and sample, and measured rounds on disk."""
+"""Signals by round, client and sample, in memory and on disk.
+
+A signal is a number that is computed for a client and a sample in a round, such as the loss of the
+sample under the client's model.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,10 +35,10 @@ class MeasuredRound:
     Attributes:
         index: Number of the round.
         clients: The measured clients, in the order of the rows of a signal.
-        bases: For each client, a number that is equal for clients that received the same model.
+        bases: For each client, a number that identifies the model that it received.
         signals: Values by signal name.
-        stands_for: For each client that is merged into a group, the client that the group is named
-            after.
+        stands_for: For each client that is merged into a group, the client whose number the group
+            has.
     """
 
     index: int
@@ -58,14 +62,14 @@ class Measurements:
     """One signal over a whole run.
 
     Attributes:
-        values: Values of the signal, larger for likelier members; NaN for clients that were not
+        values: Values of the signal; a larger value suggests a member. NaN if a client was not
             measured in a round.
-        rounds: Round numbers, ascending.
+        rounds: Round numbers in ascending order.
         clients: The clients, in the order of the second axis.
-        bases: For each client and round, a number that is equal for clients that received the same
-            model; -1 for clients that were not measured in a round.
-        stands_for: For each round and each client that is merged into a group, the client that the
-            group is named after; empty if no client was merged in any round.
+        bases: For each client and round, a number that identifies the model that the client
+            received; -1 if the client was not measured.
+        stands_for: For each round, and for each client that is merged into a group, the client
+            whose number the group has; empty if no client was merged in any round.
     """
 
     values: Float[Tensor, "rounds clients samples"]
@@ -89,7 +93,7 @@ class Measurements:
         return torch.tensor(columns, dtype=torch.int64)
 
     def of(self, target: ClientId) -> Float[Tensor, "rounds samples"]:
-        """Return the values of a client or of its group; NaN in rounds without measurement."""
+        """Return the values of a client or of its group; NaN in rounds without a measurement."""
         columns = self.columns(target)
         values = self.values[torch.arange(len(columns)), columns]
         return values.where(columns[:, None] >= 0, torch.nan)
@@ -101,7 +105,7 @@ class Measurements:
     def peers(self, target: ClientId) -> Iterator[Float[Tensor, "peers samples"]]:
         """Yield, for each round, the values of other clients that received the target's model.
 
-        This is a generator, as all rounds of a thousand peers together would take much memory.
+        Rounds are yielded one at a time to save memory.
         """
         for values, bases, column in zip(
             self.values, self.bases, self.columns(target).tolist(), strict=True
@@ -121,14 +125,14 @@ def stacked(
         rounds: Measured rounds, in any order.
         about: Clients of interest; empty for all. Rounds in which neither these clients nor their
             groups were measured are left out, unless no round would remain. With thousands of
-            clients and few participants per round, arrays are then much smaller.
+            clients and few participants per round, this makes the arrays much smaller.
 
     Raises:
         BadInput: There are no rounds.
     """
     measured: Sequence[MeasuredRound] = sorted(rounds, key=lambda r: r.index)
     if not measured:
-        raise BadInput("nothing was measured: there is no round to attack; measure more often")
+        raise BadInput("no round was measured, so there is nothing to attack; measure more rounds")
     if about:
         relevant = {ALL_CLIENTS, *about}
         measured = [
@@ -164,7 +168,8 @@ def _stack(
 
 _RESTORE = "restore it from a copy, or delete its run's folder and run the study again"
 _MAX_SIGNAL = 1e100
-"""Largest absolute value of a signal. A diverged run stays below it, and its square is finite."""
+"""Largest valid absolute value of a signal: above those of diverged runs, and with a finite square.
+"""
 
 
 class Stored(NamedTuple):
@@ -222,8 +227,8 @@ def measured_rounds_in(folder: Path) -> list[Stored]:
     }
     if len(shapes) > 1:
         raise Damaged(
-            f"the measured rounds in {folder} have different signals or samples, so that they are "
-            "of different runs; restore the folder or delete it"
+            f"the measured rounds in {folder} have different signals or samples, so they come from "
+            "different runs; restore the folder from a copy, or delete it and run the study again"
         )
     return rounds
 
@@ -250,7 +255,7 @@ def warn_of_unhashed(folder: Path, log: Callable[[str], None]) -> None:
 
 
 def fault_in(measured: MeasuredRound, clients: Collection[ClientId], samples: int) -> str:
-    """Return why a measured round does not belong to a run; empty if it may belong to it."""
+    """Return the reason why a measured round cannot belong to a run; "" if it can."""
     if not {*measured.clients, *measured.stands_for} <= {*clients, ALL_CLIENTS}:
         return "it has clients that the run does not have"
     sizes = {values.shape[1] for values in measured.signals.values()}
@@ -279,11 +284,11 @@ def read_round(path: Path, index: int) -> Stored:
         ):
             raise ValueError("a signal has an invalid shape or value")
         if bases.dtype != torch.int64 or bases.shape != (len(clients),):
-            raise ValueError("it does not have one base for each client")
+            raise ValueError("it does not have one number of a received model for each client")
         if not bool(((bases >= 0) & (bases < len(clients))).all()):
-            raise ValueError("a base is out of range")
+            raise ValueError("the number of a received model is out of range")
     except (KeyError, TypeError, ValueError) as error:
-        raise Damaged(f"{path} is not a measured round ({error}); {_RESTORE}") from error
+        raise Damaged(f"{path} is not a valid measured round ({error}); {_RESTORE}") from error
     return Stored(MeasuredRound(index, clients, bases, signals, stands_for), notes)
 
 

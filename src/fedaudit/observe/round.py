@@ -1,4 +1,4 @@
-"""Data classes for one round of federated learning: messages, uploads, reconstructed models."""
+"""Data classes for one round of federated learning: messages, uploads and reconstructed models."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ class Sent:
     Attributes:
         models: The global model; several models if the client chooses one (clustered FL), none in
             federated distillation.
-        extra: Other tensors by name, such as consensus logits or a risk for each model.
+        extra: Other tensors by name, such as consensus logits or the membership risk of each model.
     """
 
     models: tuple[Model, ...] = ()
@@ -36,7 +36,7 @@ class Update:
     Attributes:
         values: The change of each trainable parameter.
         buffers: Floating-point buffers after training (not differences).
-        choice: Index of the trained model among the models that were sent.
+        choice: Index of the model that the client trained, among the models that it received.
         samples: Number of the client's training samples; 0 if the client does not report it.
         extra: Other tensors that clients of the algorithm send, by name, such as the number of
             steps (FedNova) or the change of the control variate (SCAFFOLD). fedaudit's defenses of
@@ -57,7 +57,7 @@ class Gradient:
     Attributes:
         values: The gradient of each trainable parameter, without momentum or weight decay.
         buffers: Floating-point buffers after the forward pass.
-        samples: Number of samples over which it is the mean; 0 if the client does not report it.
+        samples: Number of samples over which the gradient is averaged; 0 if not reported.
     """
 
     values: Params
@@ -87,8 +87,9 @@ class Exposed:
         base: The model that the client received.
         local: The client's model after training, from its (defended) upload.
         update: Trainable parameters of ``local`` minus those of ``base``.
-        gradient_scale: Factor that turns the negated update into the sum of per-sample gradients
-            (batch size * (1 - momentum) / (learning rate * epochs)); None if unknown.
+        gradient_scale: Factor that converts the negative update to an estimate of the sum of
+            per-sample gradients: batch size * (1 - momentum) / (learning rate * epochs). None if
+            unknown.
         control_variate: The client's control variate by parameter, which is the sum of the changes
             that it has sent so far (SCAFFOLD).
     """
@@ -104,28 +105,29 @@ class Exposed:
 class Round:
     """One round as an observer sees it.
 
-    ``client_notes``, ``private_models``, ``chosen`` and ``trained`` are only for the evaluation of
-    the run, and hidden from attacks.
+    ``client_notes``, ``private_models``, ``chosen`` and ``trained`` are used only to evaluate the
+    run. Attacks do not see them.
 
     Attributes:
         index: Number of the round, from 1.
-        exposed: Reconstructed models by client. Merged clients have one entry, under the client
-            that their group is named after. In views of the global model, the only key is
+        exposed: Reconstructed models by client. A group of merged clients has one entry, under the
+            number of one of its clients. In views of the global model, the only key is
             ``ALL_CLIENTS``.
         sent: The message to each client.
         uploads: The upload of each client; empty if the view hides uploads.
         weights: Weights of the clients in the average; they sum to 1 over ``answered``.
-        selected: Clients that the server selected for the round and sent a message.
+        selected: Clients that the server selected for the round and sent a message to.
         answered: Selected clients that sent an upload, without dropouts.
         after: The server's models after the round, by name ("global" for a single one).
-        stands_for: For each client that is merged into a group, the client that the group is named
-            after.
-        client_notes: Values that each client noted about its training, such as ids of used samples.
+        stands_for: For each client that is merged into a group, the client whose number the group
+            has.
+        client_notes: Values that each client recorded about its training, such as the ids of the
+            samples that it used.
         private_models: Models that never leave the clients (federated distillation), by client.
         chosen: In clustered FL, the name of each client's model in ``after``.
-        trained: In clustered FL, the number of rounds in which each model in ``after`` was trained
-            so far.
-        seconds: Computing time of each client's round, which depends on the machine.
+        trained: In clustered FL, the number of rounds so far in which each model in ``after`` was
+            trained.
+        seconds: Computing time of each client in this round.
     """
 
     index: int
@@ -145,7 +147,7 @@ class Round:
 
     @property
     def complete(self) -> bool:
-        """True if every client that received a message has answered."""
+        """True if every client that received a message sent an upload."""
         return set(self.selected) == set(self.answered)
 
 

@@ -1,7 +1,7 @@
-"""Named tensors in safetensors files, which are written atomically and validated when read.
+"""Reading and writing of named tensors in safetensors files.
 
-The folder of a run contains the following files. ``measured`` always exists; the others depend on
-the setting ``keep``::
+Files are written atomically, and validated when they are read. The folder of a run contains the
+following files. ``measured`` always exists; the others depend on the setting ``keep``::
 
     measured/round-000010.safetensors              all signals of a round
     rounds/round-000010/server.safetensors         received and next global models
@@ -29,9 +29,9 @@ from fedaudit.core.pretrained import check_header, is_allowed_shape
 from fedaudit.core.values import ClientId, Params
 
 Keep = Literal["signals", "snapshots", "full"]
-"""Data of a round that are stored; see above."""
+"""Which data of a round are stored; see the module's docstring."""
 MAX_ROUND = 999_999
-"""Largest round number that has six digits, as in file names."""
+"""Largest round number: file names contain six digits."""
 _ROUND = re.compile(r"round-(\d{6})(\.safetensors)?")
 
 
@@ -56,7 +56,7 @@ def round_bytes(*, keep: Keep, clients: int, values: int, parameters: int) -> in
 
 
 def round_paths(folder: Path, ending: str) -> list[tuple[int, Path]]:
-    """Return the round numbers and paths of round files or folders, ascending.
+    """Return the numbers and paths of round files or folders, in ascending order.
 
     Raises:
         BadInput: The folder, or one of these paths, is a link.
@@ -71,12 +71,12 @@ def round_paths(folder: Path, ending: str) -> list[tuple[int, Path]]:
 
 
 def group_pairs(stands_for: Mapping[ClientId, ClientId]) -> Int[Tensor, "merged two"]:
-    """Return ``Round.stands_for`` as a table of pairs, which :func:`groups_of` reads."""
+    """Convert ``Round.stands_for`` to a table of pairs; the inverse of :func:`groups_of`."""
     return torch.tensor(sorted(stands_for.items()), dtype=torch.int64).reshape(-1, 2)
 
 
 def client_ids_in(tensor: Tensor) -> tuple[ClientId, ...]:
-    """Return the client numbers of a tensor.
+    """Convert a tensor to client numbers.
 
     Raises:
         ValueError: The tensor is empty, does not contain integers, or contains a number twice.
@@ -88,11 +88,11 @@ def client_ids_in(tensor: Tensor) -> tuple[ClientId, ...]:
 
 
 def groups_of(pairs: Tensor, clients: Collection[ClientId]) -> dict[ClientId, ClientId]:
-    """Return, for each merged client, the client that its group is named after.
+    """Return, for each merged client, the client whose number its group has.
 
     Raises:
-        ValueError: A group is not named after one of its members, or another member is also listed
-            as a client.
+        ValueError: A group does not have the number of one of its clients, or another client of the
+            group is also listed separately.
     """
     if pairs.dtype != torch.int64 or pairs.shape[1:] != (2,):
         raise ValueError("its groups have an invalid shape")
@@ -123,8 +123,8 @@ def write_tensors(
         tensors: The tensors by name.
         path: Path of the file; its folder must exist.
         notes: Short texts that are stored with the tensors.
-        durable: Whether the file is flushed to survive a power failure and contains a hash of its
-            content. Files that are read back within seconds need neither.
+        durable: Whether to store a hash of the content, and to flush the file so that it survives a
+            power failure. Files that are read again within seconds need neither.
         private: Whether only the owner may read the file, as for samples and their scores.
 
     Raises:
@@ -134,12 +134,12 @@ def write_tensors(
     partial = path.with_name(path.name + ".partial")
     metadata = {**(notes or {}), _ORDER: json.dumps(list(tensors))}
     try:
-        # This deletes a file from an interrupted write, or a link that another user created.
-        # Writing would follow the link.
+        # Delete a file from an interrupted write, or a link that another user created, since
+        # writing would follow the link.
         partial.unlink(missing_ok=True)
         hashed = {_HASH: digest_of(tensors, metadata)} if durable else {}
         if private:
-            # The file gets its mode before any content. safetensors then writes to this file.
+            # Set the file's mode before safetensors writes any content to it.
             os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_MODE))
         save_file(_copy_shared(tensors), partial, {**metadata, **hashed})
         if durable:
@@ -154,12 +154,12 @@ def write_tensors(
         partial.unlink(missing_ok=True)
         raise BadInput(
             f"{path} could not be written ({error}); free some space or choose another folder, "
-            "then start again: files that were written before are kept"
+            "then start again: earlier files are kept"
         ) from error
 
 
 def _refuse_unreadable(partial: Path, path: Path) -> None:
-    """Raise if a new file is too large or has a header that the reader would refuse."""
+    """Raise if a new file is too large to be read, or has an invalid header."""
     try:
         check_header(partial)
         if partial.stat().st_size > MAX_BYTES:
@@ -172,7 +172,7 @@ def _refuse_unreadable(partial: Path, path: Path) -> None:
 
 
 def _copy_shared(tensors: Mapping[str, Tensor]) -> Params:
-    """Return the tensors with copies of those that share memory, which safetensors refuses."""
+    """Copy tensors that share memory, because safetensors does not accept them."""
     result: Params = {}
     used: set[int] = set()
     for name, value in tensors.items():
@@ -189,9 +189,9 @@ def _copy_shared(tensors: Mapping[str, Tensor]) -> Params:
 def read_tensors(path: Path) -> tuple[Params, dict[str, str]]:
     """Return the tensors of a file in the order of writing, and its notes sorted by name.
 
-    Nothing in the file is executed. The order of the tensors matters, because rounding of sums over
-    a model's layers depends on it. Notes are sorted, because their order in safetensors differs
-    between processes.
+    Nothing in the file is executed. The order of the tensors matters, because the rounding of sums
+    over a model's layers depends on it. Notes are sorted, because their order in safetensors
+    differs between processes.
 
     Raises:
         BadInput: The file does not exist.
@@ -199,7 +199,7 @@ def read_tensors(path: Path) -> tuple[Params, dict[str, str]]:
             hash.
     """
     if not path.is_file():
-        problem = "is not a regular file" if path.exists() else "is not there"
+        problem = "is not a regular file" if path.exists() else "does not exist"
         raise BadInput(f"{path} {problem}; check the path, or restore it from a copy")
     if path.stat().st_size > MAX_BYTES:
         raise Damaged(

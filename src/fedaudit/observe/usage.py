@@ -1,4 +1,4 @@
-"""Samples, extra bytes and time that clients use in each round, which no adversary sees."""
+"""Samples, extra bytes and time that clients use in each round. Adversaries do not see them."""
 
 import math
 import os
@@ -19,13 +19,13 @@ USAGE_FILE = "usage.safetensors"
 
 _MAX_COSINE = 1 + 1e-6
 MAX_USES = 1_000_000
-"""Largest count of uses of one sample; a histogram has a bin for each count."""
+"""Largest number of uses of one sample; a histogram has one bin for each number."""
 
 _MAX_TOTAL = 1e15
 """Largest client number, and largest sum of bytes or seconds in a run."""
 
 COUNTS = ("used", "recycled", "extra_bytes", "acted", "risk_decided")
-"""Notes with integer values: sample ids, bytes, and 1 or 0 for yes or no."""
+"""Names of client notes with integers: sample ids, numbers of bytes, and flags (1 or 0)."""
 
 
 @dataclass(frozen=True)
@@ -34,21 +34,20 @@ class Usage:
 
     Attributes:
         clients: The clients, in the order of columns.
-        ids: Sample ids of each client, ascending.
+        ids: Sample ids of each client in ascending order.
         used: Number of training steps with each sample, over all rounds.
-        recycled: Number of those steps in rounds for which a defense returned the sample to
-            training, after it had been left out.
-        distinct: Number of different samples that a client trained on in each round.
+        recycled: How many of those steps were in rounds in which a defense returned the sample to
+            training after an earlier exclusion.
+        distinct: Number of different samples on which a client trained in each round.
         extra_bytes: Bytes that a client sent or received for a defense, in addition to model and
             upload.
-        seconds: Processor time of a client's round, or wall-clock time on a GPU. It depends on the
-            machine.
+        seconds: Processor time of a client in a round, or wall-clock time on a GPU.
         filter_cosine: Cosine between input and output of a privacy filter, averaged over the
             filters of a round; NaN without filters, or if input or output was zero.
         acted: 1 in rounds in which a client's defense changed a step or its upload, else 0; NaN
             for a defense that always acts, and for a client that did not take part.
-        risk_decided: 1 in rounds in which a client chose another model because of the models'
-            risks, else 0; NaN for a client that does not choose by risk.
+        risk_decided: In clustered FL, 1 in rounds in which the models' membership risks changed a
+            client's choice of model, else 0; NaN for a client that does not consider risks.
     """
 
     clients: tuple[ClientId, ...]
@@ -78,7 +77,7 @@ def empty_usage(clients: Mapping[ClientId, Samples]) -> Usage:
 
 
 def add_round(usage: Usage, round: Round) -> Usage:
-    """Return the usage with another round. A round that was already added changes nothing.
+    """Return the usage including another round; unchanged if the round was already added.
 
     Raises:
         Damaged: The previous round was not added.
@@ -87,7 +86,7 @@ def add_round(usage: Usage, round: Round) -> Usage:
         return usage
     if round.index > usage.rounds + 1:
         raise Damaged(
-            f"usage is known up to round {usage.rounds}, but the next round is {round.index}; "
+            f"usage was recorded up to round {usage.rounds}, but the next round is {round.index}; "
             "restore the run's folder from a copy, or delete it and run the study again"
         )
     clients = usage.clients
@@ -120,12 +119,12 @@ def _with_row(table: Tensor, row: Sequence[float | int]) -> Tensor:
 
 
 def _flag(values: Tensor | None) -> float:
-    """Return 1 if a value is positive, else 0; NaN without values."""
+    """Return 1 if any value is positive, else 0; NaN without values."""
     return math.nan if values is None else float((values > 0).any())
 
 
 def _count_uses(ids: Int[Tensor, " samples"], uses: Tensor | None) -> Int[Tensor, " samples"]:
-    """Return how often each id (ascending) is in a list of uses; other ids are ignored."""
+    """Count how often each of the sorted ids occurs in ``uses``; other ids are ignored."""
     if uses is None or len(ids) == 0:
         return torch.zeros(len(ids), dtype=torch.int64)
     positions = torch.searchsorted(ids, uses).clamp(max=len(ids) - 1)
@@ -135,16 +134,17 @@ def _count_uses(ids: Int[Tensor, " samples"], uses: Tensor | None) -> Int[Tensor
 def record_usage(
     rounds: Iterable[Round], clients: Mapping[ClientId, Samples], folder: Path, run: str
 ) -> Iterator[Round]:
-    """Yield rounds without the clients' notes, which are added to a usage file in the run's folder.
+    """Move the clients' notes from rounds to a usage file in the run's folder.
 
-    A resumed run continues its file. Call this before a view hides clients.
+    The rounds are yielded without notes. A resumed run continues its file. Call this function
+    before a view hides clients.
 
     Raises:
         Damaged: The file belongs to another run, or has no entry for the previous round.
     """
     usage: Usage | None = None
     for round in rounds:
-        # The file is read after the first round. If the folder belongs to another run, the
+        # Read the file only after the first round: if the folder belongs to another run, the
         # checkpoint is then checked first, which gives a better error message.
         usage = add_round(usage or read_usage(folder, run) or empty_usage(clients), round)
         _write(usage, folder, run)
@@ -163,7 +163,8 @@ def _write(usage: Usage, folder: Path, run: str) -> None:
         "acted": usage.acted,
         "risk_decided": usage.risk_decided,
     }
-    # Values of all clients are concatenated, as 100,000 clients would need too many tensors.
+    # Concatenate the values of all clients, since a file with 100,000 clients would otherwise have
+    # too many tensors.
     tensors["samples"] = torch.tensor([len(usage.ids[client]) for client in usage.clients])
     for name, values in (("ids", usage.ids), ("used", usage.used), ("recycled", usage.recycled)):
         tensors[name] = torch.cat([torch.zeros(0).long(), *(values[c] for c in usage.clients)])
@@ -179,7 +180,7 @@ def read_usage(folder: Path, run: str) -> Usage | None:
     path = folder / USAGE_FILE
     if not os.path.lexists(path):
         return None
-    # If such a path counted as missing, a new file would replace it, without the counts so far.
+    # Treating such a path as missing would replace it by a new file without the counts so far.
     if path.is_symlink() or not path.is_file():
         raise Damaged(
             f"{path} is a link, a folder or another special file, but usage is stored in a regular "
@@ -190,12 +191,14 @@ def read_usage(folder: Path, run: str) -> Usage | None:
         usage = _usage_in(tensors)
         is_valid = _is_valid(usage)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise Damaged(f"{path} is not a record of usage ({error}); restore it") from error
+        raise Damaged(
+            f"{path} is not a valid usage file ({error}); restore it from a copy"
+        ) from error
     is_same_run = notes.get("run") == run
     if not (is_same_run and is_valid):
         raise Damaged(
-            f"{path} is {'damaged' if is_same_run else 'of another run'}; restore it from a copy, "
-            "or delete the run's folder and run the study again"
+            f"{path} {'is damaged' if is_same_run else 'belongs to another run'}; restore it from "
+            "a copy, or delete the run's folder and run the study again"
         )
     return usage
 
@@ -220,7 +223,7 @@ def _usage_in(tensors: Params) -> Usage:
 
 
 def _is_valid(usage: Usage) -> bool:
-    """Return True if all values have the shapes, types and ranges that :func:`add_round` gives."""
+    """Return True if all values have the shapes, types and ranges that :func:`add_round` writes."""
     clients = usage.clients
     if len({*clients}) < len(clients) or not all(0 <= c <= _MAX_TOTAL for c in clients):
         return False

@@ -1,4 +1,4 @@
-"""Views of adversaries: each view removes from rounds the parts that its adversary cannot see."""
+"""Views of adversaries: a view removes from rounds the parts that its adversary cannot see."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,6 +9,7 @@ import torch
 
 from fedaudit.core.errors import BadInput, NotVisible, table, type_of
 from fedaudit.core.importing import look_up
+from fedaudit.core.sights import SIGHTS
 from fedaudit.core.values import ClientId, Model, Params, Sees, common, plus, weighted_sum
 from fedaudit.observe.round import ALL_CLIENTS, Exposed, Round, select_clients
 
@@ -36,7 +37,7 @@ class DistinctModels(NamedTuple):
 
 
 def group_models(models: Iterable[Model]) -> DistinctModels:
-    """Return models without duplicates, which are bitwise identical models."""
+    """Remove duplicates from models; two models are equal if they are bitwise identical."""
     distinct: list[Model] = []
     numbers = []
     for model in models:
@@ -60,13 +61,13 @@ def _are_equal(first: Model, second: Model) -> bool:
 
 
 def merge_clients(rounds: Iterable[Round], members: Collection[ClientId]) -> Iterator[Round]:
-    """Replace a group of clients by its weighted mean, which gets the number of its first member.
+    """Replace a group of clients by its weighted mean, with the number of its first client.
 
-    The server has this view of a coalition that sums its updates before sending, or of all clients
-    under secure aggregation.
+    This is what the server sees of a coalition that sums its updates before sending, or of all
+    clients under secure aggregation.
 
     Raises:
-        NotVisible: The members received different models, so that their updates cannot be summed.
+        NotVisible: The clients received different models, so their updates cannot be summed.
     """
     for round in rounds:
         group = sorted(set(members) & set(round.exposed))
@@ -106,8 +107,8 @@ def _mean(
         has_all_updates = has_all_updates and models.update is not None
     if not has_all_updates or len(group_models(bases).distinct) > 1:
         raise NotVisible(
-            "these clients received different models, or send no updates, so that their aggregate "
-            "cannot be attacked; merge only clients that train the same model"
+            "the clients of a group received different models or send no updates, so their "
+            "aggregate cannot be attacked; merge only clients that train the same model"
         )
     update = weighted_sum((exposed[client].update or {} for client in members), weights_in_group)
     mean = weighted_sum(common(buffers), weights_in_group)
@@ -118,7 +119,7 @@ def _mean(
 def _scale_of_sum(scales: list[float | None], weights_in_group: list[float]) -> float | None:
     """Return the gradient scale of the group's mean update.
 
-    The result is None if the clients' scales are not proportional to their weights.
+    Return None if the clients' scales are not proportional to their weights.
     """
     ratios = [s / w for s, w in zip(scales, weights_in_group, strict=True) if s is not None]
     if len(ratios) < len(scales) or max(ratios) - min(ratios) > 1e-6 * ratios[0]:
@@ -129,18 +130,18 @@ def _scale_of_sum(scales: list[float | None], weights_in_group: list[float]) -> 
 def participant_rounds(rounds: Iterable[Round]) -> Iterator[Round]:
     """Reduce rounds to a participant's view: the received global model and the next global model.
 
-    Their difference becomes the update of all clients together.
+    The difference between the two is treated as the update of all clients together.
 
     Raises:
         NotVisible: The algorithm has more than one global model, or none.
     """
     for round in rounds:
-        after = _single_model(round, "follows one global model")
+        after = _single_model(round)
         base = round.exposed[min(round.exposed)].base
         if base is None:
             raise NotVisible(
-                "the global model that clients receive is hidden, so that its change is unknown; "
-                "use a view that shows it"
+                "the global model that clients receive is hidden, so its change is unknown; use a "
+                "view that shows it"
             )
         update = plus(after.params, base.params, -1.0)
         yield replace(
@@ -152,10 +153,11 @@ def participant_rounds(rounds: Iterable[Round]) -> Iterator[Round]:
         )
 
 
-def _single_model(round: Round, view: str) -> Model:
+def _single_model(round: Round) -> Model:
     if len(round.after) != 1:
         raise NotVisible(
-            f"this view {view}, but the run has {len(round.after)}; use the 'uploads' view"
+            f"this view needs one global model, but the run has {len(round.after)}; use the view "
+            "'uploads'"
         )
     return next(iter(round.after.values()))
 
@@ -167,7 +169,7 @@ def final_model_rounds(rounds: Iterable[Round]) -> Iterator[Round]:
         NotVisible: The algorithm has more than one global model, or none.
     """
     for round in rounds:
-        after = _single_model(round, "is given one finished model")
+        after = _single_model(round)
         yield replace(
             round,
             exposed={ALL_CLIENTS: Exposed(local=after)},
@@ -182,7 +184,7 @@ PARTICIPANT = "globals"
 """The view of a client of the federation."""
 
 ADVERSARY_RESOURCES = Sees.AUXILIARY_DATA | Sees.REFERENCE_MODELS | Sees.CHOOSES_UPLOAD
-"""Resources and actions of an adversary that are not observations of the federation."""
+"""What an adversary has or does in addition to observing the federation."""
 
 _STUDY_TABLES = {
     Sees.AUXILIARY_DATA: "shadow",
@@ -207,7 +209,7 @@ class View:
         name: Catalogue name.
         offers: Observations that the view offers to attacks.
         description: Description of the adversary in one sentence.
-        of: Function that removes from rounds the parts that the adversary does not see.
+        of: Function that removes the parts that the adversary does not see from rounds.
 
     Examples:
         >>> import fedaudit as fa
@@ -223,8 +225,8 @@ class View:
     def can_offer(self, needs: Sees) -> bool:
         """Return True if this view shows all observations that are needed.
 
-        Auxiliary data and reference models are not observations, so that views do not restrict
-        them. Only a participant can choose a client's upload.
+        Auxiliary data and reference models are not observations, so every view allows them. Only a
+        participant can choose a client's upload.
         """
         if Sees.CHOOSES_UPLOAD in needs and self.name != PARTICIPANT:
             return False
@@ -239,24 +241,24 @@ class View:
         missing = needs & ~self.offers
         if not missing:
             return
-        names = ", ".join(part.name or "" for part in missing)
+        names = ", ".join(SIGHTS[(part.name or "").lower()] for part in missing)
         if not missing & ~ADVERSARY_RESOURCES:
             section = next(name for part, name in _STUDY_TABLES.items() if part in missing)
-            # If a study names an attack, sections of shadow or reference models are added.
-            advice = "" if Sees.CHOOSES_UPLOAD in missing else ", or name the attack"
+            # If a study names an attack, tables of shadow or reference models are added to it.
+            advice = "" if Sees.CHOOSES_UPLOAD in missing else ", or list the attack by name"
             raise NotVisible(
                 f"{what} needs {names}, which the adversary of the view {self.name!r} does not "
-                f"have; give {table(section)}{advice}"
+                f"have; add {table(section)}{advice}"
             )
         suitable = [view.name for view in VIEWS.values() if view.can_offer(needs)]
         if self.name in suitable:
             # The view could show it, but the algorithm has no such observation.
             algorithm = _ALGORITHMS_WITH.get(missing, "whose clients send updates")
-            hint = f"leave it out, or use an algorithm {algorithm}"
+            hint = f"remove it, or use an algorithm {algorithm}"
         elif suitable:
             hint = f"it can run in the view {', '.join(suitable)}"
         else:
-            hint = "no passive view has it"
+            hint = "no view of a passive adversary shows it"
         raise NotVisible(
             f"{what} needs {names}, which is hidden in the view {self.name!r} "
             f"({self.description}); {hint}"
@@ -307,14 +309,14 @@ VIEWS: dict[str, View] = {
 
 
 def view_named(name: str) -> View:
-    """Return the view with a name.
+    """Return a view by its name.
 
     Args:
         name: A name from ``fedaudit list views`` ("uploads", "sum", "globals", "final" and
             others), the name of an installed package's view, or ``module:object``.
 
     Raises:
-        BadInput: No view has this name; the message suggests the nearest one.
+        BadInput: No view has this name; the message suggests a similar name.
 
     Examples:
         >>> import fedaudit as fa
@@ -339,14 +341,14 @@ def merged_view(view: View, members: Collection[ClientId]) -> View:
     """Return a view in which some clients are visible only as their aggregate.
 
     Raises:
-        NotVisible: The view does not show uploads of single clients, so that none can be merged.
+        NotVisible: The view does not show uploads of single clients.
 
     Source: CoFedMID section 5.4 (adaptive attacks on the coalition's aggregated model).
     """
     if Sees.UPLOADS not in view.offers:
         raise NotVisible(
-            f"audit.merge needs UPLOADS, which is hidden in the view {view.name!r} "
-            f"({view.description}); leave it out, or use the view 'uploads'"
+            f"audit.merge needs {SIGHTS['uploads']}, which is hidden in the view {view.name!r} "
+            f"({view.description}); remove audit.merge, or use the view 'uploads'"
         )
     names = ", ".join(str(client) for client in sorted(members))
     return replace(
@@ -367,14 +369,14 @@ def output_view(view: View) -> View:
     """Return the view for an algorithm whose clients send outputs on public samples.
 
     Raises:
-        NotVisible: The view does not show uploads of single clients. There is no common model that
-            could be attacked instead.
+        NotVisible: The view does not show uploads of single clients, and these algorithms have no
+            global model that could be attacked instead.
     """
     if view.name != "uploads":
         raise NotVisible(
-            "clients of this algorithm send outputs on public samples and have no common model, "
-            f"so that the view {view.name!r} shows nothing to attack; use the view 'uploads' "
-            "without audit.merge, or another algorithm"
+            "clients of this algorithm send outputs on public samples and have no global model, "
+            f"so the view {view.name!r} shows nothing to attack; use the view 'uploads' without "
+            "audit.merge, or another algorithm"
         )
     return replace(
         view,
@@ -392,14 +394,14 @@ def several_models_view(view: View) -> View:
     if view.name != "uploads":
         raise NotVisible(
             "clients of this algorithm train different models, but the view "
-            f"{view.name!r} shows one common model; use the view 'uploads' without audit.merge, "
-            "or another algorithm"
+            f"{view.name!r} shows one global model; use the view 'uploads' without audit.merge, or "
+            "another algorithm"
         )
     return replace(view, offers=view.offers & ~Sees.NEXT_MODEL)
 
 
 def seen_from(rounds: Iterable[Round], view: View | str) -> Iterator[Round]:
-    """Yield rounds as an adversary sees them, without hidden parts.
+    """Yield the parts of rounds that an adversary sees.
 
     Args:
         rounds: Rounds of a federation, as :func:`fedaudit.simulate` yields them.

@@ -11,6 +11,7 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from fedaudit.core.metric_names import AUC, LOWER_BOUNDS, rate_of
+from fedaudit.core.sights import SIGHTS
 from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.grid import clean, shorten_middle, shortened
 from fedaudit.results import estimate
@@ -318,7 +319,7 @@ def defense_name(defense: str) -> str:
 
 def sight_name(sight: str) -> str:
     """Describe what an adversary sees, or what an attack needs, by its identifier."""
-    return _name_in(sight.lower(), "sights")
+    return SIGHTS.get(sight.lower()) or shortened(sight.lower().replace("_", " "))
 
 
 def metric_name(metric: str) -> str:
@@ -515,7 +516,7 @@ class _Cleaner:
         return value
 
 
-_IN_NOTES = {key.upper(): text for key, text in fixed_texts("sights").items()}
+_IN_NOTES = {key.upper(): text for key, text in SIGHTS.items()}
 _IN_NOTES["other_client"] = "other clients'"
 _NOTED = re.compile(rf"\b({'|'.join(_IN_NOTES)})\b")
 
