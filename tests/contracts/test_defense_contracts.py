@@ -153,7 +153,7 @@ REFUSED: Rows = [
     ("ome", "alpha", (0.0, inf, nan), "alpha of .* takes"),
     ("bitwise-rr", "split", ("linaer",), "did you mean 'linear'"),
     ("ldp-laplace ldp-gaussian", "clip", (0.0, -1.0, nan), "clip of .* takes"),
-    ("ldp-laplace ldp-gaussian", "clip", (inf,), "with a finite epsilon, clip must be finite"),
+    ("ldp-laplace ldp-gaussian", "clip", (inf,), "give a finite clip"),
     ("ldp-gaussian", "delta", (0.0, 1.0, 1e-13, nan), "delta of .* takes"),
 ]
 """Names of defenses, a setting, invalid values of it, and a pattern of the error message."""

@@ -77,8 +77,8 @@ def failing(update: Params) -> Params:
     [
         (failing, "'failing' failed on client 0's upload of round 1: ZeroDivisionError: by the"),
         (lambda update: None, "returned None; a filter receives tensors by name"),
-        (lambda update: {"w": update["w"]}, "missing or new: b$"),
-        (lambda update: {**update, "c": update["b"]}, "missing or new: c$"),
+        (lambda update: {"w": update["w"]}, "missing or added: b$"),
+        (lambda update: {**update, "c": update["b"]}, "missing or added: c$"),
         (lambda update: {**update, "b": torch.ones(2)}, r"of shape \(2,\) as 'b'.*of shape \(1,\)"),
         (lambda update: {**update, "b": 4.0}, "returned a float as 'b'"),
         (lambda update: {**update, "b": torch.ones(1) * 1j}, "complex64 tensor .* a real tensor"),

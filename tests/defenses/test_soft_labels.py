@@ -113,7 +113,7 @@ ASKING = {"hamp": Hamp(0.5, 0.01), "relaxloss": RelaxLoss(1.0)}
 @pytest.mark.parametrize("name", ASKING)
 def test_mixed_labels_raise_if_classes_are_needed(name: str) -> None:
     batch = Batch(torch.zeros(2, 4), torch.full((2, 3), 1 / 3), torch.arange(2))
-    message = f"{name!r} needs the class of each sample.*leave out the defense that mixes labels"
+    message = f"{name!r} needs the class of each sample.*remove the defense that mixes labels"
     with pytest.raises(Unsupported, match=message):
         ASKING[name].loss(torch.zeros(2, 3), batch, context())
 

@@ -102,7 +102,7 @@ def test_a_callable_with_open_keywords_gets_all_arguments(this_module: str) -> N
 @pytest.mark.parametrize(
     ("path", "settings", "message"),
     [
-        ("mlp", {}, "named 'package.module:callable', got 'mlp'; .*architecture\\(\\)"),
+        ("mlp", {}, "form 'package.module:callable', got 'mlp'; .*architecture\\(\\)"),
         ("no_such_package:Net", {}, "cannot import .*PYTHONPATH"),
         ("torch.nn:Linnear", {}, "cannot import 'torch.nn:Linnear'"),
         ("math:pi", {}, "is a float, not a class or function"),

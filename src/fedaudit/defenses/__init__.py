@@ -1,11 +1,12 @@
-"""Defenses of clients against leakage, for :class:`fedaudit.Federation`.
+"""Defenses that clients use against leakage, for :class:`fedaudit.Federation`.
 
 >>> import fedaudit as fa
 >>> defenses = [fa.defenses.CoFedMID(clients=[0, 1]), fa.defenses.DPSGD(1.0, 0.1, clients=[2])]
 
-Each class is one defense of ``fedaudit list defenses``. ``clients`` lists the clients that use it;
-without ``clients``, all clients that have no other defense use it. Derive a custom defense from
-:class:`ConfiguredDefense`, or from :class:`Defense`, and override the hooks that it needs.
+Each class is a defense of ``fedaudit list defenses``. Its argument ``clients`` lists the clients
+that use it; by default, these are all clients without another defense. To write a custom defense,
+derive a class from :class:`ConfiguredDefense` or :class:`Defense`, and override the hooks that it
+needs.
 """
 
 from collections.abc import Callable, Mapping
@@ -72,7 +73,7 @@ def defense_named(name: str) -> Callable[..., Defense]:
     """Return the class of a defense by catalogue name, package entry point or ``module:class``.
 
     Raises:
-        BadInput: No defense has this name; the message suggests the nearest one.
+        BadInput: No defense has this name; the message suggests a similar name.
     """
     return look_up(
         "defense",
@@ -94,7 +95,7 @@ def create_defense(
     Args:
         name: Name of the defense, as in :func:`defense_named`.
         options: Settings of the defense.
-        coalition: The clients that use it, for defenses with such a parameter.
+        coalition: Clients that use the defense together; ignored if it has no such parameter.
     """
     make = defense_named(name)
     accepted = signature(make).parameters.keys() & {"coalition", "clients"}

@@ -1,4 +1,4 @@
-"""Augmentation: training images are cropped, flipped, rotated and recoloured at random."""
+"""Augmentation: random crops, flips, rotations and colour changes of training images."""
 
 from dataclasses import field
 from types import ModuleType
@@ -17,7 +17,7 @@ from fedaudit.fl.hooks import ClientContext, ConfiguredDefense, TrainingContext
 
 
 class _ChannelRange(NamedTuple):
-    """Smallest value, and difference to the largest value, of each channel of a client's images."""
+    """Smallest value of each channel of a client's images, and its distance to the largest."""
 
     black: Float[Tensor, "channels 1 1"]
     span: Float[Tensor, "channels 1 1"]
@@ -26,7 +26,7 @@ class _ChannelRange(NamedTuple):
     def of(images: Float[Tensor, "samples channels height width"]) -> "_ChannelRange":
         black = images.amin(dim=(0, 2, 3))[:, None, None]
         white = images.amax(dim=(0, 2, 3))[:, None, None]
-        # Values are divided by the range, so a range of 0 (a constant channel) is replaced by 1.
+        # Values are divided by the range. A constant channel has a range of 0, which becomes 1.
         return _ChannelRange(black, torch.where(white > black, white - black, 1.0))
 
 
@@ -34,20 +34,20 @@ class _ChannelRange(NamedTuple):
 class Augmentation(ConfiguredDefense):
     """Random crop, flips, rotation and colour jitter of every image in each training step.
 
-    Signals are measured on the original images. Every transformation is drawn independently for
-    each image. With all settings at 0, clients train as if undefended.
+    Every transformation is drawn independently for each image. Signals are measured on the original
+    images. With all settings at 0, the defense is off.
 
     Attributes:
-        padding: Number of black pixels that are added around an image, before a random crop to its
+        padding: Width of the black border that is added to an image, before a random crop to its
             original size; 0 for none.
         horizontal_flip: Probability of a horizontal flip, in [0, 1]; 0 for none.
         vertical_flip: Probability of a vertical flip, in [0, 1]; 0 for none.
-        rotation: Largest angle of a rotation in either direction, in degrees, in [0, 180]; corners
-            become black; 0 for none.
-        brightness: Images are multiplied by a random factor between 1 - brightness and
-            1 + brightness, in [0, 1]; 0 for none.
-        contrast: Differences from the image's mean grey are multiplied by a random factor between
-            1 - contrast and 1 + contrast, in [0, 1]; 0 for none.
+        rotation: Largest angle of a rotation in either direction, in degrees, in [0, 180]; empty
+            corners become black; 0 for none.
+        brightness: Strength of brightness changes, in [0, 1]; 0 for none. An image is multiplied by
+            a random factor between 1 - brightness and 1 + brightness.
+        contrast: Strength of contrast changes, in [0, 1]; 0 for none. Differences from the image's
+            mean grey are multiplied by a random factor between 1 - contrast and 1 + contrast.
 
     Examples:
         >>> import fedaudit as fa
@@ -56,9 +56,10 @@ class Augmentation(ConfiguredDefense):
 
     Source: FedMIA, appendix A.2. The defaults are the strengths in its published code.
     Differs: The published code augments pixels before it standardises them. Here, images are
-        already standardised, so that they are mapped to [0, 1] and back: black and white are the
-        smallest and largest values of each channel in the client's images. The random crop also
-        provides the paper's shifts. The paper's shearing has no published strength and is left out.
+        already standardised, so they are mapped to [0, 1] and back: black and white are the
+        smallest and largest values of each channel in the client's images. The random crop replaces
+        the paper's shifts. The paper's shearing is not implemented, since its strength is not
+        published.
     """
 
     padding: Count = 4
@@ -91,7 +92,7 @@ class Augmentation(ConfiguredDefense):
             raise BadInput(
                 "the defense 'augmentation' works on images of shape channels x height x width "
                 f"with 1 or 3 channels, got samples of shape {'x'.join(map(str, shape))}; "
-                "leave it out, or use 'mixup', which works on any features"
+                "remove it, or use 'mixup', which accepts features of any shape"
             )
         self.restore(_ChannelRange.of(data.features)._asdict())
         return data
@@ -102,7 +103,7 @@ class Augmentation(ConfiguredDefense):
         black, span = (self._range[name].to(batch.x) for name in _ChannelRange._fields)
         seed = int(torch.randint(2**62, (), generator=context.rng("augmentation")))
         with fork_generators(context.device):
-            # kornia uses the global generator, whose state is restored afterwards.
+            # kornia draws from torch's global generator; its state is restored afterwards.
             seed_globally(seed)
             images = self._transformations(batch.x)((batch.x - black) / span)
         return Batch((images * span + black).to(batch.x.dtype), batch.y, batch.ids)
@@ -110,7 +111,7 @@ class Augmentation(ConfiguredDefense):
     def _transformations(
         self, images: Float[Tensor, "samples channels height width"]
     ) -> nn.Sequential:
-        # The order is that of the published code.
+        # The transformations have the same order as in the published code.
         kornia = _kornia()
         size = (images.shape[2], images.shape[3])
         transformations: list[nn.Module] = []
@@ -141,7 +142,7 @@ def _kornia() -> ModuleType:
         from kornia import augmentation
     except ImportError as error:
         raise BadInput(
-            "the augmentations are not installed; install them with: "
+            "the defense 'augmentation' needs the package kornia, which is not installed; run "
             "pip install 'fedaudit[augment]'"
         ) from error
     return augmentation

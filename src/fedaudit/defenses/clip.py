@@ -1,4 +1,4 @@
-"""Client-level differential privacy: clipped uploads with noise in proportion to the clip norm."""
+"""Client-level differential privacy: clipped uploads with noise proportional to the clip norm."""
 
 from dataclasses import replace
 from typing import ClassVar
@@ -15,28 +15,28 @@ from fedaudit.observe.round import Gradient, Update, Upload
 
 
 def refuse_noise_without_clip(clip: float, noise_multiplier: float) -> None:
-    """Raise if noise is given in units of an infinite clip."""
+    """Raise if there is noise but no clipping, which makes the scale of the noise infinite."""
     if clip == float("inf") and noise_multiplier > 0:
         raise BadInput(
-            f"noise_multiplier is {noise_multiplier} in units of clip, which is infinite; give a "
-            "finite clip, or noise_multiplier=0"
+            f"noise_multiplier is {noise_multiplier}, but clip is infinite, so the noise would be "
+            "infinite too; give a finite clip, or noise_multiplier=0"
         )
 
 
 def clip_norm(values: Params, limit: float) -> Params:
-    """Scale all tensors by one factor, so that their joint norm is at most ``limit``."""
+    """Scale all tensors by the same factor, so that their joint norm is at most ``limit``."""
     total_norm = norm(values)
     return values if total_norm <= limit else scaled(values, limit / total_norm)
 
 
 @dataclass(frozen=True)
 class ClientDP(ConfiguredDefense):
-    """Clipping of a client's upload, with noise in proportion to the clip norm.
+    """Clipping of a client's upload, and Gaussian noise proportional to the clip norm.
 
     Attributes:
-        clip: Largest Euclidean norm of an upload, above 0; infinity clips nothing.
-        noise_multiplier: Standard deviation of the noise in units of ``clip``, at least 0; 0 adds
-            none.
+        clip: Largest Euclidean norm of an upload, above 0; infinity turns clipping off.
+        noise_multiplier: Standard deviation of the noise divided by ``clip``, at least 0; with 0,
+            there is no noise.
 
     Examples:
         >>> import fedaudit as fa
@@ -62,7 +62,7 @@ class ClientDP(ConfiguredDefense):
         return self.noise_multiplier > 0
 
     def upload(self, upload: Upload, context: TrainingContext) -> Upload:
-        """Return the clipped upload with noise; buffers are not protected."""
+        """Return the clipped upload with noise; buffers are sent without protection."""
         values = clip_norm(upload.values, self.clip)
         if self.noise_multiplier:
             std = self.noise_multiplier * self.clip
@@ -74,8 +74,8 @@ class ClientDP(ConfiguredDefense):
     def guarantee(self, work: Workload, *, delta: float) -> Guarantee:
         """Return the guarantee against an observer of all uploads of the client.
 
-        Neighbouring inputs differ by replacing the client's whole contribution by zeros, which
-        changes an upload by at most one clip norm. There is no amplification by sampling, since the
+        In neighbouring inputs, the client's whole contribution is replaced by zeros, which changes
+        an upload by at most the clip norm. There is no privacy amplification by sampling, since the
         server sees each upload.
         """
         return Guarantee(

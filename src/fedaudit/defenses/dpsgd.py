@@ -1,12 +1,12 @@
 """Sample-level differential privacy (DP-SGD): clipped per-sample gradients with noise on their sum.
 
-Per-sample gradients are never stored. Instead, the sum of the clipped gradients takes three steps:
+The sum of the clipped gradients is computed in three steps, without storing per-sample gradients:
 
 1. A backward pass computes the gradient of each sample's loss at the output of every layer.
 2. The kernels of :mod:`fedaudit.signals.kernels` compute the norm of each sample's weight gradient
    from the inputs and output gradients of the layers.
-3. The output gradients are multiplied by the samples' clipping factors. The weight gradients that
-   follow from them are the sum of the clipped gradients.
+3. The output gradients are multiplied by the samples' clipping factors. A second backward pass from
+   them gives the sum of the clipped weight gradients.
 """
 
 import logging
@@ -59,24 +59,25 @@ from fedaudit.signals.kernels.plan import kernel_for, norms_over_copies
 
 @dataclass(frozen=True)
 class DPSGD(ConfiguredDefense):
-    """DP-SGD: clipped per-sample gradients with normal noise on their sum.
+    """DP-SGD: clipped per-sample gradients with Gaussian noise on their sum.
 
-    Every step draws each sample independently of the others (a batch may be empty), clips each
-    sample's gradient, adds normal noise to their sum and divides by the expected batch size.
+    In every step, each sample is drawn with the same probability, independently of the others
+    (Poisson sampling), so a batch may be empty. Each sample's gradient is clipped. Gaussian noise
+    is added to the sum of the gradients, which is then divided by the expected batch size.
     Momentum, weight decay and Adam are applied to the result.
 
-    With an infinite clip, no noise and a multiplicity of 1, clients train as if undefended, in
-    shuffled batches.
+    With an infinite clip, no noise and a multiplicity of 1, the defense is off, and batches are
+    shuffled.
 
     Attributes:
-        clip: Largest Euclidean norm of one sample's gradient, above 0; infinity clips nothing.
-        noise_multiplier: Standard deviation of the noise on the sum in units of ``clip``, at least
+        clip: Largest Euclidean norm of one sample's gradient, above 0; infinity turns clipping off.
+        noise_multiplier: Standard deviation of the noise on the sum, divided by ``clip``, at least
             0; with 0, there is no noise and no guarantee. Published: 0.05, 0.1 and 0.2 (CoFedMID,
             which does not specify the clip).
-        multiplicity: Number of augmented copies of an image whose gradients are averaged before
-            clipping, at least 1; 1 trains on the image itself.
-        padding: Number of mirrored pixels that are added at each edge of an image before it is
-            cropped at random; 0 for none.
+        multiplicity: Number of augmented copies of each image. Their gradients are averaged before
+            clipping. With 1, clients train on the image itself.
+        padding: Number of mirrored pixels that are added at each edge of an image before a random
+            crop; 0 for none.
         horizontal_flip: Probability that a copy is flipped horizontally, in [0, 1].
 
     Examples:
@@ -86,8 +87,9 @@ class DPSGD(ConfiguredDefense):
 
     Source: Abadi et al. 2016, Algorithm 1; De et al. 2022, section 3.2 (multiplicity);
         CoFedMID, appendix E (multipliers 0.05, 0.1 and 0.2).
-    Differs: CoFedMID calls this client-level DP, but clips local gradients. The sum is divided by
-        the expected batch size. Division by the actual one would reveal it without noise.
+    Differs: CoFedMID calls this client-level DP, although it clips local gradients. The sum is
+        divided by the expected batch size, since the actual size would reveal information without
+        noise.
     """
 
     clip: AboveZeroOrInfinite
@@ -117,7 +119,7 @@ class DPSGD(ConfiguredDefense):
             _refuse_other_than_images(plan.shape, self.padding)
 
     def batches(self, data: Samples, batch_size: int, context: TrainingContext) -> Iterator[Batch]:
-        """Yield Poisson-sampled batches. Their number and mean size are those of shuffled ones."""
+        """Yield Poisson-sampled batches, with the number and mean size of shuffled batches."""
         if self._neutral:
             yield from super().batches(data, batch_size, context)
             return
@@ -152,8 +154,8 @@ class DPSGD(ConfiguredDefense):
             return super().gradient(objective, batch, context)
         if not self._expected:
             raise Unsupported(
-                "dp-sgd divides by its expected batch size, so that it must draw the batches "
-                "itself; call its batches() before its gradient()"
+                "dp-sgd divides by its expected batch size, so it must draw the batches itself; "
+                "call its batches() before its gradient()"
             )
         total = clipped_sum(objective, batch, clip=self.clip, copies=self.multiplicity)
         rng = context.rng("per-sample noise")
@@ -175,8 +177,8 @@ class DPSGD(ConfiguredDefense):
     def guarantee(self, work: Workload, *, delta: float) -> Guarantee:
         """Return the guarantee for each sample against an observer of every step.
 
-        Neighbouring data sets differ by adding or removing the sample. The guarantee is valid for
-        steps that draw each sample independently, and not for shuffled batches.
+        Neighbouring data sets differ by adding or removing one sample. The guarantee is valid only
+        if every step draws each sample independently, and not for shuffled batches.
         """
         rate = sampling_rate(work.batch_size, work.samples)
         steps = work.rounds * work.epochs * steps_per_epoch(work.batch_size, work.samples)
@@ -195,9 +197,9 @@ def random_crops(
 ) -> Float[Tensor, "samples channels height width"]:
     """Crop and flip each image at random, after adding mirrored pixels at each edge.
 
-    A crop depends on its own image only, as DP-SGD requires.
-    :class:`fedaudit.defenses.augment.Augmentation` does not have this property: its black is the
-    smallest value of all images.
+    Each result depends only on one image, as DP-SGD requires. This is not true for
+    :class:`fedaudit.defenses.augment.Augmentation`, where black is the smallest value in all
+    images.
     """
     count, channels, height, width = images.shape
     padded = functional.pad(images, (padding,) * 4, mode="reflect") if padding else images
@@ -218,35 +220,35 @@ def random_crops(
 def _refuse_other_than_images(shape: tuple[int, ...], padding: int) -> None:
     if len(shape) != 3 or min(shape[1:]) <= padding:
         raise BadInput(
-            "dp-sgd with multiplicity works on images of shape channels x height x width that "
-            f"are larger than padding = {padding}, got samples of shape {'x'.join(map(str, shape))}"
-            "; set multiplicity = 1 or a smaller padding"
+            "dp-sgd with a multiplicity above 1 needs images of shape channels x height x width "
+            f"that are larger than padding = {padding}, got samples of shape "
+            f"{'x'.join(map(str, shape))}; set multiplicity = 1 or a smaller padding"
         )
 
 
 _log = logging.getLogger("fedaudit")
 
 _COMPARED_SAMPLES = 2
-"""Number of samples for which clipping by layers is compared with autograd."""
+"""Number of samples for which the layerwise computation is compared with autograd."""
 _SMALL_CLIP = 1e-6
-"""Clip norm of the comparison, with which all gradients are clipped."""
+"""Clip norm of the comparison, so small that all gradients are clipped."""
 _TOLERANCE = 1e-3
-"""Largest difference in the comparison, relative to the clip norm."""
+"""Largest allowed difference in the comparison, relative to the clip norm."""
 
 
 def clipped_sum(objective: Objective, batch: Batch, *, clip: float, copies: int = 1) -> Params:
     """Compute the sum of the samples' gradients, each clipped to norm ``clip``.
 
     A sample's gradient is the gradient of the objective for a batch of only this sample. If the
-    layers of a network cannot be captured, samples are processed one by one, and a warning is
-    logged.
+    inputs and output gradients of a network's layers cannot be captured, samples are processed one
+    by one, and a warning is logged.
 
     Args:
         objective: The objective, with the network in training mode.
         batch: A batch, which may be empty.
-        clip: Largest Euclidean norm of one sample's gradient; infinity clips nothing.
-        copies: Number of consecutive rows with copies of one sample; the sample's gradient is the
-            mean over its copies.
+        clip: Largest Euclidean norm of one sample's gradient; infinity turns clipping off.
+        copies: Number of consecutive rows that are copies of the same sample; the sample's gradient
+            is the mean over its copies.
 
     Raises:
         Unsupported: The network mixes samples (batch normalisation).
@@ -295,10 +297,10 @@ class _Network:
             self.use_autograd(module, str(error))
 
     def verify(self, original: Objective, batch: Batch, copies: int) -> None:
-        """Compare clipping by layers with autograd on two samples, at the first call.
+        """Compare the layerwise computation with autograd on two samples, at the first call.
 
-        For instance, clipping by layers clips too little if a weight is also used outside its
-        layer.
+        The two differ, for instance, if a weight is also used outside its layer. The layerwise
+        computation would then clip too little.
 
         Raises:
             Uncapturable: The results differ, or capturing fails.
@@ -306,7 +308,8 @@ class _Network:
         if self._verified:
             return
         rows = _rows(batch, slice(0, _COMPARED_SAMPLES * copies))
-        # On the CPU, there is a single random generator. Its state shows whether it was used.
+        # On the CPU, there is a single random generator, so its state shows whether the network
+        # draws random numbers.
         rows = Batch(rows.x.cpu(), rows.y.cpu(), rows.ids.cpu())
         try:
             module = deepcopy(original.module).cpu()
@@ -320,8 +323,8 @@ class _Network:
                 before = torch.get_rng_state()
                 expected = _clip_one_by_one(objective, rows, clip=_SMALL_CLIP, copies=copies)
                 if not torch.equal(before, torch.get_rng_state()):
-                    # With dropout, for instance, the second sample of a batch gets other random
-                    # numbers than in a separate batch. So compare the first sample only.
+                    # With dropout, for instance, the second sample gets other random numbers in a
+                    # batch than alone, so compare only the first sample.
                     rows = _rows(rows, slice(0, copies))
                     torch.set_rng_state(before)
                     expected = _clip_one_by_one(objective, rows, clip=_SMALL_CLIP, copies=copies)
@@ -333,7 +336,7 @@ class _Network:
             raise Uncapturable(str(error).split("\n")[0]) from error
         for name, value in total.items():
             if bool(((value - expected[name]).abs() > _TOLERANCE * _SMALL_CLIP).any()):
-                raise Uncapturable("two samples differ from ordinary autograd")
+                raise Uncapturable("the layerwise gradients of two samples differ from autograd")
         self._verified = True
 
     def use_autograd(self, module: nn.Module, reason: str) -> None:
@@ -343,7 +346,7 @@ class _Network:
 
 
 class _CapturedLayers:
-    """Layers of a network that are captured, and a cache of their kernels by input shapes.
+    """Layers of a network whose inputs are captured, and a cache of their kernels by input shape.
 
     Attributes:
         by_path: The modules that directly contain parameters, by path.
@@ -381,10 +384,9 @@ def _refuse_mixing_layers(norm_layers: Iterable[_NormBase]) -> None:
     for layer in norm_layers:
         if _mixes_samples(layer):
             raise Unsupported(
-                f"the network has {type_of(layer)}, whose statistics mix the samples "
-                "of a batch, so that there are no per-sample gradients to clip; use a "
-                "network with group normalisation (resnet18 with norm = 'group') or without "
-                "normalisation"
+                f"the network has {type_of(layer)}, whose statistics mix the samples of a batch, "
+                "so there are no per-sample gradients to clip; use a network with group "
+                "normalisation (such as resnet18 with norm = 'group') or without normalisation"
             )
 
 
@@ -392,7 +394,7 @@ def _mixes_samples(layer: _NormBase) -> bool:
     has_running_statistics = layer.running_mean is not None
     if isinstance(layer, _BatchNorm):
         return layer.training or not has_running_statistics
-    # Instance normalisation does not mix samples. However, its running statistics would be uploaded
+    # Instance normalisation does not mix samples, but its running statistics would be uploaded
     # without clipping.
     return layer.training and has_running_statistics
 
@@ -423,8 +425,8 @@ def _clip_by_layers(
     """Compute the clipped sum in three steps; see the module's docstring."""
     by_path = layers.by_path
     with capture_calls(by_path) as calls:
-        # The features are copied, as the network may overwrite them, and the batch is needed again
-        # if capturing fails.
+        # Copy the features, since the network may overwrite them, and the batch is needed again if
+        # capturing fails.
         outputs = objective.task.outputs(objective.module, batch.x.clone())
     losses = _losses(objective, outputs, batch, copies)
     activations = activations_of(calls, by_path, losses, rows=len(batch), retain_graph=True)
@@ -462,15 +464,15 @@ def _losses(
 def _weighted_gradients(
     layer: Owner, call: CapturedCall, grads: Tensor | None, factors: Float[Tensor, " rows"]
 ) -> tuple[Tensor, ...]:
-    """Return a layer's gradients, given the gradient and the factor of each row at its output."""
+    """Return a layer's parameter gradients, with each row's output gradient times its factor."""
     params = [getattr(layer.module, name) for name in layer.names]
     if grads is None:
         return tuple(torch.zeros_like(param) for param in params)
     weighted = grads * factors.to(grads.dtype).view(-1, *[1] * (grads.dim() - 1))
     inputs = list(params)
     # In torch 2.13, the backward pass of group norm on channels-last images crashes unless the
-    # gradient of the input is computed, too. It is skipped for linear layers and convolutions,
-    # which do not crash and for which it is expensive.
+    # gradient of the input is also computed. Linear layers and convolutions do not crash, and for
+    # them this gradient is expensive, so it is not computed.
     if call.entry is not None and type(layer.module) not in (nn.Linear, nn.Conv2d):
         inputs.append(call.entry)
     gradients = torch.autograd.grad(
@@ -502,6 +504,6 @@ def _clip_one_by_one(objective: Objective, batch: Batch, *, clip: float, copies:
 
 
 def _rows(batch: Batch, rows: slice, *, copied: bool = False) -> Batch:
-    """Return some rows of a batch; features must be copied if a network may overwrite them."""
+    """Return some rows of a batch; set ``copied`` if the network may overwrite the features."""
     x = batch.x[rows].clone() if copied else batch.x[rows]
     return Batch(x, batch.y[rows], batch.ids[rows])

@@ -1,4 +1,4 @@
-"""Custom filters: any function from update to update can be audited as a defense."""
+"""Custom filters: defenses that apply a user's function to the upload."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -17,12 +17,13 @@ from fedaudit.observe.round import Upload
 
 @dataclass(frozen=True)
 class Filter(ConfiguredDefense):
-    """Custom function that changes the upload.
+    """Defense that applies a custom function to the upload.
 
-    The function receives copies of the upload's tensors by name, which it may change. It returns
-    tensors with the same names and shapes. Torch's generator is seeded for each client and round
-    from the run's seed; other random generators are not seeded. In each round, the cosine between
-    the original and the filtered upload is recorded as ``filter_cosine``, unless one of them is 0.
+    The function receives copies of the upload's tensors by name, which it may change in place. It
+    must return tensors with the same names and shapes. Torch's generator is seeded for each client
+    and round from the run's seed; other random generators are not seeded. In each round, the cosine
+    between the original and the filtered upload is recorded as ``filter_cosine``, unless one of
+    them is zero.
 
     Attributes:
         function: Function of the upload's tensors. With several workers, it must be importable.
@@ -57,12 +58,12 @@ class Filter(ConfiguredDefense):
         if not isinstance(result, Mapping):
             raise BadInput(
                 f"{self._description} returned {type_of(result)}; a filter receives tensors by "
-                "name and must return tensors by the same names"
+                "name and must return tensors with the same names"
             )
         if set(result) != set(original):
             differing = sorted(map(str, set(result) ^ set(original)))
             raise BadInput(
-                f"{self._description} must return the names that it receives; missing or new: "
+                f"{self._description} must return the names that it receives; missing or added: "
                 f"{', '.join(differing)}"
             )
         return {name: self._check_tensor(name, result[name], original[name]) for name in original}
@@ -80,14 +81,14 @@ class Filter(ConfiguredDefense):
         if not bool(filtered.isfinite().all()):
             raise BadInput(
                 f"{self._description} returned entries of {name!r} that are not finite; check it "
-                "for divisions by zero, such as on an update of zeros"
+                "for divisions by zero, for example with an update of zeros"
             )
         return filtered
 
 
 @checked
 def imported_filter(*, path: str) -> Filter:
-    """Custom function that changes the upload, by its import path.
+    """Defense that applies a custom function to the upload, given by its import path.
 
     The function receives tensors by name and returns tensors with the same names and shapes.
 

@@ -1,4 +1,4 @@
-"""HAMP: soft labels and an entropy reward against overconfident predictions."""
+"""HAMP: training with soft labels and a reward for uncertain predictions."""
 
 from torch import Tensor
 
@@ -17,22 +17,21 @@ from fedaudit.fl.hooks import ConfiguredDefense, TrainingContext
 
 @dataclass(frozen=True)
 class Hamp(ConfiguredDefense):
-    """Training towards soft labels of a given entropy, with a reward for entropy in predictions.
+    """Training with soft labels of a given entropy, and a reward for the predictions' entropy.
 
-    The published loss is a cross-entropy divided by the number of classes, and was used with
-    learning rates of 0.5 to 1. If defended and undefended clients have the same learning rate, set
-    ``divide_by_classes`` to false. Otherwise, defended clients barely train.
+    The published loss is divided by the number of classes, and was used with learning rates of 0.5
+    to 1. If defended and undefended clients have the same learning rate, set ``divide_by_classes``
+    to false, since defended clients otherwise learn very slowly.
 
-    If threshold and weight are 0 and there is no division, clients train as if undefended.
+    If threshold and weight are 0 and there is no division, the defense is off.
 
     Attributes:
         entropy_threshold: Entropy of the labels, divided by the largest possible entropy, in
-            [0, 1]; 0 does not change labels. Published: 0.5 for CIFAR-100, 0.95 for CIFAR-10, 0.8
-            for Purchase.
+            [0, 1]; with 0, labels are not changed. Published: 0.5 for CIFAR-100, 0.95 for CIFAR-10,
+            0.8 for Purchase.
         entropy_weight: Weight of the prediction's entropy, in nats, relative to the published
             divergence; 0 for none. Published: 0.005, 0.001 and 0.01 for these three data sets.
-        divide_by_classes: Whether the loss is divided by the number of classes, as published. With
-            false, both terms of the loss are larger by this factor.
+        divide_by_classes: Whether the loss is divided by the number of classes, as published.
 
     Examples:
         >>> import fedaudit as fa
@@ -41,7 +40,8 @@ class Hamp(ConfiguredDefense):
 
     Source: HAMP (Chen and Pattabiraman, NDSS 2024), training and its published code; CoFedMID,
         appendix E, which also uses only the training.
-    Differs: Outputs at test time are not changed, since attacks see the model.
+    Differs: HAMP's changes of predictions at test time are not implemented, since attacks see the
+        model itself.
     """
 
     entropy_threshold: Fraction
@@ -50,7 +50,7 @@ class Hamp(ConfiguredDefense):
 
     @property
     def neutral(self) -> bool:
-        """True if clients train as if undefended."""
+        """True if the settings turn the defense off."""
         return self.entropy_threshold == self.entropy_weight == 0 and not self.divide_by_classes
 
     def acts_in(self, hook: str) -> bool:

@@ -1,4 +1,4 @@
-"""MixUp: a client trains on convex combinations of its samples and their labels."""
+"""MixUp: training on weighted means of two samples and of their labels."""
 
 from typing import Literal
 
@@ -16,17 +16,18 @@ from fedaudit.fl.hooks import ConfiguredDefense, Plan, TrainingContext
 
 @dataclass(frozen=True)
 class MixUp(ConfiguredDefense):
-    """Mixing of every sample of a batch with another sample of the batch, in inputs and labels.
+    """Training on weighted means of every sample of a batch with another sample of the batch.
 
-    A batch has one mixing weight and one permutation. A mixed sample keeps the id of the sample
-    with the larger weight.
+    Inputs and labels are mixed. For each batch, one mixing weight and one permutation of the
+    samples are drawn. A mixed sample keeps the id of the sample with the larger weight.
 
     Attributes:
-        alpha: The mixing weight is drawn from Beta(alpha, alpha). With small values, it is mostly
-            near 0 or 1, with 1 it is uniform, and with large values it is near one half. With 0,
-            clients train as if undefended. Published: 1e-5 to 1e5 (FedMIA), 0.01 (CoFedMID).
-        mixes: "inputs-and-labels", or "legacy_label_only", which mixes labels but not inputs; this
-            is label noise, which is available for comparison.
+        alpha: Parameter of the distribution Beta(alpha, alpha) of the mixing weight. With small
+            values, the weight is mostly near 0 or 1; with 1, it is uniform; with large values, it
+            is near one half. With 0, the defense is off. Published: 1e-5 to 1e5 (FedMIA), 0.01
+            (CoFedMID).
+        mixes: "inputs-and-labels", or "legacy_label_only", which mixes labels but not inputs. This
+            amounts to label noise, and reproduces FedMIA's published code.
 
     Examples:
         >>> import fedaudit as fa
@@ -35,10 +36,9 @@ class MixUp(ConfiguredDefense):
 
     Source: MixUp (Zhang et al. 2018), section 2; FedMIA, appendix A.2 (alpha from 1e-5 to 1e5);
         CoFedMID, appendix E (alpha 0.01); FedMIA's published code for "legacy_label_only".
-    Differs: The sample itself gets the larger of the two weights, so that its id stays meaningful.
-        As the permutation is uniform, this does not change the distribution of the batch.
-        "legacy_label_only" does not exchange weights, since a sample and its partner are not
-        interchangeable there.
+    Differs: The sample itself gets the larger of the two weights, because the mixed sample keeps
+        its id. Since the permutation is uniform, this does not change the distribution of the
+        batch. With "legacy_label_only", the weights stay as drawn, since only labels are mixed.
     """
 
     alpha: AtLeastZero
@@ -51,8 +51,8 @@ class MixUp(ConfiguredDefense):
     def refuse_misfit(self, plan: Plan) -> None:
         if plan.has_integer_features and self.alpha > 0 and self.mixes == "inputs-and-labels":
             raise BadInput(
-                "mixup mixes real numbers, but the features are whole numbers, such as tokens or "
-                "classes; leave it out"
+                "mixup needs real-valued features, but the features are whole numbers, such as "
+                "tokens or classes; remove this defense"
             )
 
     def batch(self, batch: Batch, context: TrainingContext) -> Batch:

@@ -1,4 +1,4 @@
-"""Gradient noise: independent normal noise on every entry of the upload."""
+"""Gradient noise: independent Gaussian noise on every entry of the upload."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from fedaudit.observe.round import Upload
 
 
 def with_noise(values: Params, std: float, rng: torch.Generator) -> Params:
-    """Add independent normal noise to every entry, in the entry's precision."""
+    """Add independent Gaussian noise to every entry, in the entry's precision."""
 
     def noise(like: Tensor) -> Tensor:
         return std * torch.randn(like.shape, dtype=like.dtype, generator=rng)
@@ -24,12 +24,12 @@ def with_noise(values: Params, std: float, rng: torch.Generator) -> Params:
 class GradientNoise(ConfiguredDefense):
     """Noise from N(0, sigma^2) on every entry of the upload.
 
-    The upload is not clipped. Therefore, there is no differential privacy; :class:`ClientDP`
-    provides it.
+    The upload is not clipped, so there is no differential privacy. Use :class:`ClientDP` if you
+    need it.
 
     Attributes:
-        sigma: Standard deviation in units of the upload, at least 0; 0 changes nothing.
-            Published: 0.01 to 0.5 (FedMIA), 0.01 and 0.1 (CoFedMID).
+        sigma: Standard deviation of the noise, at least 0; with 0, the defense is off. Published:
+            0.01 to 0.5 (FedMIA), 0.01 and 0.1 (CoFedMID).
 
     Examples:
         >>> import fedaudit as fa

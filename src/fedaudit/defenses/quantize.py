@@ -1,4 +1,4 @@
-"""Gradient quantization: every entry of the upload is rounded to one of a few levels."""
+"""Gradient quantization: rounding of every entry of the upload to one of a few levels."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +17,7 @@ class GradientQuantization(ConfiguredDefense):
     """Rounding of each tensor to evenly spaced levels between its smallest and largest entry.
 
     Attributes:
-        bits: Bits of a rounded entry, 1 to 10; 32 is full precision and changes nothing.
+        bits: Number of bits per entry after rounding, 1 to 10; with 32, entries are not rounded.
             Published: 1 to 10 (FedMIA).
         rounding: "stochastic" rounds an entry up or down to one of 2^bits levels at random, without
             bias; "floor" rounds it down, as the published code does.
@@ -29,10 +29,10 @@ class GradientQuantization(ConfiguredDefense):
 
     Source: FedMIA, appendix A.2 (gradient quantization); Reisizadeh et al. 2020 (FedPAQ) for
         unbiased rounding.
-    Differs: FedMIA's code rounds each entry down, so that updates are biased downwards, with steps
-        of range / 2^bits and therefore 2^bits + 1 levels; "floor" does the same. A tensor with
-        equal entries is not changed; that code gives NaN. All attacks see the rounded upload,
-        including attacks on losses.
+    Differs: FedMIA's code rounds each entry down, which biases updates downwards, in steps of
+        range / 2^bits, so there are 2^bits + 1 levels; "floor" does the same. For a tensor with
+        equal entries, FedMIA's code returns NaN; here, the tensor is not changed. All attacks see
+        the rounded upload, including attacks on losses.
     """
 
     bits: Annotated[int, Range(ge=1, le=10)] | Literal[32]
@@ -63,15 +63,15 @@ def round_stochastically(values: Tensor, bits: int, rng: torch.Generator) -> Ten
 
 
 def floor_to_level(values: Tensor, bits: int) -> Tensor:
-    """Round entries down to the next of 2^bits + 1 levels, as FedMIA's code does."""
+    """Round entries down to one of 2^bits + 1 levels, as FedMIA's code does."""
     return _quantize(values, 2**bits, torch.floor)
 
 
 def _quantize(values: Tensor, steps: int, to_level: Callable[[Tensor], Tensor]) -> Tensor:
     """Scale entries to [0, steps], round them with ``to_level``, and scale them back.
 
-    An entry that equals a level up to rounding error is not changed, so that quantizing twice gives
-    the same result as quantizing once.
+    An entry that equals a level up to rounding error is not changed. So quantizing twice gives the
+    same result as quantizing once.
     """
     if values.numel() == 0:
         return values

@@ -1,4 +1,4 @@
-"""RelaxLoss: training towards a loss above zero, similar to that of held-out samples."""
+"""RelaxLoss: training towards a target loss above zero, similar to the loss of held-out samples."""
 
 from typing import Literal
 
@@ -13,31 +13,32 @@ from fedaudit.fl.hooks import ConfiguredDefense, TrainingContext
 
 @dataclass(frozen=True)
 class RelaxLoss(ConfiguredDefense):
-    """Training alternately towards a target loss and towards flattened predictions.
+    """Training that alternates between a target loss and flattened predictions.
 
-    In rounds 1, 3, 5, ..., a step minimises the distance of the batch's mean loss from the target.
-    In rounds 2, 4, 6, ..., it minimises the loss if the loss is above the target. Otherwise, it
-    flattens predictions: it trains towards soft labels that keep the predicted probability of the
-    true class, and divide the rest evenly among the other classes.
+    In rounds 1, 3, 5, ..., each step minimises the distance of the batch's mean loss from the
+    target. In rounds 2, 4, 6, ..., a step minimises the loss if it is above the target. Otherwise,
+    the step flattens predictions: it trains with soft labels that keep the predicted probability of
+    the true class, and divide the rest evenly among the other classes.
 
     Attributes:
-        target_loss: Target of the mean loss in nats, at least 0; 0 trains as if undefended.
+        target_loss: Target of the mean loss in nats, at least 0; with 0, the defense is off.
             Published: 1 for CIFAR-10, 3 for CIFAR-100, 0.8 for Purchase.
         upper: Largest probability of the true class in a soft label, in [0, 1]. Published: 1, 1 and
             0.3 for these three data sets.
-        form: Form of the flattening: "images" flattens only misclassified samples, and also raises
-            the loss of all samples; "tables" flattens all samples, and does not raise the loss.
+        form: Which samples are flattened: "images" flattens only misclassified samples, and also
+            raises the loss of all samples; "tables" flattens all samples, and does not raise the
+            loss.
 
     Examples:
         >>> import fedaudit as fa
         >>> fa.defenses.RelaxLoss(target_loss=1.0).target_loss
         1.0
 
-    Source: RelaxLoss (Chen et al. 2022), algorithm 1 and its published code (which has a form for
-        images and another for tables); CoFedMID, appendix E.
+    Source: RelaxLoss (Chen et al. 2022), algorithm 1 and its published code (with separate variants
+        for images and tables); CoFedMID, appendix E.
     Differs: The two objectives alternate by round. In the original, which is for central training,
-        they alternate by epoch; a client with one epoch per round would then only use the first
-        one. Gradients are also propagated through the soft label, as in the published code.
+        they alternate by epoch, so a client with one epoch per round would only use the first one.
+        Gradients are also propagated through the soft label, as in the published code.
     """
 
     target_loss: AtLeastZero
@@ -53,7 +54,7 @@ class RelaxLoss(ConfiguredDefense):
 
     @property
     def always_acts(self) -> bool:
-        # It only acts if a batch's mean loss is at most the target.
+        # The defense acts only if a batch's mean loss is at most the target.
         return False
 
     def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:

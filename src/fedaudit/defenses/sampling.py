@@ -1,4 +1,4 @@
-"""Data sampling: a client trains on a random part of its data."""
+"""Data sampling: training on a random part of a client's data."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -15,8 +15,8 @@ class DataSampling(ConfiguredDefense):
     """Training on a new random subset of the client's data in every epoch or round.
 
     Attributes:
-        share: Fraction of the data, in (0, 1], with at least one sample; 1 changes nothing.
-            Published: 0.1 to 1 (FedMIA).
+        share: Fraction of the client's samples, in (0, 1]; at least one sample is used. With 1, the
+            defense is off. Published: 0.1 to 1 (FedMIA).
         every: "epoch" draws a subset for each epoch; "round" draws one for all epochs of a round.
 
     Examples:
@@ -25,8 +25,8 @@ class DataSampling(ConfiguredDefense):
         0.5
 
     Source: FedMIA, appendix A.2 (data sampling); Li et al. 2022.
-    Differs: FedMIA's code stops an epoch after a fraction of its batches, and trains on all data if
-        that is less than one batch. Here, ``share`` is a fraction of the samples, and the last
+    Differs: FedMIA's code stops an epoch after a fraction of its batches, and uses all data if the
+        fraction is less than one batch. Here, ``share`` is a fraction of the samples, and the last
         batch is truncated.
     """
 

@@ -1,4 +1,4 @@
-"""Soft labels, and losses against overconfident predictions."""
+"""Soft labels, and loss terms that penalise confident predictions."""
 
 from functools import cache
 from math import log
@@ -25,8 +25,8 @@ def divergence_per_class(
 ) -> Float[Tensor, " samples"]:
     """Compute KL(target || prediction) of each sample in nats, divided by the number of classes.
 
-    HAMP's code uses ``kl_div(reduction="mean")``, which divides by samples times classes. The
-    published weights of the other loss terms assume this scale.
+    HAMP's code uses ``kl_div(reduction="mean")``, which divides by the number of samples times the
+    number of classes. The published weights of the other loss terms assume this scale.
 
     Args:
         outputs: Outputs before the softmax.
@@ -67,7 +67,7 @@ def true_probability(
 
 
 def class_count(context: TrainingContext, features: Shaped[Tensor, "samples ..."]) -> int:
-    """Return the number of classes of the model, from its settings or from an output."""
+    """Return the model's number of classes, from its settings or from the width of its output."""
     classes = dict(context.received.architecture.settings).get("classes")
     # A setting of 1 means one output for two classes.
     if isinstance(classes, int) and classes > 1:
@@ -84,7 +84,7 @@ def one_hot(labels: Int[Tensor, " samples"], *, classes: int) -> Float[Tensor, "
 def soft_target(
     probability: Float[Tensor, " samples"], labels: Int[Tensor, " samples"], *, classes: int
 ) -> Float[Tensor, "samples classes"]:
-    """Return soft labels with a given probability for the true class, and equal ones for others.
+    """Return soft labels: a given probability for the true class, the rest split over the others.
 
     Args:
         probability: Probability of each sample's true class. Gradients flow through it unless it is
@@ -120,7 +120,7 @@ def label_of_entropy(classes: int, threshold: float) -> Float[Tensor, " classes"
 
 @cache
 def _probability_for_entropy(classes: int, threshold: float) -> float:
-    # Cached, because every training step needs the result.
+    # Cached, since every training step calls this.
     if classes < 2 or not 0 <= threshold <= 1:
         raise BadInput(
             f"a soft label needs at least 2 classes and a threshold in [0, 1], got {classes} "
@@ -146,6 +146,6 @@ def require_class_indices(batch: Batch, defense: str) -> Int[Tensor, " samples"]
     if batch.y.is_floating_point():
         raise Unsupported(
             f"the defense {defense!r} needs the class of each sample, but another defense has "
-            "replaced labels by class probabilities; leave out the defense that mixes labels"
+            "replaced labels by class probabilities; remove the defense that mixes labels"
         )
     return batch.y

@@ -1,4 +1,4 @@
-"""Gradient sparsification: only the largest entries of the upload are sent."""
+"""Gradient sparsification: sending only the largest entries of the upload."""
 
 from dataclasses import replace
 from typing import Literal
@@ -21,11 +21,11 @@ class GradientSparsification(ConfiguredDefense):
     """Gradient sparsification: only the entries of largest magnitude are sent.
 
     Attributes:
-        ratio: Fraction of the entries that become zero, in [0, 1]; 0 changes nothing. Published:
-            0.1 to 0.99 (FedMIA), 0.1 and 0.2 (CoFedMID).
+        ratio: Fraction of the entries that are set to zero, in [0, 1]; with 0, the defense is off.
+            Published: 0.1 to 0.99 (FedMIA), 0.1 and 0.2 (CoFedMID).
         scope: "global" ranks the entries of all tensors together, and sends exactly
-            round((1 - ratio) * count) of them; of equal entries, the first ones. "per-tensor" ranks
-            each tensor separately, as in the published code.
+            round((1 - ratio) * count) of them; among equal entries, the first are sent.
+            "per-tensor" ranks each tensor separately, as in the published code.
 
     Examples:
         >>> import fedaudit as fa
@@ -33,9 +33,9 @@ class GradientSparsification(ConfiguredDefense):
         0.9
 
     Source: FedMIA, appendix A.2 (gradient sparsification); CoFedMID, appendix E (GradSparse).
-    Differs: FedMIA's code ranks each tensor separately, does not change tensors of up to 1000
-        entries, and sends all entries that equal the smallest one that it sends. "per-tensor" does
-        the same, but sends zeros at ratio 1, at which that code fails. All attacks see the sparse
+    Differs: FedMIA's code ranks each tensor separately, and does not change tensors with up to 1000
+        entries. It sends all entries that equal the smallest entry that it sends. "per-tensor" does
+        the same, but sends zeros at ratio 1, where FedMIA's code fails. All attacks see the sparse
         upload, including attacks on losses.
     """
 
@@ -54,8 +54,8 @@ def sparsify_globally(values: Params, ratio: float) -> Params:
 
     Args:
         values: Tensors by name.
-        ratio: Fraction of the entries that become zero. The number of other entries is rounded,
-            halves to even: for 6 entries and a ratio of 0.25, 4.5 is rounded to 4.
+        ratio: Fraction of the entries that are set to zero. The number of the remaining entries is
+            rounded, with halves to even: for 6 entries and a ratio of 0.25, 4.5 is rounded to 4.
     """
     total = sum(value.numel() for value in values.values())
     is_largest = _largest(flat(values).abs(), round((1 - ratio) * total))
@@ -84,7 +84,7 @@ def sparsify_per_tensor(values: Params, ratio: float) -> Params:
 
 
 def _largest(magnitudes: Float[Tensor, " entries"], count: int) -> Bool[Tensor, " entries"]:
-    """Return a mask of exactly ``count`` largest entries; of equal entries, the first ones."""
+    """Return a mask of the ``count`` largest entries; among equal entries, the first are chosen."""
     if count == 0:
         return torch.zeros_like(magnitudes, dtype=torch.bool)
     threshold = _threshold(magnitudes, count)

@@ -1,9 +1,9 @@
-"""Models of the catalogue with their settings, and architectures built from them.
+"""Catalogue of models, and functions that build architectures from them.
 
 >>> import fedaudit as fa
 >>> model = fa.models.CNN(channels="16,32")
 
-Each class is one model of ``fedaudit list models``, in a file of that name.
+Each class is a model of ``fedaudit list models``, and is defined in a file of that name.
 """
 
 import inspect
@@ -62,18 +62,19 @@ def architecture(
 ) -> Architecture:
     """Return an architecture of the catalogue, or a custom one, for samples of a shape.
 
-    All settings are recorded, including defaults. Therefore, two descriptions of one network are
-    equal, and a record can be read without this code.
+    The architecture includes all settings with their values, also those at their defaults. So two
+    architectures of the same network are equal, and records list all settings.
 
     Args:
-        name: A key of ``MODELS``, or ``module:callable``: see :func:`architecture_from_path`.
+        name: A key of ``MODELS``, or ``module:callable`` (see :func:`architecture_from_path`).
         task: Task that the model is trained for.
         shape: Shape of a sample, without the sample axis.
         classes: Number of outputs, at least 2 in classification.
         settings: Settings of the architecture; see the class in ``MODELS``.
 
     Raises:
-        BadInput: Unknown name, unknown or ill-typed setting, or samples that do not fit.
+        BadInput: The name or a setting is unknown, a setting has the wrong type, or the model does
+            not accept samples of this shape.
 
     Examples:
         >>> import fedaudit as fa
@@ -91,13 +92,13 @@ def architecture(
     converted = {key: _as_type(value, type(defaults[key])) for key, value in settings.items()}
     all_settings = {**defaults, **converted}
     build = model_class(**all_settings).for_samples(shape, classes)
-    # Build the model without memory, to detect errors here and not in the middle of a study.
+    # Build the model on the meta device (without memory), so that errors occur before training.
     try:
         with torch.device("meta"), _SkipNormalInit():
             size = sum(value.numel() for value in build().parameters())
     # torch raises this error if a size overflows.
     except RuntimeError as error:
-        raise _too_large(name, all_settings, "more numbers than can be addressed") from error
+        raise _too_large(name, all_settings, "more parameters than torch can count") from error
     if size > MAX_PARAMETERS:
         raise _too_large(name, all_settings, f"{size:,} parameters")
     return Architecture(name, build, _setting_items(shape, classes, all_settings), task)
@@ -106,7 +107,7 @@ def architecture(
 class _SkipNormalInit(TorchFunctionMode):
     """Mode that skips ``normal_`` initialisation, for models whose parameters are only counted.
 
-    On the meta device, torch would import its compiler for ``normal_``, which takes seconds.
+    On the meta device, ``normal_`` makes torch import its compiler, which takes seconds.
     """
 
     def __torch_function__(
@@ -159,7 +160,7 @@ def architecture_from_path(
     _check_shape_and_classes(shape, classes, task)
     if not is_custom(path) and path not in installed_entry_points("model"):
         raise BadInput(
-            f"a custom model is named 'package.module:callable', got {path!r}; "
+            f"the path of a custom model has the form 'package.module:callable', got {path!r}; "
             f"use architecture() for models of the catalogue ({', '.join(MODELS)})"
         )
     function = cast(Callable[..., nn.Module], import_callable(path, "model"))
@@ -191,22 +192,22 @@ def _too_large(name: str, settings: Mapping[str, Setting], size: str) -> BadInpu
 def _check_shape_and_classes(shape: tuple[int, ...], classes: int, task: Task) -> None:
     if not shape or min(shape) < 1:
         raise BadInput(
-            f"the shape of a sample has at least one axis, each of at least 1, got {shape}"
+            f"the shape of a sample must have at least one axis, each of at least 1, got {shape}"
         )
     if classes < (2 if task == CLASSIFICATION else 1):
-        raise BadInput(f"a classifier has at least 2 classes, got classes={classes}")
+        raise BadInput(f"a classifier needs at least 2 classes, got classes={classes}")
 
 
 def _refuse_unknown(model: str, settings: Mapping[str, Setting], allowed: Collection[str]) -> None:
     for key in settings:
         if not allowed:
-            raise BadInput(f"model {model!r} has no settings, got {key!r}; leave it out")
+            raise BadInput(f"model {model!r} has no settings, got {key!r}; remove it")
         if key not in allowed:
             raise unknown_name(f"setting of model {model!r}", key, allowed)
 
 
 def _as_type(value: Setting, setting_type: type[Setting]) -> Setting:
-    """Convert an integer to the setting's type: a float, or a text such as a list of one width."""
+    """Convert an integer to a float or string, if the setting has this type."""
     if type(value) is int and setting_type in (float, str):
         return setting_type(value)
     return value

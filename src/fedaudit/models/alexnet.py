@@ -8,7 +8,7 @@ from fedaudit.models.base import ConfiguredModel, parse_image_shape, too_small_e
 
 @dataclass(frozen=True, kw_only=True)
 class AlexNet(ConfiguredModel):
-    """AlexNet's five convolutions with one linear layer, for images of 29x29 and larger.
+    """AlexNet with five convolutions and one linear layer, for images of 29x29 and larger.
 
     It has 2,495,396 parameters on CIFAR-100.
 
@@ -20,15 +20,15 @@ class AlexNet(ConfiguredModel):
     Source: FedMIA, section 4.1 and its code (for 32x32 images: an 11x11 first convolution of
         stride 4, and a linear layer of 256 features).
     Differs: Images can be larger; the linear layer then has more features (1,024 at 64x64). ReLU
-        follows the poolings instead of preceding them, which has the same values and gradients for
-        less work.
+        is applied after the pooling layers and not before, which gives the same values and
+        gradients with less computation.
     """
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Sequential:
         """Return an untrained network.
 
         Raises:
-            BadInput: The image is too small for the strides and poolings.
+            BadInput: The image is too small for the strides and pooling layers.
         """
         features = parse_image_shape("alexnet", shape)
         pooled = {"kernel": 2, "stride": 2}

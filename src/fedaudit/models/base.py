@@ -41,12 +41,12 @@ class ConfiguredModel:
 
     def for_samples(self, shape: tuple[int, ...], classes: int) -> Callable[[], nn.Module]:
         """Return a function that builds the network for samples of a shape."""
-        # A partial of the plain function still compares equal after pickling; a lambda would not.
+        # Unlike a lambda, a partial of the function can be pickled, and stays equal after it.
         return partial(type(self).build, self, shape, classes)
 
 
 MAX_UNITS = 10**15
-"""Maximum width of a layer; sizes in torch have 64 bits."""
+"""Maximum width of a layer, which avoids overflows of torch's 64-bit sizes."""
 MAX_LAYERS = 1000
 """Maximum number of entries of a list of widths."""
 
@@ -61,10 +61,10 @@ class ImageShape(NamedTuple):
     def after(
         self, kernel: int, *, channels: int, stride: int = 1, padding: int = 0
     ) -> "ImageShape":
-        """Return the shape after a convolution or pooling with square windows."""
+        """Return the shape after a convolution or pooling layer with a square window."""
 
         def output_size(size: int) -> int:
-            # A window that is larger than the image has no output.
+            # If the window is larger than the image, the output is empty.
             return max((size + 2 * padding - kernel) // stride + 1, 0)
 
         return ImageShape(channels, output_size(self.height), output_size(self.width))
@@ -76,7 +76,7 @@ class ImageShape(NamedTuple):
 
 
 def format_shape(shape: tuple[int, ...]) -> str:
-    """Format a shape as in records, such as ``1x28x28``."""
+    """Format a shape as ``1x28x28``."""
     return "x".join(map(str, shape))
 
 
@@ -88,7 +88,7 @@ def parse_image_shape(model: str, shape: tuple[int, ...]) -> ImageShape:
     """
     if len(shape) != 3:
         raise BadInput(
-            f"model {model!r} reads images of shape channels x height x width, got samples of "
+            f"model {model!r} needs images of shape channels x height x width, got samples of "
             f"shape {format_shape(shape)}; reshape them (1x8x8 for grey 8x8 images) or use 'mlp'"
         )
     return ImageShape(*shape)
@@ -133,8 +133,7 @@ def norm_factory(norm: str, *, groups: int) -> Callable[[int], nn.Module]:
 
     Args:
         norm: "group", "batch" or "none".
-        groups: Number of groups of group normalisation; every number of channels must be a multiple
-            of it.
+        groups: Number of groups of group normalisation, which must divide every number of channels.
     """
     factories: dict[str, Callable[[int], nn.Module]] = {
         "group": lambda channels: nn.GroupNorm(groups, channels),

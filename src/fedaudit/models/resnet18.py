@@ -13,7 +13,7 @@ _GROUPS = 32
 
 
 class _Block(nn.Module):
-    """Two 3x3 convolutions with a shortcut, without in-place operations."""
+    """Residual block of two 3x3 convolutions, without in-place operations."""
 
     def __init__(
         self, inputs: int, outputs: int, *, stride: int, norm: Callable[[int], nn.Module]
@@ -43,8 +43,8 @@ class ResNet18(ConfiguredModel):
     """ResNet-18 with a 3x3 first convolution, 11,220,132 parameters on CIFAR-100.
 
     Attributes:
-        norm: "group" for group normalisation in 32 groups, or "batch". Batch normalisation mixes
-            the samples of a batch in training.
+        norm: "group" for group normalisation in 32 groups, or "batch". With batch normalisation,
+            the samples of a training batch affect each other.
         width: Channels of the first stage; the later stages have 2, 4 and 8 times as many.
 
     Examples:
@@ -68,7 +68,7 @@ class ResNet18(ConfiguredModel):
         make_norm = norm_factory(self.norm, groups=_GROUPS)
         if self.norm == "group" and width % _GROUPS:
             raise BadInput(
-                f"width of model 'resnet18' is a multiple of {_GROUPS} for norm='group', got "
+                f"width of model 'resnet18' must be a multiple of {_GROUPS} for norm='group', got "
                 f"{width}; change it, or set norm='batch'"
             )
         layers: list[nn.Module] = [

@@ -30,7 +30,7 @@ class _Attention(nn.Module):
 
 
 class _Block(nn.Module):
-    """Attention and then a hidden layer, each after a normalisation and with a shortcut."""
+    """Attention and then a hidden layer, each after a normalisation and with a skip connection."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -73,8 +73,8 @@ class Transformer(ConfiguredModel):
     """A causal transformer over tokens, such as bytes of text, for the task "next-token".
 
     Attributes:
-        layers: Number of blocks, at least 1, each of attention and a hidden layer of four times
-            the width.
+        layers: Number of blocks, at least 1. A block has attention and a hidden layer with four
+            times the width.
         width: Embedding dimension, a multiple of ``heads``.
         heads: Number of attention heads, at least 1.
 
@@ -83,7 +83,8 @@ class Transformer(ConfiguredModel):
         >>> fa.models.Transformer(layers=1).build(shape=(16,), classes=256).logits
         Linear(in_features=128, out_features=256, bias=True)
 
-    Source: Radford et al. 2019 (GPT-2), section 2.3: normalisation before each part.
+    Source: Radford et al. 2019 (GPT-2), section 2.3: normalisation before attention and before the
+        hidden layer.
     Differs: Position embeddings have torch's initialisation, the output layer does not share the
         weights of the token embeddings, and there is no dropout.
     """
@@ -96,16 +97,16 @@ class Transformer(ConfiguredModel):
         """Return an untrained network.
 
         Raises:
-            BadInput: Samples are not sequences, or sizes do not fit together.
+            BadInput: Samples are not sequences, or ``width`` is not a multiple of ``heads``.
         """
         if len(shape) != 1:
             raise BadInput(
-                "model 'transformer' reads sequences of tokens, got samples of shape "
+                "model 'transformer' needs sequences of tokens, got samples of shape "
                 f"{format_shape(shape)}; use the task 'next-token', or another model"
             )
         if self.width % self.heads:
             raise BadInput(
-                f"width of model 'transformer' is a multiple of heads, got heads={self.heads} and "
-                f"width={self.width}; change one of them"
+                "width of model 'transformer' must be a multiple of heads, got "
+                f"heads={self.heads} and width={self.width}; change one of them"
             )
         return TransformerNetwork(shape[0], classes, self.layers, self.width, self.heads)

@@ -32,8 +32,8 @@ class VGG11(ConfiguredModel):
 
     Source: IFCA-MIR, appendix A.1 (VGG for CIFAR-10 with batch normalisation, then two hidden
         layers of 512; the depth is not stated).
-    Differs: ReLU follows the poolings instead of preceding them, which has the same values and
-        gradients for less work.
+    Differs: ReLU is applied after the pooling layers and not before, which gives the same values
+        and gradients with less computation.
     """
 
     hidden: Widths = "512,512"
@@ -42,7 +42,7 @@ class VGG11(ConfiguredModel):
         """Return an untrained network.
 
         Raises:
-            BadInput: The image is too small for five poolings.
+            BadInput: The image is too small for five pooling layers.
         """
         features = parse_image_shape("vgg11", shape)
         layers: list[nn.Module] = []

@@ -15,14 +15,14 @@ _MAX_DEPTH = 1000
 Depth = Annotated[
     int,
     Condition(
-        f"10, 16, 22 or another 6n + 4 up to {_MAX_DEPTH}",
+        f"10, 16, 22 or another number 6n + 4 up to {_MAX_DEPTH}",
         lambda depth: depth in range(10, _MAX_DEPTH + 1, 6),
     ),
 ]
 
 
 class _Block(nn.Module):
-    """Two 3x3 convolutions with a shortcut, each after a ReLU and a normalisation."""
+    """Residual block of two 3x3 convolutions, each after a ReLU and a normalisation."""
 
     def __init__(
         self, inputs: int, outputs: int, *, stride: int, norm: Callable[[int], nn.Module]
@@ -49,18 +49,18 @@ class _Block(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class WideResNet(ConfiguredModel):
-    """WRN-16-4 as it is trained with differential privacy, 2,774,692 parameters on CIFAR-100.
+    """Wide ResNet (WRN-16-4), as used with differential privacy; 2,774,692 parameters on CIFAR-100.
 
     The first convolution has 448 parameters, the three stages have 121,600, 525,952 and 2,100,480,
     the last normalisation has 512, and the linear layer has 25,700.
 
     Attributes:
-        depth: Number of layers with weights, up to 1,000: 4 plus 6 times the number of blocks of a
+        depth: Number of layers with weights, up to 1,000: 4 plus 6 times the number of blocks per
             stage.
         width: Channels of the first stage in multiples of 16, at least 1; the later two
             have 2 and 4 times as many.
-        norm: "group" for group normalisation in 16 groups, "batch", or "none". Batch
-            normalisation mixes the samples of a batch in training.
+        norm: "group" for group normalisation in 16 groups, "batch", or "none". With batch
+            normalisation, the samples of a training batch affect each other.
 
     Examples:
         >>> import fedaudit as fa
@@ -71,9 +71,9 @@ class WideResNet(ConfiguredModel):
         code (ReLU before normalisation, biases, a separate normalisation for the shortcut);
         CoFedMID, section 5.1 ("modified WideResNet-16-4" after Aerni et al. 2024, whose network
         differs from this one only in the stride).
-    Differs: Weights are not standardised, as in Aerni et al. and unlike De et al., and have torch's
-        initialisation. The first convolution of a block has the stride, as in De et al.; in the
-        code of Aerni et al. the second has it, with the same number of parameters.
+    Differs: Weights are not standardised, unlike in De et al., and have torch's initialisation. The
+        first convolution of a block has the stride, as in De et al.; in the code of Aerni et al.,
+        the second one has it. The number of parameters is the same.
     """
 
     depth: Depth = 16

@@ -139,7 +139,7 @@ def test_clipping_without_noise_has_no_guarantee(
 
 @every
 def test_features_that_are_not_finite_are_refused(mechanism: Mechanism) -> None:
-    with pytest.raises(BadInput, match="perturbs finite features"):
+    with pytest.raises(BadInput, match="needs finite features"):
         mechanism(torch.tensor([[float("nan")]]), seeded(0, "noise"))
 
 
@@ -149,7 +149,7 @@ def test_failure_probabilities_out_of_range_are_refused(bad: float) -> None:
         partial(noise_of_gaussian, 1.0, bad),
         partial(epsilon_of_gaussian, 1.0, bad),
     ):
-        with pytest.raises(BadInput, match="delta is a probability from 1e-12"):
+        with pytest.raises(BadInput, match="delta must be a probability from 1e-12"):
             refused()
 
 

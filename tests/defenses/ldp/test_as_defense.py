@@ -61,7 +61,9 @@ def test_scalar_features_and_empty_data_are_supported(defense: LocalDP) -> None:
 @every
 def test_integer_features_raise(defense: LocalDP) -> None:
     data = Samples(torch.ones(4, 2).long(), torch.zeros(4, dtype=torch.int64), torch.arange(4))
-    with pytest.raises(BadInput, match="perturbs real numbers, but the features are whole numbers"):
+    with pytest.raises(
+        BadInput, match="needs real-valued features, but the features are whole numbers"
+    ):
         defense.prepare(data, client_context())
 
 

@@ -210,7 +210,7 @@ def test_sign_lost_excludes_the_sign_from_the_actual_epsilon() -> None:
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_features_that_are_not_finite_are_refused(mechanism: BitMechanism, bad: float) -> None:
     x = torch.tensor([[0.0, 1.0], [bad, 2.0]])
-    with pytest.raises(BadInput, match="perturbs finite features"):
+    with pytest.raises(BadInput, match="needs finite features"):
         drawn(mechanism, x)
 
 

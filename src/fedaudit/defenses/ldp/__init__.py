@@ -1,7 +1,7 @@
 """Local differential privacy of samples: a client perturbs its features once, before training.
 
-Mechanisms have a claimed and an actual epsilon. The actual one is computed from the probabilities
-of the random draws.
+A mechanism has a claimed epsilon, from its settings or paper, and an actual epsilon, which is
+computed from the probabilities of its random draws.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from fedaudit.core.values import Samples, chunks
 from fedaudit.fl.hooks import ClientContext, ConfiguredDefense, Guarantee, Plan, Workload
 
 FEATURES_PER_CHUNK = 1 << 17
-"""Number of features per chunk. If it is changed, the same seed gives other random numbers."""
+"""Number of features per chunk. Changing it changes the random numbers of a seed."""
 
 UNIT = "one sample's features against any other features; labels are not protected"
 
@@ -32,21 +32,21 @@ class Mechanism(Protocol):
     def __call__(
         self, x: Float[Tensor, "samples features"], rng: torch.Generator
     ) -> Float[Tensor, "samples features"]:
-        """Perturb finite features, with one row per sample; the precision does not change."""
+        """Perturb finite features, with one row per sample; return them in the same precision."""
 
     def actual_epsilon(self, features: int) -> float:
         """Return the actual epsilon against an observer of one perturbed sample.
 
         Returns:
-            Epsilon for any two values of a sample's features; infinite if nothing is proven.
+            Epsilon for any two values of a sample's features; infinite without a guarantee.
         """
 
 
 class LocalDP(ConfiguredDefense):
     """Base class of defenses that perturb features once, before training.
 
-    Labels and ids are not changed. Training on perturbed samples is post-processing, so that any
-    number of rounds reveals nothing more about the original features.
+    Labels and ids are not changed. Training on perturbed samples is post-processing, so the privacy
+    loss does not grow with the number of rounds.
     """
 
     @property
@@ -56,22 +56,22 @@ class LocalDP(ConfiguredDefense):
 
     @property
     def claimed_delta(self) -> float:
-        """Probability that the claimed epsilon is exceeded (delta); 0 for pure DP."""
+        """Delta of the claimed guarantee; 0 for pure differential privacy."""
         return 0.0
 
     @property
     def off(self) -> bool:
-        """True if features are not changed."""
+        """True if the settings leave features unchanged."""
         return self.nominal == float("inf")
 
     @property
     def method(self) -> str:
-        """Short text on how the actual epsilon is computed."""
+        """Short description of how the actual epsilon is computed."""
         raise NotImplementedError
 
     @property
     def prepares_samples_independently(self) -> bool:
-        """True: each sample is perturbed independently, and no original sample is stored."""
+        """True, since each sample is perturbed independently and no original sample is stored."""
         return True
 
     def acts_in(self, hook: str) -> bool:
@@ -100,8 +100,8 @@ class LocalDP(ConfiguredDefense):
         # If a feature is NaN, the minimum and the maximum are NaN, too.
         if not all(bool(extreme.isfinite()) for extreme in x.aminmax()):
             raise BadInput(
-                f"{type(self).__name__} perturbs finite features, got some that are infinite or "
-                "not a number; leave those samples out or replace the values"
+                f"{type(self).__name__} needs finite features, but some are infinite or NaN; "
+                "remove those samples or replace the values"
             )
         return self.perturbed(x, rng)
 
@@ -128,8 +128,9 @@ class LocalDP(ConfiguredDefense):
     def _refuse_integers(self, are_integers: bool) -> None:
         if are_integers:
             raise BadInput(
-                f"{type(self).__name__} perturbs real numbers, but the features are whole numbers, "
-                "such as tokens or classes; give features as floating point, or remove this defense"
+                f"{type(self).__name__} needs real-valued features, but the features are whole "
+                "numbers, such as tokens or classes; convert them to floating point, or remove "
+                "this defense"
             )
 
     def _require_features(self, features: int) -> None:
@@ -162,12 +163,12 @@ class FixedPoint:
     The first bit is the sign (1 is negative), followed by the integer bits and the fraction.
 
     Attributes:
-        bits: Bits of one feature, 2 to 16.
+        bits: Number of bits per feature, 2 to 16.
         integer_bits: Number of bits before the binary point, 0 to ``bits - 1``.
 
     Source: AMI, appendix C, and its published code (10 bits, 5 of them before the binary point).
-    Differs: Features above the largest representable number are clipped to it. The published code
-        writes too many bits for such a feature, which shifts all following bits.
+    Differs: Features above the largest representable number are clipped to it. For such a feature,
+        the published code writes too many bits, which shifts all following bits.
     """
 
     bits: Bits = 10
@@ -176,13 +177,13 @@ class FixedPoint:
     def __post_init__(self) -> None:
         if not self.integer_bits < self.bits:
             raise BadInput(
-                f"one of {self.bits} bits is the sign, so that integer_bits must be from 0 to "
+                f"one of {self.bits} bits is the sign, so integer_bits must be from 0 to "
                 f"{self.bits - 1}, got {self.integer_bits}"
             )
 
     @property
     def steps(self) -> int:
-        """Number of steps from one integer to the next."""
+        """Number of representable steps from one integer to the next."""
         return 1 << (self.bits - 1 - self.integer_bits)
 
     @property
@@ -195,7 +196,7 @@ class FixedPoint:
         return (1 << (self.bits - 1)) - 1
 
     def words(self, features: Float[Tensor, "*shape"]) -> Int16[Tensor, "*shape"]:
-        """Encode each feature in the low bits of an integer, rounded to the nearest number."""
+        """Encode each feature in the low bits of an integer, rounded to the nearest value."""
         # Half precision cannot represent every encoded number.
         wide = features if features.element_size() >= 4 else features.float()
         size = (wide.abs() * self.steps).round_().clamp_(max=self._magnitudes)
@@ -206,7 +207,7 @@ class FixedPoint:
     ) -> Float[Tensor, "*shape"]:
         """Decode integers, the inverse of :meth:`words` up to rounding and clipping."""
         sign = 1 - ((words >> (self.bits - 1)) & 1) * 2
-        # The sign is applied to integers, so that there is no negative zero.
+        # Apply the sign to integers, since a float could become a negative zero.
         return ((words & self._magnitudes) * sign).to(dtype) / self.steps
 
     def encode(self, features: Float[Tensor, "*shape"]) -> Bool[Tensor, "*shape bits"]:

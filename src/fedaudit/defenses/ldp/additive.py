@@ -1,7 +1,7 @@
 """Additive noise on features: each sample is clipped to a norm, and calibrated noise is added.
 
-The argument ``noise`` of functions is a standard deviation, divided by the largest distance between
-two inputs.
+In this module, ``noise`` is a noise multiplier: the standard deviation divided by the sensitivity,
+which is the largest distance between two inputs.
 """
 
 from collections.abc import Callable
@@ -19,24 +19,24 @@ from fedaudit.defenses.ldp import UNIT, LocalDP, perturb_in_chunks
 from fedaudit.fl.hooks import Guarantee, Workload
 
 MIN_DELTA = 1e-12
-"""Smallest delta that a difference in double precision can represent."""
+"""Smallest allowed delta: below it, the computation in double precision is inaccurate."""
 
 
 def delta_of_gaussian(noise: float, epsilon: float) -> float:
-    """Compute the smallest delta for which a release with normal noise is (epsilon, delta)-DP.
+    """Compute the smallest delta for which the Gaussian mechanism is (epsilon, delta)-DP.
 
     Source: Balle and Wang 2018, Theorem 8.
     """
     half, shift = 1 / (2 * noise), epsilon * noise
-    # The product e^epsilon * ndtr(-half - shift) is computed from logarithms. For a large epsilon,
-    # it would be infinity times 0.
+    # Compute the product e^epsilon * ndtr(-half - shift) from logarithms, since for a large epsilon
+    # the factors are infinity and 0.
     return float(sp.special.ndtr(half - shift)) - exp(
         epsilon + float(sp.special.log_ndtr(-half - shift))
     )
 
 
 def epsilon_of_gaussian(noise: float, delta: float) -> float:
-    """Compute the smallest epsilon of a release with normal noise at a delta."""
+    """Compute the smallest epsilon for which the Gaussian mechanism is (epsilon, delta)-DP."""
     require_delta(delta)
     if delta_of_gaussian(noise, 0.0) <= delta:
         return 0.0
@@ -49,7 +49,7 @@ def epsilon_of_gaussian(noise: float, delta: float) -> float:
 
 
 def noise_of_gaussian(epsilon: float, delta: float) -> float:
-    """Compute the smallest normal noise for which a release is (epsilon, delta)-DP.
+    """Compute the smallest noise for which the Gaussian mechanism is (epsilon, delta)-DP.
 
     Source: Balle and Wang 2018, Algorithm 1.
     """
@@ -75,7 +75,7 @@ def _smallest_sufficient(is_enough: Callable[[float], bool], low: float, high: f
 def require_delta(delta: float) -> None:
     """Raise if delta is not a probability, or too small for double precision."""
     if not MIN_DELTA <= delta < 1:
-        raise BadInput(f"delta is a probability from {MIN_DELTA:g} to below 1, got {delta}")
+        raise BadInput(f"delta must be a probability from {MIN_DELTA:g} to below 1, got {delta}")
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ class _ClippedNoise(LocalDP):
     def __post_init__(self) -> None:
         if self.clip == inf and self.epsilon < inf:
             raise BadInput(
-                "noise is calibrated to the largest norm of a sample: with a finite epsilon, clip "
-                "must be finite"
+                "clip is infinite, but the noise for a finite epsilon is proportional to clip; "
+                "give a finite clip"
             )
 
     @property
@@ -108,8 +108,8 @@ class LdpLaplace(_ClippedNoise):
     """Clipping of each sample in the L1 norm, with Laplace noise.
 
     Attributes:
-        epsilon: Claimed epsilon of a whole sample, above 0; infinity adds no noise.
-        clip: Largest L1 norm of a sample, above 0; infinity clips nothing.
+        epsilon: Claimed epsilon of a whole sample, above 0; with infinity, there is no noise.
+        clip: Largest L1 norm of a sample, above 0; infinity turns clipping off.
 
     Examples:
         >>> import fedaudit as fa
@@ -118,7 +118,7 @@ class LdpLaplace(_ClippedNoise):
 
     Source: Dwork et al. 2006 (Laplace mechanism). The sensitivity is 2 x clip, the largest distance
         between two samples.
-    Differs: The proof is for real numbers; random numbers are rounded to double precision.
+    Differs: The proof assumes real numbers; random numbers are rounded to double precision.
     """
 
     @property
@@ -146,12 +146,12 @@ class LdpLaplace(_ClippedNoise):
 
 @dataclass(frozen=True)
 class LdpGaussian(_ClippedNoise):
-    """Clipping of each sample in the Euclidean norm, with normal noise.
+    """Clipping of each sample in the Euclidean norm, with Gaussian noise.
 
     Attributes:
-        epsilon: Claimed epsilon of a whole sample, above 0; infinity adds no noise.
-        clip: Largest Euclidean norm of a sample, above 0; infinity clips nothing.
-        delta: Failure probability, from 1e-12 to below 1.
+        epsilon: Claimed epsilon of a whole sample, above 0; with infinity, there is no noise.
+        clip: Largest Euclidean norm of a sample, above 0; infinity turns clipping off.
+        delta: Delta of the guarantee, from 1e-12 to below 1.
 
     Examples:
         >>> import fedaudit as fa
@@ -160,7 +160,7 @@ class LdpGaussian(_ClippedNoise):
 
     Source: Balle and Wang 2018, Theorem 8 and Algorithm 1 (smallest sufficient noise). The
         sensitivity is 2 x clip, the largest distance between two samples.
-    Differs: The proof is for real numbers; random numbers are rounded to double precision.
+    Differs: The proof assumes real numbers; random numbers are rounded to double precision.
     """
 
     delta: Annotated[float, Range(ge=MIN_DELTA, lt=1)] = 1e-5
@@ -209,7 +209,7 @@ def clip_samples(
     if radius == inf:
         return exact
     norms = torch.linalg.vector_norm(exact, ord=order, dim=1, keepdim=True)
-    # The factor 1 - 2^-40 keeps norms below the radius despite rounding, and the clamp avoids a
+    # The factor 1 - 2^-40 keeps norms below the radius despite rounding. The clamp avoids a
     # division by 0.
     factor = radius * (1 - 2.0**-40) / norms.clamp_min(radius * 2.0**-40)
     clipped: Tensor = exact * factor.clamp_max(1)

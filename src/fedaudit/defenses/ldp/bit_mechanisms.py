@@ -1,4 +1,4 @@
-"""Mechanisms on the bits of encoded features: bitwise randomised response, BitRand, OME."""
+"""Mechanisms that flip bits of encoded features: bitwise randomised response, BitRand and OME."""
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -23,8 +23,11 @@ from fedaudit.defenses.ldp import (
 )
 
 COINS = 8
-"""Number of coins that are tossed for every bit. After eight coins, one bit in 256 is undecided and
-needs another random number. Six or ten coins are slightly slower."""
+"""Number of coins that are tossed for every bit.
+
+After eight coins, one bit in 256 is undecided and needs another random number. Six or ten coins are
+slightly slower.
+"""
 
 _UNIT = 2.0**-53
 """Spacing of torch's uniform random numbers in double precision."""
@@ -32,11 +35,11 @@ _UNIT = 2.0**-53
 
 @dataclass(frozen=True, eq=False)
 class BitFlips:
-    """Probability that each bit of a sample is flipped, independently of the other bits.
+    """Flip probability of each bit of a sample; bits are flipped independently.
 
     Attributes:
-        drops: Probability that a 1 becomes 0, for each bit of each feature.
-        sets: Probability that a 0 becomes 1.
+        drops: Probability that a 1 becomes a 0, for each bit of each feature.
+        sets: Probability that a 0 becomes a 1, for each bit of each feature.
     """
 
     drops: Float64[Tensor, "features bits"]
@@ -55,9 +58,9 @@ class BitFlips:
     def epsilons(self) -> Float64[Tensor, "features bits"]:
         """Epsilon of each bit: the largest absolute log ratio of an outcome's probabilities.
 
-        The two probabilities are those of an outcome for a bit of 0 and of 1. They include the
-        rounding of the actual random numbers. Epsilon is infinite if an outcome is possible for
-        only one value of the bit.
+        The ratio compares an outcome's probability for a 0 bit and for a 1 bit. The probabilities
+        include the rounding of the actual random numbers. Epsilon is infinite if an outcome is
+        possible for only one value of the bit.
         """
         drops, sets = exact_probabilities(self.drops), exact_probabilities(self.sets)
         ones = _log_ratio(torch.log1p(-drops), sets.log())
@@ -68,8 +71,8 @@ class BitFlips:
     def actual_epsilon(self) -> float:
         """Epsilon of a sample: the largest log ratio over all pairs of inputs and all outputs.
 
-        It is the sum over bits, since bits are flipped independently. This sum is reached for some
-        pair of samples, since every bit pattern is a valid feature value.
+        It is the sum over bits, since bits are flipped independently. Some pair of samples reaches
+        this sum, since every bit pattern is a valid feature value.
         """
         return fsum(self.epsilons.flatten().tolist())
 
@@ -103,22 +106,22 @@ class BitFlips:
     def remainder(
         self, feature: Tensor, bit: Tensor, is_one: Bool[Tensor, " undecided"]
     ) -> Float64[Tensor, " undecided"]:
-        """Return the flip probability of bits, given that they are undecided after all coins."""
+        """Return the conditional flip probability of bits that are undecided after all coins."""
         drops, sets = (expansion.remainder[feature, bit] for expansion in self._expansions)
         return torch.where(is_one, drops, sets)
 
 
 @dataclass(frozen=True, eq=False)
 class _Expansion:
-    """The first binary digits of probabilities, packed into integers, and the remainders."""
+    """First binary digits of probabilities, packed into integers, and the remainders."""
 
     digits: Int16[Tensor, "positions features"]
     remainder: Float64[Tensor, "features bits"]
 
 
 def _expand(probabilities: Float64[Tensor, "features bits"]) -> _Expansion:
-    # Doubling and subtracting 1 are exact in floating point. A probability of 1 is expanded to
-    # 0.11111111 with a remainder of 1, which is exact, too.
+    # Doubling and subtracting 1 are exact in floating point. The expansion of a probability of 1,
+    # 0.11111111 with a remainder of 1, is also exact.
     digits = []
     for _ in range(COINS):
         probabilities = probabilities * 2
@@ -129,10 +132,10 @@ def _expand(probabilities: Float64[Tensor, "features bits"]) -> _Expansion:
 
 
 def exact_probabilities(probabilities: Float64[Tensor, "*shape"]) -> Float64[Tensor, "*shape"]:
-    """Return the probabilities with which :func:`flip_bits` really flips bits.
+    """Return the exact probabilities with which :func:`flip_bits` flips bits.
 
-    Probabilities of at least 2^-8 are not rounded. Smaller ones are rounded up to a multiple of
-    2^-61.
+    Probabilities of at least 2^-8 are not rounded. Smaller probabilities are rounded up to a
+    multiple of 2^-61.
     """
     scale = 2.0**COINS
     floor = (probabilities * scale).floor()
@@ -144,9 +147,9 @@ def flip_bits(
 ) -> Int16[Tensor, "samples features"]:
     """Flip bits, independently for every sample and bit.
 
-    For each binary digit of the flip probability, a coin is tossed, until one shows heads. The bit
-    is flipped if the digit at this position is 1. The probability is then exact. A random integer
-    contains one coin for each bit of a feature.
+    For each bit, coins are tossed until one shows heads. If this is coin k, the bit is flipped if
+    the k-th binary digit of its flip probability is 1. This gives exactly the flip probability. A
+    random integer contains one coin for each bit of a feature.
     """
     words = words.contiguous()
     undecided = torch.full_like(words, -1 if flips.bits == 16 else (1 << flips.bits) - 1)
@@ -168,7 +171,7 @@ def flip_bits_with_shared_mask(
 ) -> Int16[Tensor, "samples features"]:
     """Flip bits with the same mask for all samples.
 
-    This protects no sample: an adversary who knows one sample can compute the mask.
+    This mechanism gives no privacy: an adversary that knows one sample can compute the mask.
 
     Source: AMI, published code (one mask, broadcast over the batch).
     """
@@ -178,10 +181,10 @@ def flip_bits_with_shared_mask(
 
 
 def random_words(count: int, rng: torch.Generator) -> Int16[Tensor, " count"]:
-    """Draw integers of sixteen independent fair bits."""
+    """Draw 16-bit integers with independent uniform bits."""
     longs = torch.empty(-(-count // 4), dtype=torch.int64)
-    # The range includes negative numbers. Otherwise, the highest bit of every fourth integer would
-    # always be 0.
+    # The range must include negative numbers, since otherwise the highest bit of every fourth
+    # integer would always be 0.
     return longs.random_(-(2**63), None, generator=rng).view(torch.int16)[:count]
 
 
@@ -192,7 +195,7 @@ def _flips_after_coins(
     flips: BitFlips,
     rng: torch.Generator,
 ) -> Int16[Tensor, " undecided_words"]:
-    """Return masks of flipped bits, for the integers with undecided bits after all coins."""
+    """Return masks of flipped bits for the integers that have undecided bits after all coins."""
     word, bit = unpack_bits(undecided.view(-1)[undecided_words], flips.bits).nonzero(as_tuple=True)
     index, shift = undecided_words[word], flips.bits - 1 - bit
     is_one = ((words.reshape(-1)[index] >> shift) & 1).bool()
@@ -212,16 +215,15 @@ class BitMechanism(LocalDP):
     """Base class of mechanisms that encode features as bits, flip some at random, and decode them.
 
     Attributes:
-        bits: Bits of one feature, 2 to 16: a sign, the integer bits, and the fraction.
-        integer_bits: Number of bits before the binary point, 0 to ``bits - 1``; larger features are
-            clipped.
+        bits: Number of bits per feature, 2 to 16: a sign, the integer bits, and the fraction.
+        integer_bits: Number of bits before the binary point, 0 to ``bits - 1``. Features that are
+            too large are clipped.
         shared_mask: Whether the same bits are flipped in all samples of a client, as in the
-            published code of the attack AMI. There is no guarantee then, since one known sample
-            reveals the mask.
-        sign_lost: Whether the sign is lost when flipped bits are decoded: -3.5 becomes 3.5 in the
-            features on which a client trains. In a security game, the server uses the same
-            decoding. The published code of AMI has this error, as it compares a character with the
-            number 1.
+            published code of the attack AMI. There is no guarantee in this case, since one known
+            sample reveals the mask.
+        sign_lost: Whether the sign is lost when perturbed bits are decoded: -3.5 becomes 3.5. The
+            published code of AMI has this error, since it compares a character with the number 1.
+            In a security game, the server uses the same decoding.
     """
 
     bits: Bits = 10
@@ -240,7 +242,7 @@ class BitMechanism(LocalDP):
     def method(self) -> str:
         if self.shared_mask:
             return "one mask for all samples"
-        # This text is part of a record's content hash and must not be changed.
+        # Do not change this text, since it is part of the content hash of records.
         return "log ratios summed over bits" + " but the sign" * self.sign_lost
 
     def actual_epsilon(self, features: int) -> float:
@@ -267,32 +269,35 @@ class BitMechanism(LocalDP):
 
 @lru_cache(maxsize=16)
 def _flips(mechanism: BitMechanism, features: int) -> BitFlips:
-    # Cached, because security games call this thousands of times with the same arguments.
+    # Cached, since security games call this thousands of times with the same arguments.
     return mechanism.flips(features)
 
 
 _ROUNDING_FACTOR = 1 + 2.0**-45
-"""Factor of flip probabilities that is larger than their rounding error, so that the actual epsilon
-of a bit or a sample never exceeds its budget. If the budget of a bit is above about 43, its flip
-probability is ``_MIN_PROBABILITY``."""
+"""Factor on flip probabilities that exceeds their rounding error.
+
+So the actual epsilon of a bit or sample never exceeds its budget. If the budget of a bit is above
+about 43, its flip probability is ``_MIN_PROBABILITY``.
+"""
 
 _MIN_PROBABILITY = 2.0**-61
-"""Smallest flip probability. A probability of 0 would make epsilon infinite."""
+"""Smallest flip probability, since epsilon would be infinite for a probability of 0."""
 
 
 @arguments.dataclass(frozen=True)
 class BitwiseRR(BitMechanism):
-    """Randomised response on every bit, with a part of the sample's privacy budget for each bit.
+    """Randomised response on every bit, where each bit gets a part of the sample's privacy budget.
 
     A bit with budget b is flipped with probability 1 / (1 + e^b). The budgets sum to epsilon, so
     the actual epsilon equals the claimed epsilon.
 
     Attributes:
-        epsilon: Epsilon of a whole sample, for any two values of its features, above 0; infinity
-            perturbs nothing.
-        split: "even" gives every bit the same budget, epsilon / (features x bits). With "linear",
-            the budget decreases linearly from the first bit of a feature (the sign) to the last
-            bit: of l bits, bit i has the budget epsilon / features x 2 (l + 1 - i) / (l (l + 1)).
+        epsilon: Epsilon of a whole sample, for any two values of its features, above 0; with
+            infinity, the defense is off.
+        split: Division of the budget. "even" gives every bit the same budget,
+            epsilon / (features x bits). With "linear", the budget decreases linearly from the first
+            bit of a feature (the sign) to the last bit: bit i of l bits has the budget
+            epsilon / features x 2 (l + 1 - i) / (l (l + 1)).
 
     Examples:
         >>> import fedaudit as fa
@@ -325,16 +330,16 @@ class BitwiseRR(BitMechanism):
 
 @arguments.dataclass(frozen=True)
 class BitRandPublished(BitMechanism):
-    """BitRand as published; it flips the sign bit least often and the last bit most often.
+    """BitRand as published, which flips the sign bit least often and the last bit most often.
 
-    The published proof bounds only one direction of the likelihood ratio. The actual epsilon of a
-    sample is hundreds to thousands of times the claimed one. For 512 features of 10 bits, it is
-    2,207 for a claim of 1, 5,350 for 3, 9,239 for 5 and 20,038 for 10.
+    The published proof bounds the likelihood ratio in only one direction. The actual epsilon of a
+    sample is hundreds to thousands of times the claimed epsilon. For 512 features of 10 bits, it is
+    2,207 for a claimed epsilon of 1, 5,350 for 3, 9,239 for 5 and 20,038 for 10.
 
     Attributes:
-        nominal_epsilon: The claimed epsilon, which is the privacy budget of the paper, above 0;
-            infinity perturbs nothing. It is no guarantee; reports also contain the actual epsilon
-            of a sample.
+        nominal_epsilon: The claimed epsilon (the paper's privacy budget), above 0; with infinity,
+            the defense is off. It is not a guarantee; reports also contain the actual epsilon of a
+            sample.
 
     Examples:
         >>> import fedaudit as fa
@@ -366,18 +371,18 @@ class BitRandPublished(BitMechanism):
 
 @arguments.dataclass(frozen=True)
 class OmePublished(BitMechanism):
-    """OME as published; it preserves most 1 bits at even positions and clears most other 1 bits.
+    """OME as published, which keeps most 1 bits at even positions and clears most other 1 bits.
 
-    The claimed epsilon is divided among all bits of a sample, and changes a flip probability by
-    less than one per cent. For 512 features of 10 bits, the actual epsilon is 35,342, whatever the
-    claimed one. In the published proof, the ratios of even and odd bits cancel. They do not cancel
-    for two samples that differ only in even bits.
+    The claimed epsilon is divided among all bits of a sample, so it changes each flip probability
+    by less than one per cent. For 512 features of 10 bits, the actual epsilon is 35,342 for every
+    claimed epsilon. In the published proof, the ratios of even and odd bits cancel. They do not
+    cancel for two samples that differ only in even bits.
 
     Attributes:
-        nominal_epsilon: The claimed epsilon, which is the privacy budget of the paper, above 0;
-            infinity perturbs nothing. It is no guarantee; reports also contain the actual epsilon
-            of a sample.
-        alpha: Odds that a 1 at an even position is preserved, above 0.
+        nominal_epsilon: The claimed epsilon (the paper's privacy budget), above 0; with infinity,
+            the defense is off. It is not a guarantee; reports also contain the actual epsilon of a
+            sample.
+        alpha: Odds that a 1 at an even position is kept, above 0.
 
     Examples:
         >>> import fedaudit as fa
