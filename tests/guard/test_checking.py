@@ -28,9 +28,9 @@ def test_a_check_states_what_the_guard_measures_sends_and_withholds(tmp_path: Pa
     path = site(tmp_path, f"{FILTERED}most_uploads = 50\n".replace("0.6", "0.65"))
     stated = check(path)
     assert stated["audit"] == "345 members, 355 held-out samples"
-    assert stated["attacks"].endswith("avg-projres; from the second sent upload on also fta-l")
+    assert stated["attacks"].endswith("avg-projres; after the first upload was sent, also fta-l")
     assert "upper confidence limit (99.9 %) of each attack's AUC is at most 0.65" in stated["sent"]
-    assert "is changed by site.py:noisy, measured again" in stated["filtered"]
+    assert "is changed by site.py:noisy and measured again" in stated["filtered"]
     assert "all uploads after the first 50" in stated["withheld"]
     assert stated["metrics"] == "not sent"
     assert stated["log"].startswith(f"{tmp_path / 'guards' / 'RUN' / 'decisions.jsonl'}, where")
@@ -54,7 +54,7 @@ def test_the_planted_leak_can_be_omitted(tmp_path: Path) -> None:
     assert check(site(tmp_path), seconds=0)["planted leak"].startswith("not tested")
 
 
-def test_exchanged_targets_keep_features_and_membership() -> None:
+def test_permuted_targets_keep_features_and_membership() -> None:
     audit = data().split.audit
     permuted = with_permuted_targets(audit, "classification")
     assert torch.equal(permuted.samples.features, audit.samples.features)
@@ -68,12 +68,12 @@ def test_exchanged_targets_keep_features_and_membership() -> None:
 @pytest.mark.parametrize(
     ("settings", "warning"),
     [
-        ("metrics = true\n", "a job can send any number as a metric"),
+        ("metrics = true\n", "metrics of a job are sent without a check"),
         (
             'filter = "site.py:failing"\n',
-            "the upload with a planted leak is withheld only by an err",
+            "the upload with a planted leak was withheld because of an error",
         ),
-        ('attacks = ["avg-projres"]\n', "no attack finds the planted leak"),
+        ('attacks = ["avg-projres"]\n', "no attack found the planted leak"),
     ],
 )
 def test_a_check_warns_of_what_a_job_would_reveal(
@@ -101,7 +101,7 @@ def test_a_check_warns_of_a_high_limit_and_of_files_that_others_can_change(tmp_p
     (tmp_path / "site.py").chmod(0o600)
     tmp_path.chmod(0o770)
     warnings = check(path, seconds=0)["warning"]
-    assert f"other users can write to {tmp_path}, and so change" in warnings
+    assert f"other users can write to {tmp_path}, so they can change" in warnings
     assert "guards" not in warnings
 
 
@@ -119,7 +119,7 @@ def test_a_check_refuses_what_the_guard_refuses(
 
 def test_a_file_as_folder_of_the_records_is_refused(tmp_path: Path) -> None:
     path = site(tmp_path, POLICY.replace('"guards"', '"site.py"'))
-    with pytest.raises(BadInput, match="is not a folder; give the setting folder"):
+    with pytest.raises(BadInput, match="is not a folder; set folder in the policy"):
         check(path)
 
 

@@ -75,9 +75,7 @@ def test_report_summary_and_gate_state_the_decisions_in_the_same_words(tmp_path:
     outcome = evaluate_policy(record, policy)
     assert f"{DECISIONS}; the gate judges the uploads that were sent." in outcome.reason
     assert any("the guard withheld" in text for text in outcome.unjudged)
-    assert "every planned measurement of the uploads that were sent" in {
-        c.name for c in outcome.checks
-    }
+    assert "complete measurements of the uploads that were sent" in {c.name for c in outcome.checks}
     untested = " ".join(record.untested)
     assert "round 2" not in untested
     assert "round 4" not in untested
@@ -179,7 +177,7 @@ def test_the_gate_of_a_guard_that_sent_nothing_is_inconclusive(
     games.write_text('name = "games"\n[games]\nsuccess = 0.6\n')
     code, text = run_command(capsys, "gate", folder, "--policy", games)
     assert code == 2
-    assert "has no ceiling for a record of a study" in text
+    assert "has no ceiling for a study" in text
 
 
 def test_a_guard_that_checked_no_upload_has_nothing_to_attack(tmp_path: Path) -> None:
@@ -256,5 +254,5 @@ def test_an_attack_on_several_rounds_does_not_block_the_gate_of_a_guard_that_sen
     write_report(record, tmp_path / "report.html")
     assert row.note in (tmp_path / "report.html").read_text()
     checks = {check.name: check.outcome for check in evaluate_policy(record, judging([])).checks}
-    assert checks["every attack was run"] == "pass"
+    assert checks["no failed attack"] == "pass"
     assert "inconclusive" not in checks.values()

@@ -128,7 +128,7 @@ def test_an_update_that_the_received_model_absorbs_is_withheld(tmp_path: Path) -
     large = {name: value + 1e9 for name, value in initial().items()}
     with guard(tmp_path) as opened:
         assert opened.check(1, sent=large, upload=change, is_update=True) is None
-    assert "rounds it away" in opened.decisions[-1].reason
+    assert "lost to rounding" in opened.decisions[-1].reason
 
 
 def test_a_small_update_of_an_ordinary_model_is_sent(tmp_path: Path) -> None:

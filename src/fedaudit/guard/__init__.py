@@ -1,1 +1,1 @@
-"""Guard of a data holder: it measures each upload before it leaves, and withholds what leaks."""
+"""Guard of a data holder, which measures each upload and withholds uploads that leak."""

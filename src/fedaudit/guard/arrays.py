@@ -1,4 +1,4 @@
-"""Arrays of uploads: private copies, digests, and the site's filter."""
+"""Arrays of uploads: copies, digests, and application of the site's filter."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -17,17 +17,17 @@ Arrays: TypeAlias = dict[str, Array] | list[Array]
 """Arrays by name, or in the order of the network."""
 
 _MAX_LOST_FRACTION = 0.01
-"""Largest fraction of an update, in Euclidean norm, that rounding may remove."""
+"""Largest fraction of an update's Euclidean norm that may be lost to rounding."""
 
 Filter: TypeAlias = Callable[[Any], object]
-"""Filter of a site, which returns a changed update.
+"""Filter of a site: a function from update to changed update.
 
-It takes the difference from the received model: tensors by name, or a list of tensors if the upload
-is a list. It returns as many tensors or arrays."""
+It receives the difference from the received model as tensors by name, or as a list of tensors if
+the upload is a list. It returns the same number of tensors or arrays, in the same form."""
 
 
 def copied(weights: object, what: str) -> Arrays:
-    """Return a private copy of arrays, so that the loop cannot change an upload after measurement.
+    """Copy arrays, so that the training loop cannot change an upload after its measurement.
 
     Args:
         weights: A module, arrays by name, or a sequence of arrays.
@@ -56,16 +56,16 @@ def _copy(value: object, what: str) -> Array:
 
 
 def digest(arrays: Arrays, **notes: str) -> str:
-    """Return the SHA-256 of names, types, shapes and bytes of arrays, and of notes."""
+    """Return the SHA-256 of arrays (names, types, shapes and bytes) and of notes."""
     return digest_of({name: as_cpu_tensor(v, name) for name, v in _items(arrays)}, notes)
 
 
 class Upload(NamedTuple):
-    """Upload of a client, with the model that it was sent.
+    """Upload of a client, with the model that the client received.
 
     Attributes:
-        arrays: The upload; a private copy.
-        received: The model that the client was sent; a private copy.
+        arrays: Copy of the upload.
+        received: Copy of the model that the client received.
         is_update: Whether the arrays are differences from ``received``.
     """
 
@@ -81,7 +81,8 @@ class Upload(NamedTuple):
         """Return the model after training.
 
         Raises:
-            BadInput: An update does not fit the received model, or is absorbed by it.
+            BadInput: An update does not fit the received model, or is so small that adding it
+                changes nothing.
         """
         if not self.is_update:
             return self.arrays
@@ -97,7 +98,7 @@ class Upload(NamedTuple):
     def filtered(self, filter: Filter) -> "Upload":
         """Apply a filter to the difference from the received model.
 
-        Whole numbers pass unchanged. The result is an upload of the same kind.
+        Integer arrays are not filtered. The result is an upload of the same kind.
 
         Raises:
             BadInput: The upload does not fit the received model, or the filter returns other names
@@ -115,14 +116,14 @@ class Upload(NamedTuple):
         update = tensors if isinstance(self.arrays, dict) else [*tensors.values()]
         result = dict(_items(copied(filter(update), "the filter's result")))
         if isinstance(self.arrays, list):
-            # The filter's list lacks arrays of whole numbers, so its positions differ.
+            # The filter's list lacks integer arrays, so its positions differ from the upload's.
             result = dict(zip(change, result.values(), strict=True))
         if change.keys() != result.keys() or any(
             change[name].shape != result[name].shape for name in change
         ):
             raise BadInput(
-                "the filter returns arrays of other names or shapes than it was given; return one "
-                "array for each array of the update"
+                "the site's filter returned arrays with other names or shapes than it received; "
+                "return one array of the same shape for each array of the update"
             )
         for name, value in result.items():
             tensor = as_cpu_tensor(value, name)
@@ -136,8 +137,8 @@ class Upload(NamedTuple):
         for name, value in arrays.items():
             if name not in base or base[name].shape != value.shape:
                 raise BadInput(
-                    f"the upload has {name!r}, which the model sent lacks or has in another "
-                    "shape; pass both in one form"
+                    f"the upload has {name!r}, which the received model (sent) lacks or has in "
+                    "another shape; pass both in the same form"
                 )
         return arrays
 
@@ -145,10 +146,10 @@ class Upload(NamedTuple):
 def _refuse_absorbed(
     base: Mapping[str, Array], change: Mapping[str, Array], updated: Mapping[str, Array]
 ) -> None:
-    """Raise if rounding of the model's values removes a large part of an update.
+    """Raise if a large part of an update is lost to rounding when it is added to the model.
 
-    Attacks would then measure a smaller update than the one that is sent. A client that trains in
-    the model's precision cannot compute such an update.
+    Attacks would otherwise measure a smaller update than the one that is sent. A client that trains
+    in the model's precision cannot compute such an update.
     """
     lost = total = 0.0
     for name, value in updated.items():
@@ -158,8 +159,8 @@ def _refuse_absorbed(
         total += float(update.square().sum())
     if lost > _MAX_LOST_FRACTION**2 * total:
         raise BadInput(
-            "the model sent is so large that adding the update rounds it away, so that it cannot "
-            "be measured; pass the model after training"
+            "the update is so small compared with the received model that it is lost to rounding "
+            "and cannot be measured; pass the model after training instead of the update"
         )
 
 
@@ -168,7 +169,7 @@ def _in_form(example: Arrays, values: dict[str, Array]) -> Arrays:
 
 
 def _like(example: Array, value: Tensor) -> Array:
-    """Return a value in the form and precision of an example."""
+    """Convert a tensor to the type and precision of an example."""
     if isinstance(example, Tensor):
         return value.to(example.dtype)
     numbers: np.ndarray = value.double().numpy()

@@ -1,4 +1,4 @@
-"""Measurements of uploads that wait for a decision, and of uploads that were sent."""
+"""Measurements of an upload that awaits a decision, and of uploads that were sent."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,11 +18,11 @@ from fedaudit.live.measuring import Measurement
 from fedaudit.live.recorder import Recorder
 
 _ROUNDING = 1e-4
-"""Tolerance within which two measurements of an upload are equal. Processors round differently."""
+"""Tolerance for repeated measurements of an upload, since processors round differently."""
 
 
 class Candidate(NamedTuple):
-    """Measured upload that waits for a decision, with its figures."""
+    """Measured upload that awaits a decision, with the figures of the attacks."""
 
     upload: Upload
     measurement: Measurement
@@ -63,9 +63,8 @@ class Candidates:
         """
         if self._max_uploads is not None and self._n_measured >= self._max_uploads:
             raise BadInput(
-                "the policy splits its error probability (1 - confidence) between "
-                f"{self._max_uploads} uploads (most_uploads), which were measured; start another "
-                "run with a new audit set"
+                f"the policy allows {self._max_uploads} measured uploads in a run (most_uploads), "
+                "and all were used; start another run with a new audit set"
             )
         self._n_measured += 1
         measurement = self._measure(round, upload)
@@ -75,9 +74,9 @@ class Candidates:
     def verify(
         self, decision: Decision, decisions_so_far: Sequence[Decision], upload: Upload
     ) -> None:
-        """Raise unless a sent upload has the measurement on which its decision was based.
+        """Raise if a new measurement of a sent upload differs from the stored one.
 
-        The log of decisions alone is not sufficient, because a line could have been added to it.
+        The log of decisions alone is not sufficient evidence, since lines can be added to it.
 
         Args:
             decision: The decision.
@@ -96,8 +95,9 @@ class Candidates:
         )
         if not is_same or self._judge.judge([*sent.values()]).exceeds:
             raise BadInput(
-                f"{DECISIONS_FILE} lists this upload as sent, but its measurement or the policy "
-                "has changed; restore the guard's folder from a copy, or use a new folder"
+                f"{DECISIONS_FILE} lists this upload as sent, but a new measurement differs from "
+                "the stored one or exceeds the policy's limit; restore the guard's folder from a "
+                "copy, or use a new folder"
             )
 
     def write(self, candidate: Candidate, version: int) -> None:
@@ -112,17 +112,17 @@ class Candidates:
             self._recorder.store(measurement)
             sync_folder(self._folder / "measured")
             return
-        # A recording has one upload for each round; its log lists later uploads as not measured.
+        # A recording has one upload per round, so its log lists later uploads as not measured.
         version_folder = write_repeated(self._folder, version, measurement)
         self._recorder.log_conflict(measurement.entry.round)
         sync_folder(version_folder / "measured")
 
     def add_sent(self, candidate: Candidate, decision: Decision) -> None:
-        """Add a sent upload, so that later uploads are judged together with it."""
+        """Add a sent upload. Later uploads are judged together with it."""
         self._sent[decision.key] = candidate.measurement.measured
 
     def _measure(self, round: int, upload: Upload) -> Measurement:
-        # ``sent`` is the model that the server sent to the client before training.
+        # The argument ``sent`` is the model that the client received from the server.
         return self._recorder.measure(
             round, sent=upload.received, uploads={self._client: upload.model()}
         )

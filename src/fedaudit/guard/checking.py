@@ -1,4 +1,4 @@
-"""Check of a data holder's policy before a job: what its guard measures, sends and withholds."""
+"""Check of a guard's policy before a job: what the guard will measure, send and withhold."""
 
 import stat
 import tempfile
@@ -26,19 +26,19 @@ from fedaudit.results.text import plain
 _WARNING = "warning: "
 _CONDITIONS = {
     "upper": "the upper confidence limit ({percent:.6g} %) of each attack's AUC is at most "
-    "{limit:g}, which a measured AUC of about {smallest:.3f} exceeds",
+    "{limit:g}; a measured AUC of about {smallest:.3f} or more is too high",
     "estimate": "each attack's AUC is at most {limit:g}",
-    "lower": "no attack's lower confidence limit ({percent:.6g} %) of the AUC is above {limit:g}, "
-    "which a measured AUC of about {smallest:.3f} exceeds",
+    "lower": "no attack's lower confidence limit ({percent:.6g} %) of the AUC is above {limit:g}; "
+    "a measured AUC of about {smallest:.3f} or more is too high",
 }
-"""When an upload is sent, by the value that is compared with the limit."""
+"""Condition under which an upload is sent, by the policy's setting ``decide_by``."""
 
 
 class Statement(NamedTuple):
     """Line of the result of a check.
 
     Attributes:
-        topic: What the line is about, such as "sent".
+        topic: Topic of the line, such as "sent".
         text: The statement.
     """
 
@@ -52,11 +52,11 @@ class Statement(NamedTuple):
 
 
 def check_site_policy(path: Path | str, *, seconds: float = 60) -> Iterator[Statement]:
-    """Check a policy with the code of the guard, and state what its guard will do.
+    """Test a policy with real guards, and yield statements on what its guard will do in a job.
 
     A guard is opened in a temporary folder next to its records, as in a job. It checks an upload
-    without a leak. A second guard, whose audited samples have exchanged targets, checks an upload
-    with a planted leak. No other file is written.
+    without a leak. A second guard checks an upload with a planted leak, from a network that
+    memorised the audited samples with permuted targets. The temporary folder is deleted at the end.
 
     Args:
         path: File of the policy; see :class:`fedaudit.guard.site.SitePolicy`.
@@ -79,7 +79,9 @@ def check_site_policy(path: Path | str, *, seconds: float = 60) -> Iterator[Stat
             duration = time.monotonic() - start
         decision = guard.decisions[-1]
         if decision.is_error:
-            raise BadInput(f"the guard of {path} would withhold every upload: {decision.reason}")
+            raise BadInput(
+                f"with the policy {path}, the guard would withhold every upload: {decision.reason}"
+            )
         yield Statement("audit", f"{members} members, {n_held_out} held-out samples")
         yield from _attacks(site.policy, decision)
         yield from _outcomes(site.policy, members, n_held_out)
@@ -88,9 +90,9 @@ def check_site_policy(path: Path | str, *, seconds: float = 60) -> Iterator[Stat
             f"{site.records / 'RUN' / DECISIONS_FILE}, where RUN is the job's identifier in "
             "NVFlare, and run-NUMBER in Flower",
         )
-        # The first line of a guard's log is the cost of a round, after the name of the folder.
+        # The first line of a guard's log is "FOLDER: " and the cost of a round.
         yield Statement("cost", lines[0].partition(": ")[2])
-        yield Statement("time", f"the check of one upload took {format_duration(duration)} here")
+        yield Statement("time", f"checking one upload took {format_duration(duration)}")
         yield from _without_leak(decision)
         if seconds:
             yield from _planted(site, audit, folder, seconds)
@@ -102,15 +104,15 @@ def check_site_policy(path: Path | str, *, seconds: float = 60) -> Iterator[Stat
 
 
 def _attacks(policy: SitePolicy, first: Decision) -> Iterator[Statement]:
-    """Yield which attacks are measured; ``first`` is the decision on the first upload of a run."""
+    """List the attacks that are run; ``first`` is the decision on the first upload of a run."""
     at_once = [figure.attack for figure in first.figures]
     later = [name for name in policy.attacks if name not in at_once]
     omitted = [name for name in ATTACKS if name not in policy.attacks]
     yield Statement(
         "attacks",
         ", ".join(at_once)
-        + f"; from the second sent upload on also {', '.join(later)}" * bool(later)
-        + f"; the default attacks {', '.join(omitted)} are not run" * bool(omitted),
+        + f"; after the first upload was sent, also {', '.join(later)}" * bool(later)
+        + f"; not in this policy: the default attacks {', '.join(omitted)}" * bool(omitted),
     )
 
 
@@ -124,13 +126,13 @@ def _outcomes(policy: SitePolicy, members: int, held_out: int) -> Iterator[State
     if policy.filter:
         yield Statement(
             "filtered",
-            f"an upload above the limit is changed by {policy.filter}, measured again, and sent if "
-            "it is then within the limit",
+            f"an upload above the limit is changed by {policy.filter} and measured again; it is "
+            "sent if it is then within the limit",
         )
     withheld = "an upload that is above the limit, or cannot be measured"
     if policy.most_uploads is not None:
         withheld += (
-            f"; of each run, all uploads after the first {policy.most_uploads} that are measured "
+            f"; in each run, all uploads after the first {policy.most_uploads} that are measured "
             "(an upload to which the filter is applied counts twice)"
         )
     yield Statement("withheld", withheld)
@@ -142,8 +144,8 @@ def _without_leak(decision: Decision) -> Iterator[Statement]:
     if decision.outcome != "sent":
         yield Statement(
             "warning",
-            "an upload without a leak is above the limit: audit more samples, or find out how "
-            "members and held-out samples differ",
+            "an upload that cannot leak is above the limit: audit more samples, or check whether "
+            "members and held-out samples come from different sources",
         )
 
 
@@ -159,24 +161,29 @@ def _planted(site: Site, audit: AuditSet, folder: Path, seconds: float) -> Itera
     figures = decision.unfiltered or decision.figures
     found = [f"{figure.attack} (AUC {figure.value:.3f})" for figure in figures if figure.low > 0.5]
     missed = [figure.attack for figure in figures if figure.low <= 0.5]
-    listed = f"; the members' loss fell to {leak.loss:.0%} of the initial loss"
+    listed = f"; a network memorised the members until their loss was {leak.loss:.0%} of the first"
     listed += f"; found by {', '.join(found)}" * bool(found)
     listed += f"; not found by {', '.join(missed)}" * bool(missed)
     yield Statement("planted leak", f"{_outcome(decision)}{listed}")
     if decision.is_error:
-        yield Statement("warning", "the upload with a planted leak is withheld only by an error")
+        yield Statement(
+            "warning",
+            "the upload with a planted leak was withheld because of an error, and not because an "
+            "attack found the leak",
+        )
     elif not found:
         yield Statement(
             "warning",
-            "no attack finds the planted leak, so the guard may miss leaks; add attacks, or raise "
-            "the time limit if the members' loss fell by little",
+            "no attack found the planted leak, so the guard may miss leaks; add attacks, or raise "
+            "the time limit if the members' loss fell only a little",
         )
 
 
 def _decision_on_leak(site: Site, audit: AuditSet, folder: Path, leak: ExampleUpload) -> Decision:
-    """Return the decision of a new guard on the planted leak."""
+    """Return the decision of a new guard on the upload with the planted leak."""
     with site.guard(folder / "planted", audit, log=lambda line: None) as guard:
-        # Attacks on changes between rounds need an earlier upload. A filter is measured, too.
+        # Attacks that compare rounds need an earlier upload, which takes one measurement of
+        # most_uploads. The leak may take two: before and after the filter.
         if site.policy.most_uploads is None or site.policy.most_uploads > 2:
             noise = upload_of_noise(site, audit)
             guard.check(1, sent=noise.received, upload=noise.upload)
@@ -190,15 +197,18 @@ def _outcome(decision: Decision) -> str:
 
 def _warnings(path: Path, site: Site) -> Iterator[str]:
     files = [path.absolute(), *site.files]
-    # Whoever can write to a folder can replace its files.
+    # A user who can write to a folder can replace its files.
     folders = [file.parent for file in files] + [site.records] * site.records.exists()
     for writable in filter(_is_writable_by_others, dict.fromkeys([*files, *folders])):
         yield (
-            f"other users can write to {writable}, and so change what the guard sends or logs; "
-            "allow only its owner to write to it"
+            f"other users can write to {writable}, so they can change what the guard sends or "
+            "logs; allow only its owner to write to it"
         )
     if site.policy.metrics:
-        yield "a job can send any number as a metric; set metrics = false unless jobs are reviewed"
+        yield (
+            "metrics of a job are sent without a check and can contain any number; set metrics = "
+            "false unless you review each job's code"
+        )
 
 
 def _is_writable_by_others(path: Path) -> bool:
@@ -209,10 +219,12 @@ def _is_writable_by_others(path: Path) -> bool:
 
 @contextmanager
 def _temporary_folder(records: Path) -> Iterator[Path]:
-    """Create a folder where the guard would create its records, and delete it at the end."""
+    """Create a temporary folder next to the guard's records, and delete it at the end."""
     parent = next(folder for folder in (records, *records.parents) if folder.exists())
     if not parent.is_dir():
-        raise BadInput(f"{parent} is not a folder; give the setting folder the path of a folder")
+        raise BadInput(
+            f"{parent} is not a folder; set folder in the policy to the path of a folder"
+        )
     try:
         temporary = tempfile.TemporaryDirectory(prefix=".check-", dir=parent)
     except OSError as error:

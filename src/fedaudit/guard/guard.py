@@ -1,4 +1,4 @@
-"""Guard of one client, which measures the client's uploads and decides which of them are sent."""
+"""Guard of a client, which measures the client's uploads and decides which of them are sent."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -32,22 +32,22 @@ from fedaudit.results.text import log_line, plain
 from fedaudit.signals.measure import NotFinite
 
 LIMITS = (
-    "the guard measures only this client's uploads, but attacks that compare clients (FedMIA) also "
-    "need uploads of other clients; a server may therefore infer more than the guard's figures show"
+    "the guard measures only this client's uploads, but some attacks also use other clients' "
+    "uploads (FedMIA); a server may therefore learn more than the guard's figures show"
 )
 
 
 class Guard:
-    """Guard of one client, which measures each upload of the client before it is sent.
+    """Guard of a client, which measures each upload of the client before it is sent.
 
-    The figures are AUCs of attacks on the uploads that were sent so far, together with the new
-    upload. If a figure is above the limit, the site's filter is applied to the upload, and the
-    filtered upload is measured. If one of its figures is above the limit, too, the upload is
-    withheld. An upload is also withheld after any error.
+    Attacks are run on all uploads that were sent so far, together with the new upload, and the AUC
+    of each attack is compared with a limit. If an AUC is above the limit, the site's filter is
+    applied to the upload, and the filtered upload is measured. If an AUC is still above the limit,
+    the upload is withheld. An upload is also withheld after any error.
 
-    The folder is a recording, so ``fedaudit attack``, reports and gates work on it. Each decision
-    is a line of ``decisions.jsonl``, which is written to the disk before :meth:`check` returns. One
-    process at a time can use the folder.
+    The folder is a recording, so ``fedaudit attack``, reports and the gate can read it. Each
+    decision is a line of ``decisions.jsonl``, which is written to the disk before :meth:`check`
+    returns. Only one process at a time can use the folder.
 
     Examples:
         >>> import fedaudit as fa
@@ -82,22 +82,24 @@ class Guard:
         client: str = "",
         log: Callable[[str], None] = print_to_stderr,
     ) -> None:
-        """Open a guard, and continue an earlier guard of the same folder.
+        """Open a guard; if the folder has the records of an earlier guard, continue them.
 
         Args:
             path: Folder of the guard.
-            model: The module that the client trains, or a function that builds one.
+            model: The module that the client trains, or a function that builds it.
             samples: The client's audit set, from :func:`fair_split` on its data alone.
             limit, decide_by, attacks, confidence, smallest_audit, most_uploads: See
                 :class:`fedaudit.guard.policy.GuardPolicy`.
             filter: Function that is applied to updates above the limit, such as clipping and noise.
-                It takes the difference from the received model. With None, the upload is withheld.
+                It receives the difference from the received model. With None, these uploads are
+                withheld.
             task, not_uploaded, workers, device: See :func:`fedaudit.record`.
             client: Name of the client in :func:`fair_split`, for reports.
-            log: Takes one line for each decision; standard error by default.
+            log: Function that receives a line for each decision; prints to standard error by
+                default.
 
         Raises:
-            BadInput: A setting or the audit set does not fit, the audit is too small for the
+            BadInput: A setting or the audit set is invalid, the audit set is too small for the
                 policy, or another process uses the folder.
             Damaged: The folder lacks the measurement of a sent upload, or cannot be read.
         """
@@ -112,17 +114,17 @@ class Guard:
         self.policy = settings_from(values, GuardPolicy, source="the guard")
         if workers < 1:
             raise BadInput(f"workers is {workers}; give at least 1")
-        # Raise now: otherwise, every upload would be withheld because of this setting.
+        # Raise here, since otherwise every upload would be withheld because of this setting.
         refuse_several_workers(device_named(device), workers)
         self._folder, self._filter, self._log = Path(path), filter, log
         self._client = _client_of(samples)
         if client and number_of(client) != self._client:
             raise BadInput(
-                f"client is {client!r}, but the audited samples belong to another client; pass the "
-                "client's name in fair_split"
+                f"client is {client!r}, but the audited samples belong to another client; give the "
+                "name that the client has in fair_split"
             )
         members = int((samples.owner >= 0).sum())
-        # Check before the folder is created, so that a corrected policy or audit can use it.
+        # Check this before the folder is created, so that a corrected call can use the same folder.
         self.policy.raise_if_audit_too_small(members, len(samples) - members)
         self.policy.catalogue()
         self._busy = ThreadLock()
@@ -182,16 +184,16 @@ class Guard:
         return tuple(self._decisions)
 
     def prepare(self, *, sent: Sendable) -> None:
-        """Start to measure the received model in a second process, while the client trains.
+        """Measure the received model in a second process, while the client trains.
 
-        :meth:`check` then takes less time, and its decisions do not change. It uses the results if
-        its ``sent`` is this model. If it is another model, or the second process has failed,
-        :meth:`check` measures everything. The second process uses another core and up to 1 GiB of
-        memory, and ends with this process. On a GPU, or on a system without fork, this method does
-        nothing. It raises no errors; :meth:`check` reports them.
+        This shortens :meth:`check` and does not change its decisions. If :meth:`check` gets another
+        model as ``sent``, or if the second process fails, it measures everything itself. The second
+        process uses another core and up to 1 GiB of memory, and ends with this process. On a GPU,
+        or on a system without fork, this method does nothing. It raises no errors; :meth:`check`
+        reports them.
 
         Args:
-            sent: The global model that the client was sent.
+            sent: The global model that the client received.
         """
         with self._busy, suppress(Exception):
             if not self._is_closed and not self._fault:
@@ -215,28 +217,28 @@ class Guard:
     ) -> Arrays | None:
         """Measure an upload, and return the arrays to send; never raise an error.
 
-        If the same upload is passed again with the same received model, the decision in the log is
-        repeated, unless it was due to an error. Another upload for the same round is measured
-        together with the upload that was sent.
+        If the same upload is passed again with the same received model, the earlier decision is
+        repeated, unless it was due to an error. If a different upload is passed for the same round,
+        it is measured together with the upload that was already sent.
 
         Args:
             number: Number of the round, from 1.
-            sent: The global model that the client was sent.
+            sent: The global model that the client received.
             upload: What the client wants to send: a module, a state dict or a list of arrays.
-            is_update: True if the upload is a difference from ``sent``, and not the model after
-                training. Arrays that it lacks have not changed.
+            is_update: True if the upload is the difference from ``sent``, False if it is the model
+                after training. Arrays that are missing in an update count as unchanged.
 
         Returns:
-            A copy of the upload (of a module's state dict), or of the filtered upload; None if it
-            is withheld. Send only this copy, because the loop may change the original.
+            A copy of the upload (for a module, its state dict) or of the filtered upload; None if
+            it is withheld. Send only this copy, because the loop may change the original.
         """
         with self._busy:
             try:
                 decision, released = self._decide(number, sent, upload, is_update=is_update)
-            # Catch any error, because an upload that cannot be measured must not be sent.
+            # Catch every error, because an upload that cannot be measured must not be sent.
             except Exception as error:
                 decision, released = self._withhold(number, error), None
-        # The decision is stored already, so an error of the user's log function is ignored.
+        # The decision is already stored, so ignore an error of the user's log function.
         with suppress(Exception):
             self._log(log_line(str(decision)))
         return released
@@ -248,7 +250,7 @@ class Guard:
             raise BadInput(self._fault or "the guard is closed; open it again")
         index = _round_number(number)
         client_upload = Upload(
-            copied(upload, "the upload"), copied(sent, "the model sent"), is_update
+            copied(upload, "the upload"), copied(sent, "the received model (sent)"), is_update
         )
         draft = Decision(
             round=index,
@@ -283,9 +285,9 @@ class Guard:
         return decision, candidate.upload.arrays
 
     def _find_earlier(self, draft: Decision) -> Decision | None:
-        """Return an earlier decision on the same bytes; None if the upload must be measured.
+        """Return an earlier decision on an identical upload; None if the upload must be measured.
 
-        A filter draws new noise each time, so a filtered upload is measured again.
+        An upload that was filtered is measured again, since the filter may draw new noise.
         """
         digests = (draft.round, draft.received, draft.upload)
         for decision in reversed(self._decisions):
@@ -301,14 +303,17 @@ class Guard:
         return None
 
     def _store(self, decision: Decision, candidate: Candidate | None) -> Decision:
-        """Write the measurement of an upload to send (None: withheld), then the decision."""
+        """Write the measurement of the upload, unless it is withheld, and then the decision."""
         try:
             if candidate is not None:
                 self._candidates.write(candidate, decision.version)
             append_decision(decision, self._folder)
         except Exception:
-            # Files of an upload without a decision are deleted when the guard is opened.
-            self._fault = "a decision could not be stored; free some space, and open it again"
+            # Measurements without a decision are deleted when the guard is opened again.
+            self._fault = (
+                "an earlier decision could not be stored; free some disk space, and open the guard "
+                "again"
+            )
             raise
         self._decisions.append(decision)
         if candidate is not None:
@@ -329,7 +334,8 @@ class Guard:
             reason=_reason(error),
         )
         self._decisions.append(decision)
-        # Another process may use the folder of a closed guard. The disk may be full.
+        # Do not write to the folder of a closed guard, since another process may use it. Ignore
+        # errors, since the disk may be full.
         with suppress(Exception):
             if not self._is_closed:
                 append_decision(decision, self._folder)
@@ -353,8 +359,8 @@ def _client_of(samples: AuditSet) -> int:
         raise BadInput(f"samples must be audited samples, got {type_of(samples)}{hint}")
     if samples.subject is not None:
         raise BadInput(
-            "the audit's units are people with several samples, and a guard compares single "
-            "samples, whose confidence limits would be too narrow; audit one sample of each person"
+            "the audit set has people with several samples, but a guard compares single samples, "
+            "so its confidence limits would be too narrow; audit one sample of each person"
         )
     clients = np.unique(samples.owner[samples.owner >= 0]).tolist()
     if len(clients) != 1:
@@ -367,12 +373,12 @@ def _client_of(samples: AuditSet) -> int:
 
 def _round_number(number: object) -> int:
     if isinstance(number, bool) or not isinstance(number, int) or not 0 < number <= MAX_ROUND:
-        raise BadInput(f"the number of the round is invalid; give one from 1 to {MAX_ROUND}")
+        raise BadInput(f"the round number is invalid; give a whole number from 1 to {MAX_ROUND}")
     return number
 
 
 def _reason(error: Exception) -> str:
-    """Describe an error without sample counts, which could reveal measurements."""
+    """Describe an error without numbers that could reveal measurements."""
     if isinstance(error, NotFinite):
         return "its measurements are not finite numbers"
     if isinstance(error, BadInput):

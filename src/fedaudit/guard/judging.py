@@ -1,4 +1,4 @@
-"""Comparison of attacks on a client's uploads with the limit of a policy."""
+"""Attacks on a client's uploads, and comparison of their AUCs with the policy's limit."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,8 +22,8 @@ class Judgement(NamedTuple):
     """Figures of an upload.
 
     Attributes:
-        figures: AUC of each attack, with limits. Attacks that need more measured rounds are
-            omitted.
+        figures: AUC of each attack with confidence limits, without attacks that need more measured
+            rounds.
         exceeds: True if at least one figure is above the policy's limit.
     """
 
@@ -35,13 +35,13 @@ class Judge:
     """Attacks of a policy on one client of a recording."""
 
     def __init__(self, run: Setup, attacks: Mapping[str, Attack], policy: GuardPolicy) -> None:
-        """Select members and held-out samples as a record of this recording does.
+        """Select members and held-out samples, in the same way as for a record of this recording.
 
         Raises:
             BadInput: There are too few samples for the policy.
         """
         (self._client,) = run.study.audit.targets
-        # In a recording, it is unknown whether clients have equal label distributions.
+        # The label distributions of other clients are unknown, as in any recording.
         run = replace(run, recording_info=RecordingInfo(untrained=(), config={}, limitations=()))
         self._attacks, self._policy = attacks, policy
         self._truth = target_truth(run, self._client)
@@ -53,7 +53,7 @@ class Judge:
     def judge(self, rounds: Sequence[MeasuredRound]) -> Judgement:
         """Run each attack on the sent uploads and the new upload.
 
-        Attacks on changes between rounds are omitted until two rounds are measured.
+        Attacks that compare rounds are omitted until two rounds are measured.
 
         Raises:
             BadInput: No attack could be measured, or one failed.
@@ -73,15 +73,15 @@ class Judge:
             except TooFewRounds:
                 continue
             except FedauditError as error:
-                # The text may contain numbers of samples, which must not be logged.
+                # Do not log the original message, which may contain numbers of samples.
                 raise BadInput(f"the attack {name!r} could not be measured") from error
             figures.append(
                 Figure(attack=name, value=interval.value, low=interval.low, high=interval.high)
             )
         if not figures:
             raise BadInput(
-                "no attack of the policy can be measured on one round; add an attack that needs "
-                "one round to its attacks, such as blackbox-loss"
+                "every attack of the policy needs several rounds, so the first upload cannot be "
+                "measured; add an attack that needs only one round, such as blackbox-loss"
             )
         exceeds = any(self._policy.exceeds(f.value, f.low, f.high) for f in figures)
         return Judgement(tuple(figures), exceeds)

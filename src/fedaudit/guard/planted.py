@@ -1,4 +1,4 @@
-"""Uploads with which a site tests its guard: one with a planted leak, and one without a leak."""
+"""Test uploads for a guard: one with a planted leak, and one without a leak."""
 
 import time
 from dataclasses import replace
@@ -22,13 +22,13 @@ from fedaudit.live.network import network_of
 
 _ROUNDS = 20
 _TRAINING = LocalTraining(epochs=5, batch_size=16, lr=3e-3, optimizer="adam")
-"""Training between two looks at the loss and the time."""
+"""Training between two checks of the loss and of the elapsed time."""
 
 _MEMORISED = 0.1
-"""Fraction of the initial loss of the members below which training ends."""
+"""Training ends when the members' loss falls below this fraction of its initial value."""
 
 _NOISE = 1e-3
-"""Standard deviation of the noise without a leak, as a fraction of that of the parameters."""
+"""Standard deviation of the noise in the upload without a leak, relative to the parameters."""
 
 _BATCH = 256
 _PURPOSE = "test of a guard"
@@ -49,10 +49,10 @@ class ExampleUpload(NamedTuple):
 
 
 def with_permuted_targets(audit: AuditSet, task: str) -> AuditSet:
-    """Return the audit set with the targets of its samples exchanged at random.
+    """Return the audit set with randomly permuted targets.
 
-    Features then do not predict targets, so that a network can fit the members only by memorising
-    them. Sequences of tokens keep their targets, which are their own tokens.
+    Features then do not predict targets, so a network can fit the members only by memorising them.
+    Sequences of tokens are not changed, since their targets are their own next tokens.
     """
     if Reading.TOKENS in task_named(task, {}).readings:
         return audit
@@ -63,12 +63,12 @@ def with_permuted_targets(audit: AuditSet, task: str) -> AuditSet:
 
 
 def upload_of_noise(site: Site, audit: AuditSet) -> ExampleUpload:
-    """Return an untrained network and the same network with noise, which has no leak."""
+    """Return an upload without a leak: an untrained network with noise on its parameters."""
     architecture, _ = _architecture_and_members(site, audit)
     received, draw = architecture.initial(1), seeded(1, _PURPOSE, "noise")
 
     def with_noise(values: Tensor) -> Tensor:
-        # A layer of zeros, such as one of biases, has no standard deviation.
+        # The standard deviation of a layer of zeros, such as new biases, is 0.
         scale = _NOISE * max(float(values.std(correction=0)), _NOISE)
         return values + scale * torch.randn(values.shape, generator=draw).to(values)
 
@@ -77,19 +77,19 @@ def upload_of_noise(site: Site, audit: AuditSet) -> ExampleUpload:
 
 
 def upload_of_memorised_members(site: Site, audit: AuditSet, *, seconds: float) -> ExampleUpload:
-    """Train the site's network on the members alone until it has memorised them.
+    """Return an upload with a leak: the site's network, trained until it memorised the members.
 
     Args:
         site: The site.
         audit: Audit set, from :func:`with_permuted_targets`.
-        seconds: Time after which training ends, even if the members are not memorised.
+        seconds: Time after which training ends, even if the members are not memorised yet.
 
     Raises:
         BadInput: The network cannot be trained on the members.
     """
     architecture, members = _architecture_and_members(site, audit)
     training = _TRAINING
-    # Batch normalisation fails on a batch with a single sample.
+    # Avoid a last batch with a single sample, on which batch normalisation fails.
     while len(members) % training.batch_size == 1:
         training = replace(training, batch_size=training.batch_size + 1)
     rounds = simulate(

@@ -1,4 +1,4 @@
-"""Guard from a file of the data holder, which no job and no server can change."""
+"""Guard from a policy file of the data holder, which a job or server cannot change."""
 
 import re
 from collections.abc import Callable
@@ -29,23 +29,24 @@ RelativePath = Annotated[str, Field(min_length=1, max_length=1000)]
 class SitePolicy(GuardPolicy):
     """Policy of a data holder, with its audit set, network and filter.
 
-    Paths are relative to the folder of the policy file. Code is given by the path of its file, so
-    that no package of a job can replace it.
+    Paths are relative to the folder of the policy file. Functions are given by the path of a Python
+    file and not by a module name, since a job could replace a module.
 
     Attributes:
-        folder: Folder of the records; each run gets a subfolder.
+        folder: Folder of the guard's records; each run has a subfolder.
         audit: File of the client's audited samples, written by ``Split.save``.
         model: Function that returns the network, as ``file.py:function``.
         filter: Function that is applied to updates above the limit, as ``file.py:function``. By
             default, these updates are withheld.
         task: Name of the client's task.
-        not_uploaded: Patterns of parameters that stay at the client; see :func:`fedaudit.record`.
+        not_uploaded: Name patterns of parameters that the client does not upload; see
+            :func:`fedaudit.record`.
         workers: Number of threads that compute gradients; 1 on a GPU.
         device: Device on which models are run, such as "cuda".
-        client: Name of the client in :func:`fedaudit.fair_split`, which reports show.
+        client: Name of the client in :func:`fedaudit.fair_split`; reports show it.
         prepare: Whether a second process measures the received model while the client trains; see
             ``Guard.prepare``.
-        metrics: Whether metrics of a job may be sent. A guard does not measure them.
+        metrics: Whether a job's metrics may be sent; the guard does not check them.
     """
 
     folder: RelativePath
@@ -103,7 +104,7 @@ class Site(NamedTuple):
         return join_audits([self.root / self.policy.audit])
 
     def model(self) -> Callable[[], nn.Module]:
-        """Return the function that returns the network.
+        """Load the function that builds the network.
 
         Raises:
             BadInput: The file of the function cannot be loaded.
@@ -116,10 +117,10 @@ class Site(NamedTuple):
         Args:
             folder: Folder of the guard.
             samples: Audit set.
-            log: Takes one line for each decision.
+            log: Function that receives a line for each decision.
 
         Raises:
-            BadInput: A setting or the audit set does not fit, or the folder is in use.
+            BadInput: A setting or the audit set is invalid, or the folder is in use.
             Damaged: The folder cannot be read.
         """
         policy = self.policy
@@ -160,8 +161,8 @@ def site_guard(
 
     Args:
         path: File of the policy; see :class:`SitePolicy`.
-        run: Name of the run, such as a job's identifier; it names a subfolder.
-        log: Takes one line for each decision.
+        run: Name of the run, such as a job's identifier; the subfolder has this name.
+        log: Function that receives a line for each decision.
 
     Raises:
         BadInput: The policy or the run's name is invalid, or a file of the policy cannot be used.
@@ -177,7 +178,7 @@ def site_guard(
 
 
 def _function(root: Path, code: str) -> Callable[..., object]:
-    """Return a function of a Python file of the data holder."""
+    """Load a function from a Python file of the data holder."""
     file, _, name = code.rpartition(":")
     path = root / file
     try:
@@ -189,20 +190,22 @@ def _function(root: Path, code: str) -> Callable[..., object]:
         with exits_as_errors():
             spec.loader.exec_module(module)
         function: object = getattr(module, name)
-    # The file is custom code, which may raise anything.
+    # The data holder's code may raise any exception.
     except Exception as error:
         raise BadInput(
             f"the guard's policy names {code!r}, which cannot be loaded "
             f"({type(error).__name__}: {error}); correct the file"
         ) from error
     if not callable(function):
-        raise BadInput(f"the guard's policy names {code!r}, which is not a function")
-    # A module is called by torch, and is recognised by its class.
+        raise BadInput(
+            f"the guard's policy names {code!r}, which is not a function; name a function"
+        )
+    # Return a torch module itself, since other code recognises it by its class.
     return function if isinstance(function, nn.Module) else _without_exits(function)
 
 
 def _without_exits(function: Callable[..., object]) -> Callable[..., object]:
-    """Return the function with errors instead of exits, which would end the process of a job."""
+    """Return the function with exits converted to errors, since an exit would end the job."""
 
     @wraps(function)
     def checked(*arguments: object) -> object:

@@ -13,18 +13,18 @@ from fedaudit.observe.measurements import MeasuredRound, measured_rounds_in, wri
 from fedaudit.observe.tensors import round_paths
 
 _REPEATED = "repeated"
-"""Folder for further sent uploads of a round, which the recording itself cannot contain."""
+"""Folder for further sent uploads of a round, since a recording has only one per round."""
 
 
 def write_repeated(folder: Path, version: int, measurement: Measurement) -> Path:
-    """Write the measurement of a further upload of a round, and return its folder."""
+    """Write the measurement of a further upload of a round, and return the folder."""
     version_folder = create_subfolder(folder, _REPEATED, str(version))
     write_measured(version_folder, measurement.measured, measurement.notes)
     return version_folder
 
 
 def discard_undecided(folder: Path, decisions: Sequence[Decision], client: ClientId) -> None:
-    """Delete measurements without a decision, which a killed process leaves.
+    """Delete the measurement without a decision that a killed process left.
 
     Raises:
         Damaged: The log of decisions does not match the measurements.
@@ -41,8 +41,8 @@ def discard_undecided(folder: Path, decisions: Sequence[Decision], client: Clien
     if missing:
         raise missing_measurements(folder, missing[0][0])
     undecided = stored.keys() - sent
-    # A killed process leaves at most one measurement without a decision, because each upload is
-    # decided before the next is measured.
+    # A killed process leaves at most one such measurement, because a decision is stored before the
+    # next upload is measured.
     if len(undecided) > 1:
         raise outdated_log(folder)
     for index, version in undecided:
@@ -64,9 +64,10 @@ def measured_uploads(
 
 
 def _folders_by_version(folder: Path, decisions: Sequence[Decision]) -> list[tuple[int, Path]]:
-    """Return each version of uploads, with the folder of its measurements.
+    """Return the version numbers of uploads of a round, each with its folder of measurements.
 
-    A killed process may have written a version without a decision, so one more is included.
+    The list has one version more than the decisions, since a killed process may have written a
+    measurement without a decision.
     """
     last_version = max((decision.version for decision in decisions), default=0) + 1
     repeated = [
