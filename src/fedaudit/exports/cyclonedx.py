@@ -1,4 +1,4 @@
-"""CycloneDX 1.6 bill of materials with a model card: the judged estimates with their limits."""
+"""CycloneDX 1.6 bill of materials with a model card that lists the judged estimates."""
 
 import json
 
@@ -11,8 +11,8 @@ from fedaudit.results.estimate import TEST_ACCURACY
 def bill_of_materials(evidence: Evidence) -> str:
     """Return a bill of materials with the model and its model card, as JSON.
 
-    The card has the worst estimate of each ceiling of the policy, and the test accuracies. Its
-    limitations are the statements of the record on what was not tested.
+    The card lists the worst estimate for each ceiling of the policy, and the test accuracies. It
+    states as limitations what the record says was not tested.
 
     Raises:
         BadInput: The package cyclonedx-python-lib is not installed.

@@ -7,14 +7,14 @@ from fedaudit.core.importing import refuse_missing
 from fedaudit.results.record import Record
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""Characters with which spreadsheets begin a formula."""
+"""First characters of texts that spreadsheets interpret as formulas."""
 
 
 def estimate_rows(record: Record) -> list[dict[str, object]]:
     """Return a row for each estimate, all with the same keys.
 
-    ``over_runs`` marks estimates over all runs of a study. An estimate has None for the tests that
-    it lacks.
+    ``over_runs`` is True for estimates over all runs of a study. Values that an estimate lacks,
+    such as a p-value, are None.
     """
     rows: list[dict[str, object]] = [
         *({"over_runs": False, **row} for row in record.rows()),
@@ -25,7 +25,7 @@ def estimate_rows(record: Record) -> list[dict[str, object]]:
 
 
 def estimates_csv(record: Record) -> str:
-    """Return all estimates as CSV, in which no text begins like a formula of a spreadsheet."""
+    """Return all estimates as CSV; texts are escaped so that spreadsheets do not run formulas."""
     rows, text = estimate_rows(record), io.StringIO(newline="")
     writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()

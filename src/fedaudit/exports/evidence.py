@@ -1,4 +1,4 @@
-"""Contents of a verified pack, as exports need them."""
+"""Contents of a verified evidence pack, in the form that exports use."""
 
 import hashlib
 from datetime import datetime
@@ -35,12 +35,12 @@ class ModelFile(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """A verified pack, and the file of the model that it is about.
+    """A verified evidence pack, and the file of the audited model.
 
     Attributes:
         folder: Folder of the pack.
         manifest: Manifest of the pack.
-        record: The packed record, without small groups.
+        record: The packed record, in which results on small groups are left out.
         verdict: Verdict of the policy on the record.
         started: Time at which the audit started.
         model: File of the released model; None if it was not given.
@@ -57,7 +57,7 @@ class Evidence(NamedTuple):
 
     @property
     def judged(self) -> list[tuple[Check, FigureCheck, float]]:
-        """Ceilings of the policy, each with its worst estimate and the value of this estimate."""
+        """Checks of ceilings, each with its worst estimate and that estimate's value."""
         return [
             (check, worst, worst.value)
             for check in self.verdict.checks
@@ -66,12 +66,15 @@ class Evidence(NamedTuple):
 
 
 def identifier(digest: str, kind: str) -> UUID:
-    """Return an identifier of what has a digest, such as a pack; the same for every export."""
+    """Return an identifier of an object with a digest, such as a pack.
+
+    Every export gives the object the same identifier.
+    """
     return uuid5(NAMESPACE_URL, f"fedaudit:{kind}:{digest}")
 
 
 def read_evidence(folder: Path, model: Path | None = None) -> Evidence:
-    """Verify a pack and read it.
+    """Verify and read an evidence pack.
 
     Args:
         folder: Folder of the pack.
@@ -80,7 +83,7 @@ def read_evidence(folder: Path, model: Path | None = None) -> Evidence:
     Raises:
         BadInput: The folder is not a pack, another version wrote it, or the model cannot be
             compared with the record.
-        Damaged: The pack is not sound, or the model is none of the record's models.
+        Damaged: The pack fails verification, or the model is not in the record.
     """
     verified = verify(folder)
     if model is not None and verified.record is not None and not verified.problems:
@@ -88,13 +91,13 @@ def read_evidence(folder: Path, model: Path | None = None) -> Evidence:
     record, manifest, policy = verified.record, verified.manifest, verified.policy
     if verified.problems or record is None or manifest is None or policy is None:
         raise Damaged(
-            f"{folder} is not sound ({'; '.join(verified.problems[:3])}), so nothing is exported; "
-            "use an intact copy of the pack"
+            f"{folder} fails verification ({'; '.join(verified.problems[:3])}), so nothing is "
+            "exported; use an intact copy of the pack"
         )
     if verified.other_version:
         raise BadInput(
-            f"another version wrote {folder}, so that its report cannot be checked; export it with "
-            "that version"
+            f"{folder} was written by another version of fedaudit, so its report cannot be "
+            "checked; export it with that version"
         )
     return Evidence(
         folder,
@@ -112,7 +115,7 @@ def _time(text: str) -> datetime:
         return datetime.fromisoformat(text)
     except ValueError:
         raise Damaged(
-            f"the record states no valid time of the audit ({shortened(text, 40)!r}); use the "
+            f"the record has an invalid time of the audit ({shortened(text, 40)!r}); use the "
             "original pack"
         ) from None
 
@@ -125,11 +128,13 @@ def _model_file(path: Path) -> ModelFile:
                 digest.update(chunk)
                 size += len(chunk)
     except OSError as error:
-        raise BadInput(f"the model {path} cannot be read ({error}); name a file") from error
+        raise BadInput(
+            f"the model {path} cannot be read ({error}); give the path of a file"
+        ) from error
     return ModelFile(path.name, size, digest.hexdigest())
 
 
 def describe_check(check: Check) -> str:
-    """Return the name of a check with its ceiling."""
+    """Return the name of a check, with its ceiling if it has one."""
     ceiling = "" if check.ceiling is None else f" at most {check.ceiling:g}"
     return f"{check.name}{ceiling}"

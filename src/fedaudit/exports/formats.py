@@ -1,4 +1,4 @@
-"""Formats of exports by name."""
+"""Export formats by name, and the function that writes an export."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,8 +20,8 @@ class Options(NamedTuple):
 
     Attributes:
         sign: Ed25519 private key (PEM).
-        agent: Person who made the audit, as "Name" or "Name <IRI>".
-        organisation: Organisation of the person, in the same form.
+        agent: Person who ran the audit, as "Name" or "Name <IRI>".
+        organisation: Organisation that operates the environment, in the same form.
     """
 
     sign: Path | None = None
@@ -33,9 +33,9 @@ class Format(NamedTuple):
     """Format of an export.
 
     Attributes:
-        what: Name of the output, for messages.
-        suffix: Suffix of the file; empty for a folder.
-        content: Returns the content of the file; None for a folder.
+        what: Name of the output in messages.
+        suffix: Suffix of the file; empty if the output is a folder.
+        content: Function that returns the content of the file; None if the output is a folder.
     """
 
     what: str
@@ -80,13 +80,15 @@ def write_export(evidence: Evidence, name: str, out: Path, options: Options) -> 
     chosen = format_named(name)
     if options.sign is not None and name != "in-toto":
         raise BadInput(
-            f"{option('sign')} signs an in-toto attestation, and the format is {name!r}; leave it "
-            "out: the signature of the pack, if any, stays valid"
+            f"{option('sign')} is only for the format in-toto, but the format is {name!r}; leave "
+            "it out (a signature of the pack itself stays valid)"
         )
     if chosen.content is None:
         write_crate(evidence, out, agent=options.agent, organisation=options.organisation)
         return
     refuse_other_suffix(out, chosen.suffix, what=chosen.what)
     if out.exists():
-        raise BadInput(f"{out} exists; give another file with {option('out')}, or delete it")
+        raise BadInput(
+            f"{out} already exists; give another file with {option('out')}, or delete it"
+        )
     write_whole(out, chosen.content(evidence, options))

@@ -1,4 +1,4 @@
-"""In-toto attestation of a gate: a test result about the released model."""
+"""In-toto attestation of a gate's verdict on the released model."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ _RESULTS = {
     Outcome.INCONCLUSIVE: "WARNED",
     Outcome.FAIL: "FAILED",
 }
-"""Results of the predicate. A verifier must require PASSED: an inconclusive gate shows nothing."""
+"""Results in the attestation. Verifiers must require PASSED, since WARNED means inconclusive."""
 
 
 def statement(evidence: Evidence, sign: Path | None = None) -> str:
@@ -29,7 +29,7 @@ def statement(evidence: Evidence, sign: Path | None = None) -> str:
 
     Args:
         evidence: The verified pack.
-        sign: Ed25519 private key (PEM). With a key, the statement is in a DSSE envelope.
+        sign: Ed25519 private key (PEM). With a key, the result is a signed DSSE envelope.
 
     Raises:
         BadInput: A package is not installed, or the key is invalid.

@@ -1,4 +1,4 @@
-"""Section of a Hugging Face model card about the audit, with estimates that its tools read."""
+"""Hugging Face model card of the audit, with estimates as machine-readable metadata."""
 
 from fedaudit.core.importing import refuse_missing
 from fedaudit.exports.evidence import Evidence, describe_check
@@ -10,7 +10,7 @@ from fedaudit.report.wording import printable
 
 
 def model_card(evidence: Evidence) -> str:
-    """Return a model card in Markdown: the summary, and the judged estimates in its metadata.
+    """Return a model card in Markdown, with the summary as text and judged estimates as metadata.
 
     Raises:
         BadInput: The package huggingface_hub is not installed.

@@ -1,4 +1,4 @@
-"""Five Safes RO-Crate: the audit as an activity of a trusted research environment."""
+"""Export to a Five Safes RO-Crate, which describes the audit for trusted research environments."""
 
 import base64
 import re
@@ -46,15 +46,15 @@ _NAMED = re.compile(r"\s*([^<>\s][^<>]*?)\s*(?:<([a-z][a-z0-9+.-]*:[^<>\s]+)>)?\
 
 
 def write_crate(evidence: Evidence, folder: Path, *, agent: str, organisation: str) -> None:
-    """Write a snapshot of an activity record with the audit as its only process.
+    """Write an RO-Crate with the audit as its only process.
 
-    The audit is an assessment without a decision: the policy's verdict is its result, and a person
-    decides about the release. The file of the model is described and not copied.
+    The audit is described as an assessment with the policy's verdict as its result; a person
+    decides about the release. The crate describes the model's file but does not contain it.
 
     Args:
         evidence: The verified pack.
         folder: New or empty folder.
-        agent: Person who made the audit, as "Name" or "Name <IRI>".
+        agent: Person who ran the audit, as "Name" or "Name <IRI>".
         organisation: Organisation that operates the environment, in the same form.
 
     Raises:
@@ -166,8 +166,8 @@ def _named(text: str, argument: str) -> tuple[str, str]:
     match = _NAMED.fullmatch(text)
     if match is None:
         raise BadInput(
-            f"an RO-Crate names the {argument}; give {option(argument)} as 'NAME' or 'NAME "
-            "<https://...>', such as an ORCID or ROR identifier"
+            f"an RO-Crate needs the name of the {argument}; give {option(argument)} as 'NAME' or "
+            "'NAME <https://...>', where the address may be an ORCID or ROR identifier"
         )
     name, iri = match[1], match[2]
     return name, iri or _urn(name, argument)
