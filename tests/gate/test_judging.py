@@ -184,8 +184,8 @@ def test_limits_at_the_used_threshold_are_inconclusive(ceiling: float) -> None:
     rate = next(check for check in checks if check.metric == "tpr@0.01")
     assert rate.outcome is Outcome.INCONCLUSIVE
     assert rate.reason == (
-        "its limits are those at the threshold used instead of the rate's; attack the recording "
-        "again, or run the study again"
+        "its limits are those at the threshold used and not those of the rate, since an older "
+        "version computed them; attack the recording again, or run the study again"
     )
 
 
@@ -195,7 +195,7 @@ def test_an_epsilon_lower_bound_can_fail_but_not_pass() -> None:
     audit_verdict = verdict(record_of(bound(2.0)), text)
     assert only(audit_verdict).outcome is Outcome.NOT_REFUTED
     assert audit_verdict.outcome is Outcome.INCONCLUSIVE
-    assert "never that it is met" in audit_verdict.reason
+    assert "never that it is kept" in audit_verdict.reason
     policy_text = asking("epsilon = 2.0\nauc = 0.6")
     assert outcome(record_of(bound(0.0), auc(0.48, 0.52)), policy_text) is Outcome.PASS
     assert outcome(record_of(auc(0.48, 0.52)), policy_text) is Outcome.INCONCLUSIVE
@@ -203,7 +203,9 @@ def test_an_epsilon_lower_bound_can_fail_but_not_pass() -> None:
 
 def test_a_ceiling_below_the_epsilon_limit_is_explained() -> None:
     worst = worst_of(only(verdict(record_of(bound(0.1)), asking("epsilon = 3.4"))))
-    assert worst.reason == "even a perfect attack could not have shown more than 3.4"
+    assert worst.reason == (
+        "with so few samples, even a perfect attack could not have shown more than 3.4"
+    )
 
 
 def test_a_formal_epsilon_is_required_to_pass_its_ceiling() -> None:
@@ -260,7 +262,10 @@ def test_a_failed_control_affects_only_its_attack() -> None:
     high = auc(0.7, 0.8)
     audit_verdict = verdict(record_of(high, controls=rows))
     assert audit_verdict.outcome is Outcome.INCONCLUSIVE
-    assert "the control “untrained model” of fedmia-2 failed" in audit_verdict.reason
+    assert (
+        "the control “untrained model” of FedMIA, gradients (fedmia-2) failed"
+        in audit_verdict.reason
+    )
     other = high.model_copy(update={"attack": "fedmia-1"})
     assert outcome(record_of(high, other, controls=rows)) is Outcome.FAIL
 
@@ -279,7 +284,7 @@ def test_a_failed_control_affects_its_client_and_run_and_their_means() -> None:
 
 def test_a_record_with_too_many_estimates_is_refused() -> None:
     many = [auc(0.4, 0.5, attack=f"a{i}", target=i, seed=i) for i in range(60)]
-    with pytest.raises(BadInput, match="would make 216,000 figures of each kind"):
+    with pytest.raises(BadInput, match="there are 216,000 figures of each kind"):
         verdict(record_of(*many))
 
 
@@ -407,8 +412,8 @@ def test_a_run_attack_without_estimates_is_listed() -> None:
     )
     audit_verdict = verdict(with_further_attack)
     assert audit_verdict.outcome is Outcome.INCONCLUSIVE
-    assert "fedmia-2 on client 0 in seed 1" in named(audit_verdict)
-    assert "avg-cosine on client 0 in seed 1" in named(audit_verdict)
+    assert "FedMIA, gradients (fedmia-2) on client 0 in seed 1" in named(audit_verdict)
+    assert "Cosine over rounds (avg-cosine) on client 0 in seed 1" in named(audit_verdict)
     without_figures = verdict(record_of(attacks=[ran("fedmia-2")]))
     assert without_figures.outcome is Outcome.INCONCLUSIVE
     refused = record_of(weak, attacks=[ran("blackbox-loss"), ran("seqmia", "refused", "no shadow")])
@@ -424,7 +429,7 @@ def test_an_audited_client_without_estimates_is_listed(section: str) -> None:
     two = record_of(auc(0.48, 0.52), config={section: {"targets": [0, 7, "x", None, True]}})
     audit_verdict = verdict(two)
     assert audit_verdict.outcome is Outcome.INCONCLUSIVE
-    assert "fedmia-2 on client 7 in seed 1" in named(audit_verdict)
+    assert "FedMIA, gradients (fedmia-2) on client 7 in seed 1" in named(audit_verdict)
 
 
 def test_a_client_without_group_estimates_is_listed() -> None:
@@ -433,7 +438,7 @@ def test_a_client_without_group_estimates_is_listed() -> None:
     assert outcome(record_of(*figures, groups=groups), EACH) is Outcome.PASS
     audit_verdict = verdict(record_of(*figures, groups=groups[:1]), EACH)
     assert audit_verdict.outcome is Outcome.INCONCLUSIVE
-    assert "fedmia-2 on client 1 in seed 1" in named(audit_verdict)
+    assert "FedMIA, gradients (fedmia-2) on client 1 in seed 1" in named(audit_verdict)
 
 
 def test_a_source_attack_without_results_is_listed() -> None:

@@ -178,5 +178,5 @@ def test_epsilon_bounds_from_games_never_pass() -> None:
 
 
 def test_a_policy_without_a_ceiling_for_games_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"no ceiling for a record of games; give it \[games\]"):
+    with pytest.raises(BadInput, match=r"no ceiling for games; add a table \[games\] to it"):
         judged(played(NONE), "[membership]\nauc = 0.6")

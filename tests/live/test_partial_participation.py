@@ -91,7 +91,7 @@ def test_recordings_with_partial_participation_can_be_attacked(tmp_path: Path) -
     assert record.coverage.never_measured == absent
     (sentence,) = [line for line in record.untested if "never took part" in line]
     assert sentence.startswith(f"Clients {', '.join(map(str, absent))}: never")
-    assert "every attack was run" not in evidence(record)
+    assert "no failed attack" not in evidence(record)
 
 
 def test_a_client_with_one_round_has_no_slope_estimates(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_client_with_one_round_has_no_slope_estimates(tmp_path: Path) -> None:
     (row,) = [row for row in record.attacks if row.name == "fta-l"]
     assert row.uncovered.startswith("client 2: a slope needs at least 2 measured rounds")
     assert any(row.uncovered in line for line in record.untested)
-    assert "every attack was run" not in evidence(record)
+    assert "no failed attack" not in evidence(record)
 
 
 @pytest.mark.slow
@@ -148,7 +148,7 @@ def test_a_per_client_policy_states_why_an_estimate_is_missing(tmp_path: Path) -
 def test_an_attack_that_no_client_allows_is_skipped(tmp_path: Path) -> None:
     record = attacked(record_rounds(tmp_path, [[0], [1], [2]], clients=3))
     assert not [f for f in record.findings if f.attack == "fta-l"]
-    assert "every attack was run" in evidence(record)
+    assert "no failed attack" in evidence(record)
 
 
 @pytest.mark.slow
@@ -219,7 +219,7 @@ def test_a_recording_of_one_client_has_membership_estimates(
     (row,) = [row for row in record.attacks if row.name == "sia"]
     assert row.status == "refused"
     assert "at least two clients" in row.note
-    assert "every attack was run" not in evidence(record)
+    assert "no failed attack" not in evidence(record)
     assert exit_code("attack", folder, "--out", tmp_path / "out") == 0
     with pytest.raises(BadInput, match=r"'sia' .*at least two clients"):
         attack_recording(folder, ("sia",), tmp_path / "named", figures=FIGURES)
@@ -237,7 +237,7 @@ def test_unaudited_clients_prevent_only_source_inference(tmp_path: Path) -> None
     (row,) = [row for row in record.attacks if row.name == "sia"]
     assert row.status == "refused"
     assert "client 3 has no audited sample" in row.note
-    assert "every attack was run" not in evidence(record)
+    assert "no failed attack" not in evidence(record)
 
 
 def test_a_client_that_leaves_is_measured_in_its_earlier_rounds(tmp_path: Path) -> None:
@@ -261,8 +261,8 @@ def test_omitted_audited_clients_are_listed_and_no_gate_passes(tmp_path: Path) -
     assert record.coverage is not None
     assert record.coverage.unattacked == [0, 2]
     assert "Not attacked, by choice: clients 0 and 2" in plain_verdict(record).headline
-    assert "clients 0 and 2 were not attacked" in evidence(record)["every planned measurement"]
+    assert "clients 0 and 2 were not attacked" in evidence(record)["complete measurements"]
     policy = policy_from(POLICY.replace("auc = 1.0", "auc = 1.0\ntargets = [1]"))
     demands = {check.name: check.outcome.value for check in evaluate_policy(record, policy).checks}
-    assert demands["every planned measurement"] == "pass"
-    assert "every planned measurement" not in evidence(attacked(folder))
+    assert demands["complete measurements"] == "pass"
+    assert "complete measurements" not in evidence(attacked(folder))

@@ -465,13 +465,11 @@ def test_the_rule_for_a_final_model_gives_no_advice_outside_of_its_gaps(
 
 def test_the_gate_does_not_dismiss_estimates_if_an_attack_succeeds() -> None:
     quiet = barely_trained(none_found(), 0.1)
-    assert "attacks near guessing show nothing" in evaluate_policy(quiet, POLICY).model_dump_json()
+    assert "low figures show nothing" in evaluate_policy(quiet, POLICY).model_dump_json()
     leak = auc(0.95, 0.94, 0.96, target=0, significant=True)
     loud = changed(quiet, estimates=[*quiet.estimates, leak])
-    assert (
-        "attacks near guessing show nothing" not in evaluate_policy(loud, POLICY).model_dump_json()
-    )
-    assert "near guessing show nothing" not in printed(loud) + words(report_html(loud))
+    assert "low figures show nothing" not in evaluate_policy(loud, POLICY).model_dump_json()
+    assert "low figures show nothing" not in printed(loud) + words(report_html(loud))
     assert "barely learned its training data leaks little" in words(report_html(quiet))
 
 
@@ -481,16 +479,14 @@ def test_the_gate_keeps_estimates_if_source_inference_succeeds() -> None:
         topic="source", metric="success", value=0.5, low=0.4, high=0.6, significant=True
     )
     loud = changed(quiet, estimates=[*quiet.estimates, success])
-    assert (
-        "attacks near guessing show nothing" not in evaluate_policy(loud, POLICY).model_dump_json()
-    )
+    assert "low figures show nothing" not in evaluate_policy(loud, POLICY).model_dump_json()
 
 
 def test_a_leak_without_a_fair_draw_does_not_show_that_a_model_learned() -> None:
     quiet = barely_trained(none_found(), 0.1)
     unfair = auc(0.95, 0.94, 0.96, target=0, significant=True, fair=False, contrast="other_client")
     loud = changed(quiet, estimates=[*quiet.estimates, unfair])
-    assert "attacks near guessing show nothing" in evaluate_policy(loud, POLICY).model_dump_json()
+    assert "low figures show nothing" in evaluate_policy(loud, POLICY).model_dump_json()
 
 
 def test_an_undefended_leak_does_not_show_that_a_defended_model_learned() -> None:
@@ -643,7 +639,7 @@ def test_source_inference_below_chance_is_inconclusive() -> None:
         }
     )
     checks = {item.name: item for item in evaluate_policy(audit, policy).checks}
-    sign = checks["scores with the right sign"]
+    sign = checks["no attack below chance"]
     assert sign.outcome is Outcome.INCONCLUSIVE
     assert "correct less often than guessing" in sign.reason
 

@@ -283,7 +283,7 @@ def test_rules_without_a_figure_are_counted_as_not_judged() -> None:
         "AUC against other clients' samples",
         "0.600",
         "–",
-        "1 figure required: the record has no such figure",
+        "1 figure missing: the result file has no such figure",
     )
 
 

@@ -1,6 +1,6 @@
-"""Ceilings of a policy: which estimates of a record each ceiling limits, and how they are compared.
+"""Ceilings of a policy: the estimates that each ceiling limits, and how they are compared.
 
-To let a policy limit another metric, add a row to :data:`CEILINGS`.
+To allow policies to limit another metric, add a row to :data:`CEILINGS`.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -66,14 +66,14 @@ from fedaudit.gate.verdict import (
 from fedaudit.metrics.intervals import FEWEST_RUNS, Limited, too_few_runs
 from fedaudit.report.deciding.membership import pooled_over
 from fedaudit.report.grid import shortened
-from fedaudit.report.wording import defense_name, metric_name, plural
+from fedaudit.report.wording import attack_name, defense_name, metric_name, plural
 from fedaudit.results.estimate import AT_THRESHOLD, Estimate, Interval
 from fedaudit.results.games import ACTUAL, PROVEN, SUCCESS
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Record
 from fedaudit.results.runs import FAIR, LABELS, OLDER_LEVEL, has_older_level
 
-_MISSING = "the record has no such figure"
+_MISSING = "the result file has no such figure"
 
 
 @dataclass(frozen=True)
@@ -86,10 +86,10 @@ class Ceiling:
             rate.
         metric: Metric of the estimates. For a table of rates, the false-positive rate is appended.
         name: Name in a verdict; the metric's name if empty.
-        estimates: Function that yields the estimates to compare, including missing ones.
+        estimates: Function that yields the estimates to compare, including those that are missing.
         compare: Function that compares an estimate with the ceiling.
         contrasts: Whether each kind of non-members is judged separately.
-        format_as: Metric whose number format is used; ``metric`` if empty.
+        format_as: Metric that determines the number format; ``metric`` if empty.
     """
 
     section: Section
@@ -103,7 +103,7 @@ class Ceiling:
 
 
 def ceiling_checks(record: Record, policy: Policy, trust: Trust) -> Iterator[Check]:
-    """Yield a check for each ceiling of a policy, and for each contrast if these are separate."""
+    """Yield a check for each ceiling of a policy, separately for each contrast if necessary."""
     for row in CEILINGS:
         table = getattr(policy, row.section)
         setting = getattr(table, row.setting, None)
@@ -165,8 +165,8 @@ def _membership_figures(rule: CeilingRule) -> Iterator[ComparedFigure]:
             yield ComparedFigure(
                 what,
                 figure,
-                f"its limits are those {AT_THRESHOLD} instead of the rate's; attack the recording "
-                "again, or run the study again",
+                f"its limits are those {AT_THRESHOLD} and not those of the rate, since an older "
+                "version computed them; attack the recording again, or run the study again",
             )
         else:
             yield ComparedFigure(
@@ -180,7 +180,10 @@ def _is_pooled(
     figure: Estimate | None,
     pooled: Collection[tuple[str, str, int | None]],
 ) -> bool:
-    """Return True if a client is judged together with others, since no leak is shown for it."""
+    """Return True if a client is judged together with others and not by its own estimate.
+
+    A client for which a leak is shown is always judged by its own estimate.
+    """
     policy = rule.policy.membership
     if policy is None or policy.judges_each:
         return False
@@ -189,9 +192,10 @@ def _is_pooled(
 
 
 def _uncontrolled_doubts(record: Record) -> Callable[[Estimate], str]:
-    """Return a function that explains why an estimate without a fair draw is in doubt.
+    """Return a function that explains why an estimate without a fair draw is not reliable.
 
-    Without a fair draw, only a control can show that inputs do not reveal who is a member.
+    Without a fair draw, only the blind classifier can show that members and non-members do not
+    differ in their inputs.
     """
     passed = {c.target for c in record.controls if c.control == "blind classifier" and c.passed}
 
@@ -199,8 +203,8 @@ def _uncontrolled_doubts(record: Record) -> Callable[[Estimate], str]:
         if figure.fair or None in passed or figure.target in passed:
             return ""
         return (
-            "no fair draw decided between members and non-members, and no control shows that "
-            "inputs and labels do not distinguish them without the model"
+            "members and non-members were not chosen at random, and no control shows that they "
+            "cannot be distinguished by their inputs and labels alone"
         )
 
     return doubt
@@ -224,7 +228,7 @@ def _doubt_of_significance(figure: Estimate, ceiling: float) -> str:
     chance = chance_of(figure.metric)
     if figure.significant is not False or chance is None or ceiling < chance:
         return ""
-    return "the record's test, corrected over the study, does not find it above guessing"
+    return "after the correction for multiple tests, it is not significantly better than guessing"
 
 
 def _group_figures(rule: CeilingRule) -> Iterator[ComparedFigure]:
@@ -232,7 +236,7 @@ def _group_figures(rule: CeilingRule) -> Iterator[ComparedFigure]:
     assert policy is not None
     groups: dict[str, list[Estimate]] = {}
     for row in record.groups:
-        # Unfair contrasts are not judged: see :func:`unfair_contrasts`.
+        # Unfair contrasts are not judged; see unfair_contrasts().
         if row.fair and (not policy.targets or row.target in policy.client_numbers):
             groups.setdefault(row.attack, []).append(row)
     for attack in judged_attacks(record, policy):
@@ -251,18 +255,18 @@ def _group_figures(rule: CeilingRule) -> Iterator[ComparedFigure]:
         if not large:
             smaller = f", but {plural(len(rows), 'smaller group')}" if rows else ""
             missing = (
-                f"the record has no group of at least {policy.smallest_group} members and as many "
-                f"non-members{smaller}"
+                f"the result file has no group with at least {policy.smallest_group} members and "
+                f"as many non-members{smaller}"
             )
-            yield ComparedFigure(shortened(attack), None, missing)
+            yield ComparedFigure(shortened(attack_name(attack)), None, missing)
     present = {(row.attack, row.target, row.seed) for row in record.groups}
     for run in judged_runs(record, policy, every_seed=True):
         if groups.get(run.attack) and (run.attack, run.target, run.seed) not in present:
-            yield ComparedFigure(str(run), None, "the record has no group for it")
+            yield ComparedFigure(str(run), None, "the result file has no group for it")
 
 
 def _epsilon_bounds(rule: CeilingRule) -> Iterator[ComparedFigure]:
-    """Yield lower bounds on epsilon for single runs; they share one error over the study."""
+    """Yield lower bounds on epsilon for single runs, which hold jointly for the whole study."""
     unbounded = {*clients_without_bound(rule.record, rule.policy.membership)}
     reason = missing_reasons(rule.record)
     for run, figure in figures_by_run(rule._replace(contrast="unseen"), every_seed=True):
@@ -272,7 +276,7 @@ def _epsilon_bounds(rule: CeilingRule) -> Iterator[ComparedFigure]:
         if (figure is None or figure.value is None) and run.target in unbounded:
             continue
         doubt = rule.trust.doubt(figure)
-        missing = "" if figure is not None else reason(run) or "the record has no such bound"
+        missing = "" if figure is not None else reason(run) or "the result file has no such bound"
         yield ComparedFigure(str(run), figure, missing, doubt)
     for metric, what in _BOUNDS_ON_UPDATES.items():
         bounds = sorted(rule.record.where(metric=metric), key=lambda bound: bound.seed is not None)
@@ -283,13 +287,13 @@ def _epsilon_bounds(rule: CeilingRule) -> Iterator[ComparedFigure]:
 
 
 _BOUNDS_ON_UPDATES = {
-    CLIENT_EPSILON: "whole contribution, from random draws of canary clients",
-    CLIENT_EPSILON_IF_GAUSSIAN: "whole contribution, by canary clients, if the mechanism is "
-    "Gaussian",
-    SECURE_SUM_EPSILON: "update in one round's sum",
-    SECURE_SUM_EPSILON_IF_GAUSSIAN: "update in one round's sum, if noise is normal",
+    CLIENT_EPSILON: "whole contribution, measured with canary clients",
+    CLIENT_EPSILON_IF_GAUSSIAN: "whole contribution, measured with canary clients, if the "
+    "mechanism is Gaussian",
+    SECURE_SUM_EPSILON: "update in the sum of a round",
+    SECURE_SUM_EPSILON_IF_GAUSSIAN: "update in the sum of a round, if the noise is Gaussian",
 }
-"""Bounds for a client's whole contribution or update, with the evidence for each."""
+"""Bounds for a client's whole contribution or single update, with a description of each."""
 
 
 def _formal_epsilons(rule: CeilingRule) -> Iterator[ComparedFigure]:
@@ -319,9 +323,9 @@ def _source_figures(rule: CeilingRule) -> Iterator[ComparedFigure]:
 def _excess_over_labels(
     figure: Estimate, figures: Sequence[Estimate], rule: CeilingRule
 ) -> ComparedFigure:
-    """Return a source attack's excess over what label distributions explain, to be compared."""
+    """Return the success of a source attack beyond what label distributions explain."""
     assert rule.policy.sources is not None
-    draw = ", on samples of a fair draw" * (figure.contrast == FAIR)
+    draw = ", on the audited samples" * (figure.contrast == FAIR)
     name = f"{FigureRun(figure.attack, figure.defense, None, figure.seed)}{draw}"
     doubt = rule.trust.doubt(figure)
     same_setting = [f for f in figures if (f.defense, f.view) == (figure.defense, figure.view)]
@@ -330,11 +334,11 @@ def _excess_over_labels(
     fails = figure.low is not None and figure.low > rule.ceiling
     passes = success.high is not None and success.high <= rule.ceiling
     if has_older_level(figure) and not (fails or passes):
-        # Older records overestimate what labels explain, and so underestimate the excess. Only a
-        # failure, or a success rate that is below the ceiling itself, is certain.
+        # Older records overestimate what labels explain, so they underestimate the excess. Only a
+        # fail, or a success rate that is itself below the ceiling, is certain.
         return ComparedFigure(name, excess, OLDER_LEVEL)
     if figure.seed is not None:
-        # The number of samples is a forecast, which treats the level that labels explain as known.
+        # The forecast of the number of samples treats the rate that labels explain as known.
         limits = Limited(success.number, success.low or 0.0, success.high or 0.0)
         more = partial(
             samples_for_success,
@@ -348,8 +352,8 @@ def _excess_over_labels(
     above = above_chance(success) and above_chance(figure)
     if not (doubt or above or rule.ceiling < 0):
         doubt = (
-            "the record's test, corrected over all source attacks, does not find it above label "
-            "distributions"
+            "after the correction for multiple tests, it is not significantly better than what "
+            "label distributions explain"
         )
     if judges_all_seeds(rule.policy.sources.seeds):
         n_runs = sum(f.seed is not None and f.against == figure.against for f in same_setting)
@@ -371,7 +375,7 @@ def _model_risks(rule: CeilingRule) -> Iterator[ComparedFigure]:
                         low=model.low,
                         high=model.high,
                         method=EXACT,
-                        note="its risk could not be measured" if model.risk is None else "",
+                        note="the model's risk could not be measured" if model.risk is None else "",
                     ),
                     doubt=rule.trust.unsound,
                     more=lambda: _UNKNOWN_SAMPLES,
@@ -379,15 +383,15 @@ def _model_risks(rule: CeilingRule) -> Iterator[ComparedFigure]:
     present = {result.seed for result in rule.record.clusters}
     for seed in dict.fromkeys(rule.record.seeds):
         if seed not in present:
-            yield ComparedFigure(f"seed {seed}", None, "the record has no models for it")
+            yield ComparedFigure(f"seed {seed}", None, "the result file has no models for it")
 
 
 _UNKNOWN_SAMPLES = RequiredSamples(
     what="samples",
     count=0,
     then=None,
-    text="the number of further samples that would decide it is unknown, since the record does not "
-    "state the counts from which the risk was computed",
+    text="the number of additional samples that would decide it is unknown, since the result file "
+    "lacks the counts from which the risk was computed",
 )
 
 
@@ -401,7 +405,7 @@ def _game_points(rule: CeilingRule) -> Iterator[ComparedFigure]:
             bound = empirical_epsilon(point, len(points))
             method = f"Clopper-Pearson {100 * (1 - ALPHA):g}%, error shared by {len(points)} points"
             figure = figure.model_copy(update={"value": bound, "low": bound, "method": method})
-        missing = "" if figure is not None else "there is no bound"
+        missing = "" if figure is not None else "the result file has no such bound"
         more = partial(games_for_point, point, rule.ceiling)
         yield ComparedFigure(point_name(point, rule.record), figure, missing, more=more)
 
@@ -444,7 +448,7 @@ CEILINGS = (
         "success beyond label distributions",
         _source_figures,
     ),
-    Ceiling("clusters", "risk", _RISK, "real risk of every model", _model_risks),
+    Ceiling("clusters", "risk", _RISK, "membership risk of every model", _model_risks),
     Ceiling("games", "success", SUCCESS, "games won (Adv)", _game_points, format_as="adv_share"),
     Ceiling(
         "games",

@@ -1,4 +1,4 @@
-"""Evaluation of a policy on a record, and the explanation of the verdict."""
+"""Evaluation of a policy on a record, and explanation of the verdict."""
 
 from collections.abc import Iterator, Sequence
 
@@ -33,6 +33,7 @@ from fedaudit.report.deciding.caveats import (
 from fedaudit.report.fixed import fixed
 from fedaudit.report.grid import shortened
 from fedaudit.report.wording import (
+    attack_name,
     capital,
     cleaned,
     client_name,
@@ -83,9 +84,9 @@ def evaluate_policy(record: Record, policy: Policy) -> Verdict:
 
 
 def verdict_without_uploads(name: str, policy: Policy, reason: str) -> Verdict:
-    """Return the verdict on a guard that sent no upload, so that there is no record.
+    """Return the verdict on a guard that sent no upload and therefore has no record.
 
-    It is inconclusive: nothing exceeds a ceiling, and no estimate shows that nothing would.
+    The verdict is inconclusive, since there is no estimate to compare with a ceiling.
 
     Args:
         name: Name of the guard's folder.
@@ -119,7 +120,7 @@ def _refuse_without_ceiling(policy: Policy, *, is_games: bool) -> None:
         kind = "games" if is_games else "a study"
         tables = "[games]" if is_games else "[membership], [sources] or [clusters]"
         raise BadInput(
-            f"the policy {policy.name!r} has no ceiling for a record of {kind}; give it {tables} "
+            f"the policy {policy.name!r} has no ceiling for {kind}; add a table {tables} to it "
             "(`fedaudit gate --print-policy` prints an example)"
         )
 
@@ -137,7 +138,7 @@ def _game_checks(record: Record, policy: Policy) -> Iterator[Check]:
         played = {point.mechanism for point in record.points}
         missing = [name for name in policy.games.mechanisms if name not in played]
         faults = [f"no game against {shortened(name)}" for name in missing]
-        yield requirement_check("games", "every mechanism played", faults, Outcome.INCONCLUSIVE)
+        yield requirement_check("games", "games for every mechanism", faults, Outcome.INCONCLUSIVE)
     yield from ceiling_checks(record, policy, trust_in(record, policy.evidence))
     if policy.games.contradicted:
         yield from _contradictions(record, judged_points(record, policy.games))
@@ -152,7 +153,8 @@ def _contradictions(record: Record, points: Sequence[PointPlayed]) -> Iterator[C
             refuted.append(f"{name} claims {claim:g}, and the games refute it")
         elif point.refuted:
             uncorrected.append(
-                f"{name} is refuted by its own test, but not after correction for several points"
+                f"the claim of {name} is refuted by a single test, but not after the correction "
+                "for several tests"
             )
     if claims:
         outcome_of_fault = Outcome.INCONCLUSIVE if uncorrected and not refuted else Outcome.FAIL
@@ -163,7 +165,7 @@ def _contradictions(record: Record, points: Sequence[PointPlayed]) -> Iterator[C
 
 
 def _missing_figures(record: Record, policy: Policy) -> Iterator[str]:
-    """Yield clients and attacks without separate estimates, with the reason."""
+    """Describe clients and attacks that have no separate estimates, with the reason."""
     membership = policy.membership
     judges_each = membership is not None and membership.judges_each
     if (unmeasured := never_measured(record)) and not judges_each:
@@ -178,19 +180,19 @@ def _missing_figures(record: Record, policy: Policy) -> Iterator[str]:
     judged = set(judged_attacks(record, membership))
     for name, reason in partly_run_attacks(record).items():
         if name in judged:
-            attacks.setdefault(reason, []).append(shortened(name))
+            attacks.setdefault(reason, []).append(shortened(attack_name(name)))
     for reason, names in attacks.items():
         yield f"{join_and(names)} on some clients: {reason}"
 
 
 def _unjudged(record: Record, policy: Policy) -> list[str]:
-    """List results that the policy does not judge, so that a pass is not misunderstood."""
+    """List results that the policy does not judge."""
     has_membership = any(figure.attack for figure in record.findings)
     questions = []
     if policy.membership is not None:
         questions += [
-            f"{versus(contrast)}: these non-members were not drawn fairly, so differences between "
-            "clients could look like leakage"
+            f"{versus(contrast)}: these non-members were not chosen at random, so differences "
+            "between clients could look like leakage"
             for contrast in unfair_contrasts(record)
             if contrast in policy.membership.contrasts
         ]
@@ -210,15 +212,15 @@ def _unjudged(record: Record, policy: Policy) -> list[str]:
         unbounded = clients_without_bound(record, policy.membership)
         if policy.membership.epsilon is not None and unbounded:
             questions.append(
-                f"a lower bound on epsilon for {client_list(unbounded)}: too few randomly assigned "
-                "members and non-members"
+                f"a lower bound on epsilon for {client_list(unbounded)}: too few members and "
+                "non-members that were chosen at random"
             )
     if withheld_uploads(record):
         questions.append(fixed("guard.not_judged"))
     if record.watched and POSITIVE_CONTROL in policy.controls.required:
-        reason = "this control is not possible for a recording"
+        reason = "this control is only possible in a simulation"
         if guard_of(record):
-            reason += ", but fedaudit check-guard plants a leak at the site before a job"
+            reason += "; at a client with a guard, run fedaudit check-guard before a job"
         questions.append(f"whether the attacks detect a planted leak: {reason}")
     if has_membership and policy.membership is None:
         questions.append("who was in the training data (no [membership] in the policy)")
@@ -232,14 +234,14 @@ def _unjudged(record: Record, policy: Policy) -> list[str]:
 MAX_EXPLAINED = 3
 """Number of checks that the explanation of a verdict describes for each outcome."""
 _GAME_LIMITS = (
-    "The confidence limits of the success rate are those of the record: 95% per point, not "
-    "corrected for the number of points. Every point must pass. Bounds on epsilon are recomputed "
-    "from the record's counts and hold jointly for all judged points with one error probability "
-    "of 5%."
+    "The confidence limits of each success rate have a level of 95% and are not corrected for the "
+    "number of settings that were played. Every setting must pass. Lower bounds on epsilon are "
+    "recomputed from the counts in the result file; they hold jointly for all judged settings with "
+    "an error probability of 5%."
 )
 _NOT_REFUTED = (
-    "No lower bound on epsilon exceeds its ceiling; such bounds can show that a budget is "
-    "exceeded, but never that it is met."
+    "No lower bound on epsilon exceeds its ceiling. Such bounds can show that a privacy budget is "
+    "exceeded, but never that it is kept."
 )
 
 
@@ -256,7 +258,7 @@ def _explanation(record: Record, policy: str, outcome: Outcome, checks: Sequence
         parts += _explained(checks, Outcome.INCONCLUSIVE, "Not decided")
         decided = any(check.outcome in (Outcome.PASS, Outcome.FAIL) for check in ceilings)
         parts += (
-            [] if decided else ["No confidence interval lies wholly above or below its ceiling."]
+            [] if decided else ["No confidence interval is entirely above or below its ceiling."]
         )
     if any(check.outcome is Outcome.NOT_REFUTED for check in checks):
         parts.append(_NOT_REFUTED)
@@ -269,32 +271,30 @@ def _subject(record: str, policy: str, outcome: Outcome) -> str:
 
 
 def figure_text(result: FigureCheck, metric: str) -> str:
-    """Format an estimate with its limits: "0.612 (0.58–0.64)"."""
+    """Format an estimate with its confidence limits, such as "0.612 (0.58–0.64)"."""
     limits = interval(result.low, result.high, metric)
     value = format_value(result.value, metric) if result.value is not None else "no figure"
     return f"{value} ({limits})" if limits and result.low != result.high else value
 
 
 def _correction(record: Record, policy: Policy, checks: Sequence[Check]) -> str:
-    """State which corrections are applied to the limits of a study's estimates."""
+    """Describe the confidence limits of a study's estimates, and how they are corrected."""
     figures = sum(check.figures for check in checks)
     confidence = f"{100 * policy.evidence.confidence:.6g}%"
     text = (
-        f"Limits are those of the record, at {confidence} or more each, and are not corrected for "
-        f"the {plural(figures, 'figure')}. A pass needs no correction: since every figure must "
-        "pass, the probability of a wrong pass is at most the error probability of one interval. "
-        "With many figures, it is more likely that one of them fails by chance."
+        f"Each figure has confidence limits at a level of {confidence} or more, which are not "
+        f"corrected for the number of figures ({figures:,}). A pass needs no correction: every "
+        "figure must pass, so the probability of a wrong pass is at most the error probability of "
+        "one interval. With many figures, it is more likely that one of them fails by chance."
     )
     if judged_attacks(record, policy.membership) or policy.sources is not None:
         text += (
-            " A figure above its ceiling fails only if the record's test, corrected over the study "
-            f"(Holm, {100 * alpha_of(record):g}%), finds it above guessing."
+            " A figure above its ceiling fails only if it is also significantly better than "
+            "guessing, after Holm's correction for all tests of the study "
+            f"({100 * alpha_of(record):g}%)."
         )
     if policy.membership is not None and policy.membership.epsilon is not None:
-        text += (
-            " Attacks' lower bounds on epsilon hold jointly over all attacks, clients and seeds, "
-            "with one error probability."
-        )
+        text += " The lower bounds on epsilon hold jointly for all attacks, clients and seeds."
     return text
 
 
@@ -303,9 +303,9 @@ def _pass_summary(ceilings: Sequence[Check]) -> list[str]:
     figures = sum(check.figures for check in passed)
     nearest = max(passed, key=_ratio_to_ceiling)
     return [
-        f"No upper limit of {plural(figures, 'figure')} exceeds its ceiling "
+        f"No upper confidence limit of {plural(figures, 'figure')} exceeds its ceiling "
         f"({plural(len(passed), 'ceiling')}), and all other requirements of the policy are met. "
-        "Nearest to its ceiling: "
+        "Closest to its ceiling: "
         f"{_worst(nearest)}, where {format_value(nearest.ceiling, nearest.metric)} is allowed."
     ]
 
@@ -323,7 +323,7 @@ def _explained(checks: Sequence[Check], outcome: Outcome, title: str) -> list[st
     return [
         f"{title} ({len(matching)} of {plural(len(checks), 'check')}).",
         *(sentence(capital(_explain_check(check))) for check in matching[:MAX_EXPLAINED]),
-        *([f"And {plural(n_more, 'more check')}, named in the table."] if n_more > 0 else []),
+        *([f"And {plural(n_more, 'more check')}, listed in the table."] if n_more > 0 else []),
     ]
 
 
@@ -337,7 +337,7 @@ def _explain_check(check: Check) -> str:
     figure = (
         f"{_worst(check)}, where {format_value(check.ceiling, check.metric)} is allowed{counts}"
     )
-    # The samples for the worst estimate are left out if check.needs states those for all estimates.
+    # check.needs is about all estimates, so it replaces the samples for the worst estimate.
     more = worst.more.text if worst.more and not (check.needs and worst.more.count) else ""
     return "; ".join(filter(None, [figure, check.reason, more, check.needs]))
 

@@ -1,4 +1,4 @@
-"""Estimates that a policy judges: their coordinates, and those that are missing or not judged."""
+"""Selection of the estimates that a policy judges, and reasons why others are missing."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
@@ -14,7 +14,7 @@ from fedaudit.gate.trust import Trust
 from fedaudit.metrics.epsilon import Counts, clopper_pearson_epsilon
 from fedaudit.metrics.rate_limits import upper_rate_limit
 from fedaudit.report.grid import shortened
-from fedaudit.report.wording import client_name, defense_name
+from fedaudit.report.wording import attack_name, client_name, defense_name
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import PointPlayed
 from fedaudit.results.guessing import above_chance
@@ -28,11 +28,11 @@ CONTRASTS = {
 MAX_FIGURES = 50_000
 """Maximum number of estimates of one kind. Studies have a few hundred."""
 ALPHA = 0.05
-"""Family-wise error rate of the bounds on epsilon from all points of games that are judged."""
+"""Family-wise error rate of the lower bounds on epsilon from all judged games."""
 
 
 class CeilingRule(NamedTuple):
-    """A ceiling on one metric and kind of non-members, and the record to which it is applied."""
+    """A ceiling on a metric for one kind of non-members, and the record that it judges."""
 
     record: Record
     policy: Policy
@@ -45,8 +45,9 @@ class CeilingRule(NamedTuple):
 def unfair_contrasts(record: Record) -> list[str]:
     """Return the contrasts without a fair draw, if the record also has contrasts with a fair draw.
 
-    They are not judged, since other differences between clients could look like leakage. A
-    recording may lack the value of such an estimate, if no two clients share a class.
+    The returned contrasts are not judged, since other differences between clients could look like
+    leakage. In a recording, an estimate of such a contrast may lack a value, if no two clients
+    share a class.
     """
     figures = [figure for figure in record.findings if figure.attack]
     fair = {figure.contrast for figure in figures if figure.fair and figure.value is not None}
@@ -55,7 +56,7 @@ def unfair_contrasts(record: Record) -> list[str]:
 
 
 def is_too_small_for(record: Record, policy: Policy, metric: str, contrast: str) -> bool:
-    """Return True if a rate is not judged because every audit in the record is too small for it."""
+    """Return True if a rate is not judged because every audit in the record is too small."""
     membership, rate = policy.membership, rate_of(metric)
     if membership is None or rate is None or membership.small_audits == "inconclusive":
         return False
@@ -71,7 +72,7 @@ def is_too_small_for(record: Record, policy: Policy, metric: str, contrast: str)
 
 
 def is_rate_undecidable(figure: Estimate, ceiling: float) -> bool:
-    """Return True if no success of the attack could give an upper limit below the ceiling."""
+    """Return True if the upper limit would be above the ceiling even for a useless attack."""
     rate = rate_of(figure.metric)
     if rate is None or (figure.low is not None and figure.low > ceiling):
         return False
@@ -88,7 +89,7 @@ def _min_upper_limit(rate: float, members: int, nonmembers: int) -> float:
 
 
 class FigureRun(NamedTuple):
-    """Coordinates of an estimate: attack, defense, client and run; None for all clients or runs."""
+    """Attack, defense, client and seed of an estimate; None stands for all clients or seeds."""
 
     attack: str
     defense: str
@@ -97,7 +98,7 @@ class FigureRun(NamedTuple):
 
     def __str__(self) -> str:
         parts = [
-            shortened(self.attack),
+            shortened(attack_name(self.attack)),
             f"on {client_name(self.target)}" if self.target is not None else "",
             f"in seed {self.seed}" if self.seed is not None else "over all seeds",
             f"with {defense_name(shortened(self.defense))}" if self.defense != "none" else "",
@@ -132,7 +133,7 @@ def judged_sources(record: Record, policy: SourcesPolicy | None) -> list[str]:
 
 
 def judged_points(record: Record, policy: GamesPolicy) -> list[PointPlayed]:
-    """Return the points of games to judge: all, or those of the policy's mechanisms."""
+    """Return the points of a study of games to judge: all, or those of the policy's mechanisms."""
     names = policy.mechanisms
     return [point for point in record.games if not names or point.mechanism in names]
 
@@ -145,21 +146,22 @@ def empirical_epsilon(point: PointPlayed, n_points: int) -> float:
 
 
 def point_name(point: PointPlayed, record: Record) -> str:
-    """Return the label of a point; the study itself has no label."""
-    return shortened(point.label or f"{record.name} as it is", 120)
+    """Return the label of a point, or the record's name for the study itself."""
+    return shortened(point.label or f"{record.name} (without changes)", 120)
 
 
 def refuse_too_many_figures(n_figures: int) -> None:
-    """Raise if a damaged record would make the gate judge more estimates than any study has."""
+    """Raise if a record, which may be damaged, has more estimates than any real study."""
     if n_figures > MAX_FIGURES:
         raise BadInput(
-            f"the record's attacks, clients and seeds would make {n_figures:,} figures of each "
-            f"kind, but a gate judges at most {MAX_FIGURES:,}; name fewer in the policy"
+            f"with the attacks, clients and seeds of the result file, there are {n_figures:,} "
+            f"figures of each kind, but the gate judges at most {MAX_FIGURES:,}; list fewer "
+            "attacks or clients in the policy (attacks, targets)"
         )
 
 
 def _audited_clients(record: Record) -> list[int]:
-    """Return clients that must have estimates: those that settings name or that have any."""
+    """Return clients that must have estimates: those in the settings, and those with estimates."""
     targets = {figure.target for figure in record.findings if figure.attack}
     for section in ("audit", "recording"):
         table = record.config.get(section)
@@ -172,7 +174,9 @@ def _audited_clients(record: Record) -> list[int]:
 def judged_runs(
     record: Record, policy: MembershipPolicy, *, every_seed: bool = False
 ) -> list[FigureRun]:
-    """Return the coordinates that must have estimates, and any others that have estimates.
+    """Return all combinations of attack, defense, client and seed that the policy judges.
+
+    These are all combinations that must have an estimate, and others that have one.
 
     Args:
         record: Record.
@@ -198,14 +202,14 @@ def judged_runs(
 
 
 def run_of(figure: Estimate) -> FigureRun:
-    """Return the coordinates of an estimate."""
+    """Return attack, defense, client and seed of an estimate."""
     return FigureRun(figure.attack, figure.defense, figure.target, figure.seed)
 
 
 def figures_by_run(
     rule: CeilingRule, *, every_seed: bool = False
 ) -> Iterator[tuple[FigureRun, Estimate | None]]:
-    """Yield pairs of coordinates and an estimate, or None if there is no estimate."""
+    """Yield each judged run with its estimate, or with None if there is no estimate."""
     assert rule.policy.membership is not None
     by_run: dict[FigureRun, list[Estimate | None]] = {}
     for figure in rule.record.findings:
@@ -241,7 +245,7 @@ def never_measured(record: Record) -> list[int]:
 def clients_without_bound(record: Record, policy: MembershipPolicy | None) -> list[int]:
     """Return clients of a recording for which no lower bound on epsilon could be computed.
 
-    They have too few samples whose membership was decided at random, or none. The gate does not
+    For these clients, membership was decided at random for too few samples. The gate does not
     require a bound for them, since a bound can never lead to a pass.
     """
     if policy is None or policy.judges_each or not record.watched:
@@ -253,9 +257,9 @@ def clients_without_bound(record: Record, policy: MembershipPolicy | None) -> li
 
 
 def undecided_pooled_clients(record: Record, policy: MembershipPolicy | None) -> list[int]:
-    """Return clients whose individual AUC is not shown to be below the ceiling.
+    """Return clients with an individual AUC that is not shown to be below the ceiling.
 
-    Only pooled clients are considered: those that are also part of an estimate over all clients.
+    Only clients that are also part of an estimate over all clients are considered.
     """
     if policy is None or policy.judges_each or policy.auc is None:
         return []
@@ -285,12 +289,12 @@ def undecided_pooled_clients(record: Record, policy: MembershipPolicy | None) ->
 
 
 def shows_leak(figure: Estimate, ceiling: float) -> bool:
-    """Return True if an estimate shows a leak, or is certainly above the ceiling."""
+    """Return True if an estimate is significantly above chance or above the ceiling."""
     return bool(above_chance(figure)) or (figure.low is not None and figure.low > ceiling)
 
 
 def missing_reasons(record: Record) -> Callable[[FigureRun], str]:
-    """Return a function that explains why there is no estimate; "" if no reason is known."""
+    """Return a function that returns why an estimate is missing; "" if no reason is known."""
     present = {(figure.attack, figure.target) for figure in record.findings}
     never, partly_run = set(never_measured(record)), partly_run_attacks(record)
 

@@ -1,4 +1,4 @@
-"""Outcomes of the comparison of confidence limits with a ceiling."""
+"""Possible outcomes of a comparison with a ceiling, and rules that combine them."""
 
 import re
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Outcome(StrEnum):
-    """Outcome of an estimate, a check or the gate; only lower bounds can be NOT_REFUTED."""
+    """Outcome of an estimate, a check or the gate; NOT_REFUTED is only for lower bounds."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -17,11 +17,11 @@ class Outcome(StrEnum):
 _BY_SEVERITY = (Outcome.NOT_REFUTED, Outcome.PASS, Outcome.INCONCLUSIVE, Outcome.FAIL)
 
 EXIT_CODES = {Outcome.PASS: 0, Outcome.FAIL: 1, Outcome.INCONCLUSIVE: 3}
-"""Exit codes of the command. Exit code 2 is for errors, such as a file that is not a record."""
+"""Exit codes of the command. Exit code 2 is for errors, such as an invalid file."""
 
 
 def severity(outcome: Outcome) -> int:
-    """Return a sort key that is highest for outcomes that stop a release."""
+    """Return a sort key, which is higher for worse outcomes."""
     return _BY_SEVERITY.index(outcome)
 
 
@@ -35,7 +35,7 @@ def compare_limits(low: float | None, high: float | None, ceiling: float) -> Out
 
 
 def compare_bound(bound: float, ceiling: float) -> Outcome:
-    """Compare a lower bound with a ceiling: a bound can fail, but never pass."""
+    """Return FAIL if a lower bound is above the ceiling, and NOT_REFUTED otherwise."""
     return Outcome.FAIL if bound > ceiling else Outcome.NOT_REFUTED
 
 
@@ -45,6 +45,6 @@ def worst_outcome(outcomes: Iterable[Outcome]) -> Outcome:
 
 
 def confidence_level(method: str) -> float | None:
-    """Return the confidence level that a method states, in [0, 1]; None if it states no level."""
+    """Return the confidence level in a method's description, in [0, 1]; None without a level."""
     match = re.search(r"(\d{1,3}(?:\.\d{1,12})?)\s?%", method)
     return float(match[1]) / 100 if match else None

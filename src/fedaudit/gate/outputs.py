@@ -1,4 +1,4 @@
-"""Output of a verdict: on the terminal, as JSON, as JUnit XML and for summaries."""
+"""Output of a verdict on the terminal, as JSON, as JUnit XML and in summaries."""
 
 import re
 import textwrap
@@ -31,11 +31,11 @@ from fedaudit.study.running.outputs import refuse_missing_folder
 _XML = b'<testsuites name="fedaudit"'
 _JSON = f'"format":"{VERDICT_FORMAT}"'.encode()
 MAX_LINES = 40
-"""Maximum number of printed lines of 80 columns. A file of the verdict is always complete."""
+"""Maximum number of printed lines of 80 columns; verdict files are always complete."""
 _MIN_ROWS = 4
 _FIGURE_WIDTH, _MAX_FIGURE_WIDTH = 21, 34
-"""Columns for an estimate with both limits, such as "0.582 (0.516–0.645)"."""
-_COMPLETE = "a verdict written with --json or --junit is complete"
+"""Width of the column of an estimate with its limits, such as "0.582 (0.516–0.645)"."""
+_COMPLETE = "write the complete verdict with --json or --junit"
 
 
 def verdict_json(verdict: Verdict) -> str:
@@ -50,13 +50,13 @@ def refuse_overwriting(
     what: str = "verdict",
     marks: Sequence[bytes] = (_XML, _JSON),
 ) -> None:
-    """Raise if an output would replace an input of the command, or a file of another kind.
+    """Raise if an output file would replace an input of the command, or a file of another kind.
 
     Args:
         target: File to be written.
         inputs: Files that the command reads.
         what: Kind of the output, for the message.
-        marks: Texts of which one occurs at the start of any file of this kind.
+        marks: Byte strings; a file of this kind has one of them near its start.
     """
     refuse_missing_folder(target)
     if not target.exists():
@@ -83,7 +83,7 @@ def write_verdict(verdict: Verdict, *, junit: Path | None, json: Path | None) ->
 
 
 def print_verdict(verdict: Verdict, console: Console | None = None) -> None:
-    """Print the reason, a row for each check, and what is not judged."""
+    """Print the reason, a row for each check, and the results that are not judged."""
     console = console or Console()
     head, body = _lines(verdict, width_of(console))
     for line in head:
@@ -93,7 +93,7 @@ def print_verdict(verdict: Verdict, console: Console | None = None) -> None:
 
 
 def _lines(verdict: Verdict, width: int) -> tuple[list[str], list[str]]:
-    """Return the conclusion and the lines below it, of which some are left out if they are many."""
+    """Return the lines of the conclusion and of the table, shortened to the size of the screen."""
     max_lines = MAX_LINES * WIDTH // width
     head = textwrap.wrap(verdict.reason, width, subsequent_indent="  ")
     if len(head) > max_lines * 2 // 5:
@@ -138,8 +138,8 @@ def _check_lines(check: Check, width: int) -> list[str]:
 def _row(outcome: str, name: str, ceiling: str = "", figure: str = "") -> list[str]:
     if not ceiling:
         return [f"{outcome:<13}{shortened(name, WIDTH - 13)}".rstrip()]
-    # The name is shortened and not the estimate, whose last number is the deciding limit. The
-    # columns of outcome and ceiling have widths 13 and 7.
+    # Shorten the name and not the estimate, since the estimate ends with the deciding limit. The
+    # columns of outcome and ceiling have widths of 13 and 7.
     name_width = WIDTH - 13 - 7 - 2 - max(_FIGURE_WIDTH, min(len(figure), _MAX_FIGURE_WIDTH))
     lines = textwrap.wrap(shortened(name, 2 * name_width - 4), name_width - 1) or [""]
     first_columns = f"{outcome:<13}{lines[0]:<{name_width}}{ceiling:>7}"
@@ -148,7 +148,7 @@ def _row(outcome: str, name: str, ceiling: str = "", figure: str = "") -> list[s
 
 
 MAX_CASE_LINES = 50
-"""Maximum number of estimates that a test case lists. The verdict lists all estimates."""
+"""Maximum number of estimates in a JUnit test case; the verdict lists all."""
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -156,8 +156,8 @@ _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 def junit_xml(verdict: Verdict) -> str:
     """Return the verdict as one test suite with a test case for each check.
 
-    A failed check is a failure. An inconclusive check is an error, so that it does not look like a
-    pass. A check of lower bounds that do not fail is skipped.
+    A failed check becomes a failure. An inconclusive check becomes an error, since it must not look
+    like a pass. A lower bound that is not above its ceiling becomes a skipped test.
     """
     outcomes = [check.outcome for check in verdict.checks]
     counts = {
@@ -166,8 +166,8 @@ def junit_xml(verdict: Verdict) -> str:
         "errors": outcomes.count(Outcome.INCONCLUSIVE),
         "skipped": outcomes.count(Outcome.NOT_REFUTED),
     }
-    # If no estimate passes a ceiling, the gate is inconclusive, even if no check is inconclusive.
-    # An additional test case reports this.
+    # The gate is also inconclusive if no estimate passes a ceiling, even if no check is
+    # inconclusive. In this case, an additional test case reports the outcome.
     needs_extra_case = verdict.outcome is Outcome.INCONCLUSIVE and not counts["errors"]
     if needs_extra_case:
         counts |= {"tests": counts["tests"] + 1, "errors": 1}
@@ -235,7 +235,7 @@ def _line(figure: FigureCheck, check: Check) -> str:
 
 
 def _text(text: str) -> str:
-    """Escape a text of several lines for XML, without lines that a CI system would run."""
+    """Escape a text of several lines for XML, and remove commands that a CI system would run."""
     return escape(_FORBIDDEN.sub("\ufffd", without_commands(text)))
 
 
@@ -265,7 +265,7 @@ def policy_section(record: Record, verdict: Verdict, policy: Policy, file: str) 
         f"{counts[key]} {text['count']}" for key, text in _TEXTS["rules"].items() if counts[key]
     ]
     texts, n_more = _TEXTS["outcomes"][str(verdict.outcome)], len(rules) - MAX_LISTED
-    others = f"And {plural(n_more, 'more rule')}; the verdict lists all." if n_more > 0 else ""
+    others = f"And {plural(n_more, 'more rule')}, listed in the verdict." if n_more > 0 else ""
     also_met = f"Also met: {'; '.join(_joined_controls(met))}." if met else ""
     return Section(
         POLICY_TITLE,
@@ -288,7 +288,7 @@ def policy_section(record: Record, verdict: Verdict, policy: Policy, file: str) 
 
 
 def _joined_controls(checks: Sequence[Check]) -> list[str]:
-    """Return the names of checks; those of controls are joined."""
+    """Return the names of checks, with the names of controls joined into one text."""
     names = [shortened(check.name, 80) for check in checks]
     controls = [name.removeprefix("control: ") for name in names if name.startswith("control: ")]
     others = [name for name in names if not name.startswith("control: ")]
@@ -296,7 +296,7 @@ def _joined_controls(checks: Sequence[Check]) -> list[str]:
 
 
 def _by_reason(texts: Sequence[str]) -> list[str]:
-    """Join texts such as "TPR at 1% FPR: too few samples" that end with the same reason."""
+    """Join texts with the same reason, which is the part after the last colon."""
     subjects: dict[str, list[str]] = {}
     for text in texts:
         subject, _, reason = text.rpartition(": ")
@@ -314,7 +314,7 @@ def _rule(check: Check, *, is_withdrawn: bool) -> tuple[str, tuple[str, ...]]:
         allowed = format_value(check.ceiling, check.metric)
         if worst is None or (is_open and all(figure.value is None for figure in check.open)):
             outcome = "not judged"
-            required = f"{plural(check.figures, 'figure')} required: " * bool(check.figures)
+            required = f"{plural(check.figures, 'figure')} missing: " * bool(check.figures)
             explanation = required + (
                 join_and(distinct(figure.reason for figure in check.open)) or check.reason
             )

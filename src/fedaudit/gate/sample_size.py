@@ -1,4 +1,4 @@
-"""Additional samples or seeds that would decide an estimate whose interval contains its ceiling."""
+"""Estimation of how many additional samples or seeds would decide an inconclusive estimate."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,7 +28,7 @@ Limits = Callable[[int], "tuple[float, float] | None"]
 """Function of a sample size that returns the expected lower and upper limit; None if unknown."""
 
 MAX_FACTOR = 100
-"""Maximum factor on the number of samples that is suggested. More is never feasible."""
+"""Maximum factor on the number of samples that is suggested; more is rarely feasible."""
 MAX_SEEDS = 1000
 MAX_SEARCHES = 1000
 """Maximum number of searches per verdict. A search takes up to 0.05 s."""
@@ -37,9 +37,10 @@ _remaining_searches: ContextVar[Iterator[int] | None] = ContextVar(
     "remaining_searches", default=None
 )
 IN_PROPORTION = "samples (of the smaller group, and of the other in proportion)"
-"""What is counted if members and non-members keep their ratio. The effect of additional members, or
-of additional non-members, cannot be computed from an interval."""
-MEMBERS_IN_PROPORTION = "samples (with the present proportion of members)"
+"""What is counted if the ratio of members to non-members stays the same.
+
+The separate effects of more members and of more non-members cannot be computed from an interval."""
+MEMBERS_IN_PROPORTION = "samples (with the same proportion of members)"
 
 
 @contextmanager
@@ -57,8 +58,8 @@ class RequiredSamples(RecordPart):
 
     Attributes:
         what: What is counted, such as "members", "audited samples" or "seeds".
-        count: Number that is needed in addition; 0 if it is unknown or no number is enough.
-        then: Outcome with this number; None if it is unknown or no number is enough.
+        count: Additional number that is needed; 0 if it is unknown or no number is sufficient.
+        then: Outcome with this number; None if it is unknown or no number is sufficient.
         text: The requirement as a sentence.
     """
 
@@ -78,9 +79,9 @@ class DecidingSize(NamedTuple):
 def smallest_deciding_size(
     limits: Limits, start: int, ceiling: float, *, largest: int
 ) -> DecidingSize | None:
-    """Find the smallest size from ``start`` to ``largest`` at which the limits decide the outcome.
+    """Find the smallest size from ``start`` to ``largest`` with a conclusive outcome.
 
-    Return None if no such size decides it.
+    Return None if there is no such size.
     """
 
     def outcome_at(size: int) -> Outcome:
@@ -100,7 +101,7 @@ def smallest_deciding_size(
 
 
 def format_more(count: int, what: str) -> str:
-    """Format a number of additional items: "1 more seed" for ``format_more(1, "seeds")``."""
+    """Format a number of additional items: ``format_more(1, "seeds")`` returns "1 more seed"."""
     noun, *others = what.split(" ")
     return " ".join([f"{count:,} more", noun.removesuffix("s") if count == 1 else noun, *others])
 
@@ -131,11 +132,13 @@ def required_sample_size(
     searches = _remaining_searches.get()
     if searches is not None and next(searches, None) is None:
         return unknown(
-            "the number of samples that would decide it was not computed; it is computed only for "
-            f"the first {MAX_SEARCHES:,} figures of a verdict"
+            "the number of samples that would decide it is computed only for the first "
+            f"{MAX_SEARCHES:,} figures of a verdict"
         )
     if limits(start) is None:
-        return unknown("the record does not show how many more samples would decide it")
+        return unknown(
+            "how many more samples would decide it cannot be computed from the result file"
+        )
     deciding = smallest_deciding_size(
         limits, start, ceiling, largest=MAX_FACTOR * start if largest is None else largest
     )
@@ -150,8 +153,8 @@ def required_sample_size(
         what=what,
         count=missing,
         then=deciding.outcome,
-        text=f"with {format_more(missing, what)}, it would be a {deciding.outcome}, if the figure "
-        "stays the same",
+        text=f"with {format_more(missing, what)}, the outcome would be {deciding.outcome}, if the "
+        "figure stays the same",
     )
 
 
@@ -225,7 +228,7 @@ def samples_for_success(
 
 
 def games_for_point(point: PointPlayed, ceiling: float) -> RequiredSamples:
-    """Return the games that would decide a point, half of them with the target."""
+    """Return the number of games that would decide a point, half of them with the target."""
     tpr, tnr, success = point.tpr, point.tnr, point.success
 
     def limits(factor: int) -> tuple[float, float] | None:
@@ -233,7 +236,7 @@ def games_for_point(point: PointPlayed, ceiling: float) -> RequiredSamples:
             counted_balanced_accuracy(k * tpr.hits, k * tpr.total, k * tnr.hits, k * tnr.total)
             for k in (1, factor)
         )
-        # The forecast is valid only if the record's limits were computed in the same way.
+        # The forecast is valid only if the record's limits were computed with the same method.
         is_same = abs(present.low - success.low) < 1e-6 and abs(present.high - success.high) < 1e-6
         return (larger.low, larger.high) if is_same else None
 
@@ -245,12 +248,12 @@ def more_seeds(
 ) -> RequiredSamples | None:
     """Return the seeds that would decide a mean over all possible seeds.
 
-    Their number is unknown (None) if the values of all runs are equal, or if the limits were
-    widened to contain the limits for these runs.
+    Return None if the number is unknown: all runs have equal values, or the limits were widened to
+    contain the limits for these runs.
     """
     missing = FEWEST_RUNS - seeds
     if missing > 0:
-        text = f"{plural(missing, 'more seed')} would give an interval over further runs"
+        text = f"{plural(missing, 'more seed')} would allow a confidence interval for further runs"
         return RequiredSamples(what="seeds", count=missing, then=None, text=text)
     if further.low is None or further.high is None or further.method.endswith(NO_NARROWER):
         return None
@@ -261,7 +264,7 @@ def more_seeds(
 
 
 def _nonmembers_to_measure(rate: float, nonmembers: int) -> RequiredSamples | None:
-    """Return the additional non-members without which a rate cannot be measured."""
+    """Return the additional non-members that are needed to measure a rate."""
     missing = n_needed(rate) - nonmembers
     if missing <= 0:
         return None

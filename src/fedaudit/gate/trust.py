@@ -1,4 +1,4 @@
-"""Checks that estimates are reliable: controls, evaluation, coverage and attacks of the record."""
+"""Checks of whether a record's estimates are reliable: controls, coverage and failed attacks."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
@@ -20,6 +20,7 @@ from fedaudit.report.evidence import Setting, labels_among, main_figures, settin
 from fedaudit.report.grid import shortened
 from fedaudit.report.sources import below_guessing, source_attacks
 from fedaudit.report.wording import (
+    attack_name,
     client_name,
     defense_name,
     join_and,
@@ -34,7 +35,7 @@ from fedaudit.results.record import ControlResult, Record
 from fedaudit.results.runs import Coverage
 
 POSITIVE_CONTROL = "planted leak"
-"""Control with a leak that attacks must detect. If it fails, estimates may be too low."""
+"""Control with a known leak, which attacks must detect. If it fails, estimates may be too low."""
 SOURCE_CONTROLS = ("untrained model",)
 """Controls of source inference attacks."""
 MAX_NAMED = 5
@@ -48,22 +49,22 @@ class Trust(NamedTuple):
     """Reasons to doubt an estimate above its ceiling.
 
     Attributes:
-        unsound: Reason why no estimate of the record is reliable; empty if there is none.
-        confidence: Confidence level that limits must have.
+        unsound: Reason why no estimate of the record is reliable; empty without such a reason.
+        confidence: Required confidence level of the limits.
     """
 
     unsound: str
     confidence: float
 
     def doubt(self, figure: Estimate | None) -> str:
-        """Return the reason why an estimate may be too high; empty if there is none."""
+        """Return the reason why an estimate may be too high; empty without such a reason."""
         if self.unsound or figure is None or not figure.doubt:
             return self.unsound
-        return f"the control {figure.doubt} failed, so the figure may not show leakage"
+        return f"the control “{figure.doubt}” failed, so the figure may not show a leak"
 
 
 def trust_in(record: Record, evidence: EvidencePolicy) -> Trust:
-    """Return the reasons to doubt a record's estimates."""
+    """Return the reasons to doubt a record's estimates, and the required confidence level."""
     return Trust(_why_unsound(record), evidence.confidence)
 
 
@@ -79,7 +80,7 @@ def control_checks(
         sources: Judged source inference attacks.
     """
     outcome_of_fault = Outcome(policy.controls.otherwise)
-    # A recorded federation has no planted leak.
+    # The control is not possible for a recorded federation.
     required = [
         kind
         for kind in policy.controls.required
@@ -94,11 +95,16 @@ def control_checks(
         if not judged:
             continue
         rows = [control for control in controls if control.control == kind]
-        faults = [f"{control_name(control)} failed" for control in rows if control.passed is False]
+        faults = [f"{_control_name(control)} failed" for control in rows if control.passed is False]
         if kind in required:
             faults += _missing_controls(rows, judged, record.seeds)
         name = f"control: {shortened(kind)}"
         yield requirement_check("controls", name, _first_items(faults), outcome_of_fault)
+
+
+def _control_name(control: ControlResult) -> str:
+    named_attack = control.model_copy(update={"attack": attack_name(control.attack)})
+    return control_name(named_attack)
 
 
 def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
@@ -106,9 +112,9 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
     required = policy.evidence
     check = partial(requirement_check, "evidence", outcome_of_fault=Outcome.INCONCLUSIVE)
     unsound = _why_unsound(record)
-    yield check("no published evaluation method and no null audit", [unsound] if unsound else [])
+    yield check("valid evaluation", [unsound] if unsound else [])
     if record.where(topic="utility") and required.least_learned:
-        yield check("models that learned", _unlearned_models(record, required))
+        yield check("trained models", _unlearned_models(record, required))
     missing = required.least_seeds - len(set(record.seeds))
     if required.least_seeds > 1:
         faults = [f"{plural(missing, 'more seed')} needed"] if missing > 0 else []
@@ -124,51 +130,56 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
         )
         if record.coverage.is_open:
             faults.append(
-                f"the recorder was not closed, so rounds after {record.coverage.rounds} may "
-                "have run; close it after the last round, and attack the recording again"
+                f"the recorder was not closed, so rounds after round {record.coverage.rounds} may "
+                "be missing; close the recorder after the last round, and attack the recording "
+                "again"
             )
         chosen = policy.membership.targets if policy.membership is not None else ()
         if record.coverage.unattacked and not chosen:
             faults.append(
-                f"of the audited clients, {client_list(record.coverage.unattacked)} were not "
-                "attacked; attack all of them, or name the clients to judge in membership.targets"
+                f"the audited clients {client_list(record.coverage.unattacked)} were not attacked; "
+                "attack them, or list the clients to judge in membership.targets"
             )
-        # The name mentions sampled rounds, since a policy that allows them accepts less evidence.
+        # A policy that allows sampled rounds accepts less evidence, so the name mentions them.
         is_sampled = required.sampled_rounds and record.coverage.sampled_rounds
         scope = " of the sampled rounds" if is_sampled else ""
         scope = " of the uploads that were sent" if guard_of(record) else scope
-        yield check(f"every planned measurement{scope}", faults)
+        yield check(f"complete measurements{scope}", faults)
     if policy.membership is not None:
         figures = main_figures(record)
         labels = labels_among(figures)
         below_chance = [
-            f"{shortened(figure.attack)} {versus(figure.contrast)}{_after_comma(labels, figure)}"
+            f"{shortened(attack_name(figure.attack))} {versus(figure.contrast)}"
+            f"{_after_comma(labels, figure)}"
             for figure in wrong_sign(figures)
             if figure.contrast in policy.membership.contrasts
             and figure.attack in (policy.membership.attacks or [figure.attack])
         ]
         if below_chance:
             names = join_and(_first_items(below_chance))
-            yield check("scores with the right sign", [f"{names}: {WRONG_SIGN}"])
+            yield check("no attack below chance", [f"{names}: {WRONG_SIGN}"])
     if policy.sources is not None:
         below_chance = [
-            f"{shortened(figure.success.attack)}: correct less often than guessing"
+            f"{shortened(attack_name(figure.success.attack))}: correct less often than guessing"
             for figure in below_guessing(source_attacks(record))
         ]
         if below_chance:
-            yield check("scores with the right sign", _first_items(below_chance))
-    # An attack that ran has a note only if it failed in some of its runs.
+            yield check("no attack below chance", _first_items(below_chance))
+    # An attack with status "run" has a note only if it failed in some of the runs.
     failed = [
         row
         for row in record.attacks
         if row.status == "failed" or (row.status == "run" and row.note)
     ]
-    faults = [f"{shortened(row.name)}: {shortened(row.note or 'it failed', 200)}" for row in failed]
-    yield check("every attack was run", _first_items(faults))
+    faults = [
+        f"{shortened(attack_name(row.name))}: {shortened(row.note or 'it failed', 200)}"
+        for row in failed
+    ]
+    yield check("no failed attack", _first_items(faults))
 
 
 def _after_comma(labels: Mapping[Setting, str], figure: Estimate) -> str:
-    """Return a comma and the label that distinguishes estimates of the same attack."""
+    """Return a comma and the label of an estimate, if its attack has several estimates."""
     label = labels[setting_of(figure)]
     return f", {label}" if label else ""
 
@@ -202,16 +213,19 @@ def _coverage_faults(
 def _why_unsound(record: Record) -> str:
     if record.evaluation != "aligned":
         return (
-            f"the evaluation is {record.evaluation!r}, the published method, which reports "
-            "leakage without any leak"
+            f"the study used the published evaluation method ({record.evaluation!r}), which "
+            "reports a leak even if there is none; set figures.evaluation to 'aligned'"
         )
     if record.null_members:
-        return "unseen samples were labelled as members: the record shows figures without any leak"
+        return (
+            "the study is a test of the audit itself (figures.null_members): unseen samples were "
+            "labelled as members, so its figures do not describe a leak"
+        )
     return ""
 
 
 def _unlearned_models(record: Record, required: EvidencePolicy) -> list[str]:
-    """Describe defenses with which the models have a training accuracy near chance.
+    """Describe defenses for which the models have a training accuracy near chance.
 
     If a task has no accuracy, an attack above chance shows that the models learned something.
     """
@@ -227,8 +241,8 @@ def _unlearned_models(record: Record, required: EvidencePolicy) -> list[str]:
         ]
         + [
             f"the training accuracy with {shortened(defense_name(row.defense))} is "
-            f"{percent(row.train_accuracy)}, near guessing ({percent(row.guess)}), so that attacks "
-            "near guessing show nothing"
+            f"{percent(row.train_accuracy)}, close to guessing ({percent(row.guess)}): a model "
+            "that learned nothing cannot leak, so low figures show nothing"
             for row in hardly_learned(record, required.least_learned)
         ]
     )
@@ -237,7 +251,7 @@ def _unlearned_models(record: Record, required: EvidencePolicy) -> list[str]:
 def _missing_controls(
     rows: Sequence[ControlResult], attacks: Sequence[str], seeds: Sequence[int]
 ) -> list[str]:
-    """Describe attacks for which a control was not run in every seed."""
+    """Describe the attacks for which a control is missing in some seed."""
     completed = {(control.attack, control.seed) for control in rows if control.passed is not None}
     unchecked = [
         attack
@@ -249,12 +263,13 @@ def _missing_controls(
     if not unchecked:
         return []
     if len(unchecked) == len(attacks):
-        # If the control failed everywhere for the same reason, that reason is reported.
+        # If the control could not be run anywhere for the same reason, report this reason.
         reasons = {control.note for control in rows if control.passed is None and control.note}
         if len(reasons) == 1 and not completed:
             return [f"it could not be run: {shortened(reasons.pop(), 200)}"]
         return ["this control was not run, or not in every run"]
-    return [f"missing for {join_and(_first_items([shortened(attack) for attack in unchecked]))}"]
+    names = [shortened(attack_name(attack)) for attack in unchecked]
+    return [f"missing for {join_and(_first_items(names))}"]
 
 
 def _first_items(items: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Verdict of a gate: its checks, and comparisons of estimates with ceilings."""
+"""Verdict of the gate, and the comparison of estimates with ceilings."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,12 +20,12 @@ from fedaudit.results.fields import Count, RecordPart
 
 VERDICT_FORMAT = "fedaudit-verdict"
 RULES = 2
-"""Version of the gate's rules. Verdicts of different versions are not comparable."""
+"""Version of the gate's rules. Verdicts with different versions are not comparable."""
 
 Section = Literal["membership", "sources", "clusters", "games", "controls", "evidence"]
 
 EXACT = "Clopper-Pearson 95%"
-"""Method of limits for which a record states no method."""
+"""Method of the limits of estimates for which a record states no method."""
 _TOLERANCE = 1e-9
 
 
@@ -37,10 +37,10 @@ class FigureCheck(Interval):
     """Comparison of an estimate with its ceiling.
 
     Attributes:
-        what: Name of the estimate: "fedmia-2 on client 0 in seed 1".
+        what: Name of the estimate, such as "Loss (blackbox-loss) on client 0 in seed 1".
         value: Value of the estimate; None if the record has no value or no such estimate.
         outcome: Outcome of the comparison.
-        reason: Reason for the outcome, unless limits and ceiling explain it.
+        reason: Reason for the outcome; empty if limits and ceiling are sufficient to explain it.
         more: Additional samples or seeds that would decide the comparison; None if it is decided.
     """
 
@@ -52,11 +52,11 @@ class FigureCheck(Interval):
 
 
 class Check(RecordPart):
-    """Check of one line of a policy: a ceiling, or a requirement on the evidence.
+    """Check of one rule of a policy: a ceiling, or a requirement on the evidence.
 
     Attributes:
         section: Section of the policy.
-        name: Name of the ceiling or requirement, such as "AUC against unseen samples".
+        name: Name of the rule, such as "AUC against unseen samples".
         metric: Metric of the estimates; empty for a requirement.
         ceiling: Largest allowed value; None for a requirement.
         outcome: Worst outcome of the estimates.
@@ -65,8 +65,8 @@ class Check(RecordPart):
         outcomes: Number of estimates by outcome.
         worst: The estimate with the worst outcome; if there are several, the one with the largest
             upper limit.
-        needs: Additional samples or seeds that would decide all estimates, if several are
-            undecided.
+        needs: If several estimates are undecided, the additional samples or seeds that would decide
+            all of them.
         open: All estimates that do not pass, the worst first.
     """
 
@@ -97,8 +97,8 @@ class Verdict(RecordPart):
         policy_hash: SHA-256 of the policy's settings.
         outcome: Outcome of the gate: pass, fail or inconclusive.
         reason: Reason for the outcome, in one paragraph.
-        limits: Statement on which corrections are applied to the confidence limits.
-        checks: One check for each line of the policy.
+        limits: Statement about the confidence limits and their correction for multiple figures.
+        checks: One check for each rule of the policy.
         unjudged: Results in the record for which the policy has no rule.
     """
 
@@ -121,12 +121,12 @@ class Verdict(RecordPart):
 def requirement_check(
     section: Section, name: str, faults: Sequence[str], outcome_of_fault: Outcome
 ) -> Check:
-    """Return the check of a requirement, which passes if there are no faults."""
+    """Return the check of a requirement; it passes if ``faults`` is empty."""
     return Check(
         section=section,
         name=name,
         outcome=outcome_of_fault if faults else Outcome.PASS,
-        reason="; ".join(faults) if faults else "as required",
+        reason="; ".join(faults) if faults else "met",
     )
 
 
@@ -142,7 +142,7 @@ def ceiling_check(
         metric=metric,
         ceiling=ceiling,
         outcome=worst_outcome(result.outcome for result in results),
-        reason=(worst.reason or "") if worst else "the record has no such figure",
+        reason=(worst.reason or "") if worst else "the result file has no such figure",
         figures=len(results),
         outcomes=dict(sorted(Counter(str(result.outcome) for result in results).items())),
         worst=worst,
@@ -154,8 +154,8 @@ def ceiling_check(
 def overall_outcome(checks: Sequence[Check]) -> Outcome:
     """Return the outcome of the gate.
 
-    It is a pass if all checks pass and at least one of them has a ceiling: requirements and lower
-    bounds are not enough for a pass.
+    The gate passes if all checks pass and at least one of them has a ceiling. Passed requirements
+    and lower bounds that are not above a ceiling are not sufficient for a pass.
     """
     outcome = worst_outcome(check.outcome for check in checks)
     passes_ceiling = any(c.outcome is Outcome.PASS and c.ceiling is not None for c in checks)
@@ -165,7 +165,7 @@ def overall_outcome(checks: Sequence[Check]) -> Outcome:
 
 
 def _needs(results: Sequence[FigureCheck]) -> str:
-    """Return the evidence that would decide all of several estimates; empty if unknown."""
+    """Describe the samples or seeds that would decide all undecided estimates; empty if unknown."""
     # Estimates that a failed control invalidates are left out: more samples cannot decide them.
     undecided = [
         result
@@ -180,13 +180,13 @@ def _needs(results: Sequence[FigureCheck]) -> str:
     if len(required) < len(undecided):
         n_others = len(undecided) - len(required)
         return (
-            f"{n_others} of these would not be decided even by {MAX_FACTOR} times as many samples"
+            f"even {MAX_FACTOR} times as many samples would not decide {n_others} of these figures"
         )
     most = max(required, key=lambda more: more.count)
     number = "both" if len(undecided) == 2 else f"all {len(undecided)}"
     return (
-        f"{format_more(most.count, most.what)} would decide {number} of these, if the figures stay "
-        "the same"
+        f"{format_more(most.count, most.what)} would decide {number} of these figures, if their "
+        "values stay the same"
     )
 
 
@@ -208,7 +208,7 @@ class ComparedFigure(NamedTuple):
     Attributes:
         name: Name of the estimate.
         estimate: The estimate; None if the record lacks it.
-        missing: Reason why the estimate is missing or inconclusive; empty if it is neither.
+        missing: Reason why the estimate is missing or cannot be compared; empty otherwise.
         doubt: Reason why an estimate above the ceiling is not reliable; empty if it is reliable.
         more: Function that returns the additional samples or seeds that would decide the estimate.
             It is called only if the estimate is undecided.
@@ -233,7 +233,7 @@ def compare_interval(compared: ComparedFigure, ceiling: float, confidence: float
 
 
 def compare_lower_bound(compared: ComparedFigure, ceiling: float, confidence: float) -> FigureCheck:
-    """Compare a lower bound with a ceiling: a bound can fail, but never pass."""
+    """Compare a lower bound with a ceiling; the check can fail but never pass."""
     figure = compared.estimate
     if figure is None or figure.low is None:
         missing = compared.missing or (figure.note if figure else "")
@@ -242,7 +242,10 @@ def compare_lower_bound(compared: ComparedFigure, ceiling: float, confidence: fl
     if outcome is Outcome.FAIL and compared.doubt:
         outcome, reason = Outcome.INCONCLUSIVE, f"{_ABOVE} {compared.doubt}"
     elif figure.ceiling is not None and figure.ceiling <= ceiling:
-        reason = f"even a perfect attack could not have shown more than {figure.ceiling:.3g}"
+        reason = (
+            "with so few samples, even a perfect attack could not have shown more than "
+            f"{figure.ceiling:.3g}"
+        )
     return _figure_check(compared, outcome, reason, low=figure.low)
 
 
@@ -297,21 +300,22 @@ def _outcome(
 ) -> tuple[Outcome, str, bool]:
     """Return the outcome, the reason, and whether more samples could decide the estimate."""
     if figure.value is None:
-        # The sample may be too small.
-        return Outcome.INCONCLUSIVE, figure.note or "the record has no value for this figure", True
+        # A missing value may be due to too few samples.
+        reason = figure.note or "the result file has no value for this figure"
+        return Outcome.INCONCLUSIVE, reason, True
     level = confidence_level(figure.method)
     is_confident = level is not None and level >= confidence - _TOLERANCE
     if figure.low is None and figure.high is None:
-        explanation = figure.method or figure.note or "none was computed"
-        return Outcome.INCONCLUSIVE, f"no interval: {explanation}", is_confident
+        explanation = figure.method or figure.note or "it was not computed"
+        return Outcome.INCONCLUSIVE, f"no confidence interval: {explanation}", is_confident
     if not is_confident:
-        stated = "state no confidence level" if level is None else f"have confidence {level:.6g}"
-        reason = f"its limits {stated}, but the policy requires {confidence:g}"
+        stated = "state no level" if level is None else f"have a level of {level:.6g}"
+        reason = f"its confidence limits {stated}, but the policy requires {confidence:g}"
         return Outcome.INCONCLUSIVE, reason, False
     outcome = compare_limits(figure.low, figure.high, ceiling)
     if outcome is Outcome.FAIL and doubt:
         return Outcome.INCONCLUSIVE, f"{_ABOVE} {doubt}", False
-    # More samples may resolve other doubts, but not a failed control.
+    # More samples cannot resolve a failed control, but they may resolve other doubts.
     if outcome is Outcome.INCONCLUSIVE and figure.doubt:
         return outcome, f"{_AROUND} {doubt}", False
     return outcome, "", outcome is Outcome.INCONCLUSIVE
