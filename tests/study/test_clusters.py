@@ -250,7 +250,7 @@ def test_the_cost_of_shadow_models_is_reported_before_the_run() -> None:
 def test_epochs_apply_to_continued_shadow_models() -> None:
     assert RiskSection().training == "repeated"
     assert RiskSection(epochs=7).training == "continued"
-    with pytest.raises(ValueError, match=r"leave out one of them"):
+    with pytest.raises(ValueError, match="remove one of them"):
         RiskSection(epochs=7, training="repeated")
 
 

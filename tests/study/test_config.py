@@ -107,7 +107,7 @@ def test_a_variant_without_name_raises(tmp_path: Path) -> None:
 def test_a_variant_cannot_name_itself(table: str, tmp_path: Path) -> None:
     path = tmp_path / "study.toml"
     path.write_text(f'name = "x"\n{table}')
-    with pytest.raises(BadInput, match=r"the variant .* sets name, .*leave it out"):
+    with pytest.raises(BadInput, match=r"the variant .* sets name, .*remove it"):
         read_studies(path)
 
 
@@ -130,7 +130,7 @@ def test_options_keep_their_types() -> None:
 def test_selecting_a_variant_of_a_plain_study_raises(tmp_path: Path) -> None:
     file = tmp_path / "plain.toml"
     file.write_text('name = "plain"\n', encoding="utf-8")
-    with pytest.raises(BadInput, match="plain has no variants; leave --variant=tiny out"):
+    with pytest.raises(BadInput, match="plain has no variants; remove --variant=tiny"):
         chosen_studies(read_studies(file), "tiny")
 
 

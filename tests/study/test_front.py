@@ -304,10 +304,10 @@ def test_networks_per_client_match_a_study_file(tmp_path: Path) -> None:
     [
         (
             {"algorithm": fa.algorithms.FedProx(rounds=2)},
-            r"'fedprox' has one network for all clients, but models names 2: .* such as fedmd",
+            r"'fedprox' averages .*, but models lists 2 networks.* such as fedmd",
         ),
-        ({"model": "cnn"}, "model is 'cnn' for all clients, but models assigns different ones"),
-        ({"models": [Linear] * 4}, "there are 4 models and 3 clients"),
+        ({"model": "cnn"}, "model is 'cnn' for all clients, but models assigns different models"),
+        ({"models": [Linear] * 4}, "there are 4 models but only 3 clients"),
         (
             {"algorithm": fa.algorithms.FedMD(public="digits", nets="2; 3", rounds=2)},
             "nets and the study's models both set the clients' networks",
@@ -768,7 +768,7 @@ def test_games_are_checked_when_they_are_constructed(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"engine": "x"}, "there is no engine named 'x'; it is"),
+        ({"engine": "x"}, "there is no engine named 'x'; give"),
         (
             {"engine": 3},
             'engine must be "local", "ray" or an object of fedaudit.engines, got',

@@ -75,7 +75,7 @@ def test_settings_with_the_same_last_name_keep_their_sections() -> None:
         ('[grid]\n"training.rounds" = []', "has no values"),
         ('[grid]\n"training.rounds" = [3, 3]', "repeats a value"),
         ('[grid]\n"training.lr" = [0.1]\n[variants."lr=0.1"]', "variant and a point"),
-        ('[[grid]]\n"training.lr"=[0.1]\n[[grid]]\n"training.lr"=[0.1]', "both named 'lr=0.1'"),
+        ('[[grid]]\n"training.lr"=[0.1]\n[[grid]]\n"training.lr"=[0.1]', "the same name .lr=0.1."),
         (
             '[grid]\n"training.rounds" = 2\ntraining = {rounds = [3, 4]}',
             "grid.training.rounds in .* is given twice",

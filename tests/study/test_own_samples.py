@@ -93,7 +93,7 @@ def test_a_given_number_of_source_samples_is_kept() -> None:
 
 
 def test_source_samples_raise_for_published_draws() -> None:
-    with pytest.raises(BadInput, match=r"audit\.sources is 5; leave it out"):
+    with pytest.raises(BadInput, match=r"audit\.sources is 5; remove it"):
         skewed_study(audit={"draw": "sia", "sources": 5})
 
 

@@ -118,7 +118,7 @@ def test_pretraining_changes_the_name_of_network_and_study() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": {"name": "mlp", "options": {"weights": "a"}}}, "leave out models and"),
+        ({"model": {"name": "mlp", "options": {"weights": "a"}}}, "remove models and"),
         (
             {"data": {"name": "digits"}, "pretraining": {"data": {"name": "digits"}}},
             "both different classes",

@@ -214,7 +214,7 @@ def test_unsupported_parts_of_a_task_raise_before_training(
     [
         ({"name": "next-token", "options": {"paddin": 5}}, "did you mean 'padding'"),
         ({"name": "next-token", "options": {"padding": "x"}}, "padding of the task 'next-token'"),
-        ({"name": "regression", "options": {"x": 3}}, "'regression' has no options; leave 'x' out"),
+        ({"name": "regression", "options": {"x": 3}}, "'regression' has no options; remove 'x'"),
         ({"name": "denoising", "options": {"draws": "many"}}, "draws of the task 'denoising'"),
     ],
 )

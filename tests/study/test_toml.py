@@ -102,9 +102,9 @@ def test_toml_files_are_accepted_except_for_long_keys(before: str, deep: bool) -
 def test_a_whole_number_of_over_64_bits_is_refused(digits: str, tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text(f"[training]\nrounds = {digits}\n")
     for read in (read_studies, read_policy, read_points, lambda path: read_toml(path, "it")):
-        with pytest.raises(BadInput, match="over 64 bits"):
+        with pytest.raises(BadInput, match="more than 64 bits"):
             read(tmp_path / "x.toml")
-    with pytest.raises(BadInput, match="over 64 bits"):
+    with pytest.raises(BadInput, match="more than 64 bits"):
         settings_from([f"--training.rounds={digits}"])
 
 

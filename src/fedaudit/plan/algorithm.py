@@ -33,10 +33,11 @@ MIN_SERVER_SAMPLES = 100
 
 
 def algorithm_of(parts: Parts, data: GroupedData, seed: int, data_dir: Path | None) -> Algorithm:
-    """Construct the algorithm that a study names, for its data set.
+    """Construct a study's algorithm for its data set.
 
     Raises:
-        BadInput: A model or option does not exist, or the algorithm cannot use the model or task.
+        BadInput: A model or option does not exist, or the algorithm does not support the model or
+            task.
     """
     study, dataset = parts.study, data.dataset
     train = dataset.train
@@ -78,15 +79,15 @@ def algorithm_of(parts: Parts, data: GroupedData, seed: int, data_dir: Path | No
         raise BadInput(f"{fault}; use an algorithm that averages parameters, such as fedavg")
     if study.models and tuple(algorithm.nets) != nets:
         raise BadInput(
-            f"the algorithm {name!r} has one network for all clients, but models names "
-            f"{len(nets)}: parameters of different networks cannot be averaged; give one network "
-            "in model, or use an algorithm whose clients share outputs, such as fedmd"
+            f"the algorithm {name!r} averages the parameters of one network, but models lists "
+            f"{len(nets)} networks; give one network in model, or use an algorithm whose clients "
+            "share outputs instead of parameters, such as fedmd"
         )
     return algorithm
 
 
 def _risk_by_loss() -> OwnRisk:
-    # Imported here, since only studies with clusters of clients need these large modules.
+    # Imported here, since only studies of clustered federated learning need this large module.
     from fedaudit.risk.catalog import LossThreshold
 
     return LossThreshold()
@@ -95,14 +96,15 @@ def _risk_by_loss() -> OwnRisk:
 def server_risk(
     study: Study, data: GroupedData, seed: int, *, other_assignment: Assignment | None = None
 ) -> "ServerRisk":
-    """Return the server's measurement of the models' risk by shadow models.
+    """Return the object with which a server measures the models' risk, with shadow models.
 
     Args:
         study: Settings.
-        data: Data set and assignment. The server has none of the training or audited samples.
+        data: Data set and assignment. The server's samples are neither training samples of clients
+            nor audited.
         seed: Seed of the run.
-        other_assignment: Assignment of another run, whose samples are also withheld from the
-            server. In this case, the server may have fewer samples than the study sets.
+        other_assignment: Assignment of another run, whose samples the server must not have either.
+            In this case, the server may have fewer samples than the study sets.
 
     Raises:
         BadInput: The measure does not exist, or too few samples remain for the server.
@@ -127,7 +129,7 @@ def server_risk(
 
 
 def shadow_cost(run: Setup) -> str:
-    """Return a sentence on the cost of measuring the models' risk; empty without shadow models."""
+    """Describe the cost of measuring the models' risk; empty without shadow models."""
     algorithm, trained = run.algorithm, sum(run.assignment.sizes.values())
     if not isinstance(algorithm, ChoosesModels):
         return ""
@@ -162,8 +164,8 @@ def raise_if_risk_unmeasured(
     """Raise if clients choose among models by their risk, and the risk cannot be measured.
 
     Raises:
-        BadInput: The measure does not exist, the server has too few samples, or the risk is first
-            measured after the last round in which clients could use it.
+        BadInput: The measure does not exist, the server has too few samples, or the first
+            measurement comes too late for any client to use it.
     """
     if not isinstance(algorithm, ChoosesModels):
         return
@@ -172,8 +174,8 @@ def raise_if_risk_unmeasured(
     rounds = study.training.rounds
     if isinstance(algorithm, IfcaMir) and algorithm.every >= rounds:
         raise BadInput(
-            f"risks are measured every {algorithm.every} rounds, but training has only {rounds}, "
-            "so that clients never use a measured risk; lower "
+            f"risks are measured every {algorithm.every} rounds, but training has only {rounds} "
+            "rounds, so clients never use a measured risk; lower "
             f"{setting('algorithm.options.every')}, or raise {setting('training.rounds')}"
         )
     server_risk(study, data, seed)
@@ -192,9 +194,9 @@ def _server_samples(
     size = count or len(ids)
     if not MIN_SERVER_SAMPLES <= size <= len(ids):
         raise BadInput(
-            f"the server measures membership risk on {size} samples, but needs at least "
-            f"{MIN_SERVER_SAMPLES} of the {len(ids)} that no client trains on and that are not "
-            "audited; set risk.samples to a number in this range, or give clients fewer samples "
+            f"the server would measure membership risk on {size} samples, but the number must be "
+            f"from {MIN_SERVER_SAMPLES} to {len(ids)}, the number of samples on which no client "
+            "trains and that are not audited; change risk.samples, or give clients fewer samples "
             f"({setting('partition.samples_per_client')})"
         )
     order = torch.randperm(len(ids), generator=seeded(seed, "server samples"))

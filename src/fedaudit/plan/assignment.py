@@ -1,6 +1,6 @@
-"""Assignment of data to clients: clients' training data, audited samples, and groups of clients.
+"""Assignment of data to clients: training data, audited samples, and groups of clients.
 
-Samples that clients hold out of their training are not members.
+Samples that a client holds out of its training are not members.
 """
 
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ class HoldOutRule(NamedTuple):
     """Rule that decides which samples clients hold out of training, such as validation data.
 
     Attributes:
-        defenses: Defenses by client; these instances are never changed.
+        defenses: Defenses by client; functions copy them before use.
         algorithm: The federated algorithm.
         rounds: Number of rounds.
         seed: Seed of the simulated federation.
@@ -59,12 +59,12 @@ class HoldOutRule(NamedTuple):
 
 
 def exclude_held_out(assignment: Assignment, rule: HoldOutRule) -> Assignment:
-    """Return the assignment, with held-out audited samples as unseen samples.
+    """Return the assignment, in which audited samples that clients hold out count as unseen.
 
-    The fair draw must not contain samples whose membership the hold-out rule decides. If the rule
-    decides about each sample independently, only the samples that any client would hold out are
-    removed from the fair draw. Otherwise, all samples are removed from it. Clients keep their data,
-    so that their weights in the average do not change.
+    Membership of such a sample follows from the hold-out rule and not from a random draw, so it
+    does not belong to the fair draw. If the rule decides about each sample independently, all
+    samples that any client would hold out are removed from the fair draw. Otherwise, all samples
+    are removed from it. Clients keep their data, so their weights in the average do not change.
     """
     all_hold_out = isinstance(rule.algorithm, HoldsOut)
     clients = [
@@ -83,7 +83,7 @@ def exclude_held_out(assignment: Assignment, rule: HoldOutRule) -> Assignment:
     is_held_out = np.logical_or.reduce(list(held_out.values()))
     if not is_held_out.any():
         return assignment
-    # The samples that each client would hold out if it had all audited samples.
+    # Determine the samples that each client would hold out if it had all audited samples.
     trained_of_all = _ids(training_samples(dict.fromkeys(clients, audit.samples), rule))
     held_out_of_all = {client: ~np.isin(ids, trained_of_all[client]) for client in clients}
     decides_independently = all(
@@ -110,7 +110,7 @@ class TrainingData(NamedTuple):
 
 
 def prepare_training(data: Mapping[ClientId, Samples], rule: HoldOutRule) -> TrainingData:
-    """Let defenses prepare the clients' data, and remove the samples that clients hold out."""
+    """Apply the defenses' preparation of data, and remove the samples that clients hold out."""
     defenses = deepcopy({c: rule.defenses[c] for c in data if c in rule.defenses})
     samples = prepare_data(data, defenses, rule.rounds, rule.seed)
     if isinstance(rule.algorithm, HoldsOut):
@@ -127,7 +127,7 @@ def training_samples(
 
 
 def refuse_empty_split(data: Mapping[ClientId, Samples], rule: HoldOutRule) -> None:
-    """Raise if a client would hold out all or none of its samples as validation data."""
+    """Raise if a client would hold out all of its samples for validation, or none."""
     if not isinstance(rule.algorithm, HoldsOut):
         return
     samples = prepare_data(data, deepcopy(dict(rule.defenses)), rule.rounds, rule.seed)
@@ -135,8 +135,9 @@ def refuse_empty_split(data: Mapping[ClientId, Samples], rule: HoldOutRule) -> N
         count = int(rule.algorithm.held_out(part.ids, seed=rule.seed).sum())
         if count in (0, len(part)):
             raise BadInput(
-                f"client {client} has {len(part)} samples and would hold out {count} of them, but "
-                "it needs samples for training and for validation; give clients more samples "
+                f"client {client} has {len(part)} samples and would hold out {count} of them for "
+                "validation, but it needs some for training and some for validation; give clients "
+                "more samples "
                 f"({setting('partition.samples_per_client')}; audit.background for an audited "
                 "client), or change the fraction to hold out "
                 f"({setting('algorithm.options.held_out')})"
@@ -181,9 +182,9 @@ def _named_clients(study: Study, partition: Partition, dataset: Dataset) -> Int[
     """Return the client of each sample.
 
     Raises:
-        BadInput: The data name no clients or another number of clients, or the study has another
-            partition.
-        Unsupported: A shift also divides the clients.
+        BadInput: The data do not name clients, or another number of clients than the study, or the
+            study has another partition.
+        Unsupported: The study also has a shift.
     """
     names = dataset.client_names
     if dataset.client is None:
@@ -195,8 +196,8 @@ def _named_clients(study: Study, partition: Partition, dataset: Dataset) -> Int[
     if not isinstance(partition, Natural):
         raise BadInput(
             f"{dataset.name!r} names the client of each sample, but {setting('partition.scheme')} "
-            f"is {study.partition.scheme!r}, which would mix them; use 'natural' "
-            f"(fedaudit.partitions.Natural({len(names)})), or leave client out of the data"
+            f"is {study.partition.scheme!r}, which assigns samples to other clients; use 'natural' "
+            f"(fedaudit.partitions.Natural({len(names)})), or remove the option client of the data"
         )
     if len(names) != study.partition.clients:
         raise BadInput(
@@ -206,8 +207,9 @@ def _named_clients(study: Study, partition: Partition, dataset: Dataset) -> Int[
     _refuse_small_targets(study, dataset, dataset.client)
     if study.shift is not None:
         raise Unsupported(
-            f"{dataset.name!r} names the clients, whose features may already differ, and a shift "
-            "divides the clients again; leave out the clients of the data or the shift"
+            f"{dataset.name!r} names the client of each sample, which cannot be combined with a "
+            "shift, since the clients' features may already differ; remove the option client of "
+            "the data, or the shift"
         )
     return dataset.client
 
@@ -264,8 +266,7 @@ class Groups(NamedTuple):
     Attributes:
         names: Names of the groups.
         group: Index of the group of each client.
-        similar_client: For every sample of the data set, by id, a client whose features it
-            resembles.
+        similar_client: For every sample of the data set, by id, a client with similar features.
     """
 
     names: tuple[str, ...]
@@ -323,7 +324,7 @@ def _is_assigned(dataset: Dataset, assignment: Assignment) -> Bool[ndarray, " sa
 
 
 def _refuse_different_targets(study: Study) -> None:
-    # All targets are compared with the same non-members, which can resemble only one of them.
+    # All targets are compared with the same non-members, whose features can match only one target.
     audit, section = study.audit, study.shift
     clients = sorted({*audit.targets, *audit.merge})
     if section is None or len(clients) < 2:
@@ -333,7 +334,7 @@ def _refuse_different_targets(study: Study) -> None:
         if len({int(group[c]) for c in clients if c < len(group)}) < 2:
             return
     raise Unsupported(
-        f"clients {clients} are compared with the same non-members, but a shift makes the samples "
-        "of these clients differ, which attacks would mistake for membership; name one client in "
+        f"clients {clients} would be compared with the same non-members, but with a shift, their "
+        "features differ, which attacks would mistake for membership; give one client in "
         "audit.targets and none in audit.merge, and run a study for each client"
     )

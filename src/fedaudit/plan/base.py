@@ -1,6 +1,6 @@
-"""Base class of the sections of a study, and types of their fields: ranges, options and names.
+"""Base class of a study's sections, and types of their fields: ranges, options and names.
 
-Names of parts are stored in the spelling of their catalogue.
+The name of a part, such as an attack or a model, is stored in the spelling of the part's catalogue.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ from fedaudit.core.values import Setting
 
 
 def _catalogue_spelling(kind: str, name: str) -> str:
-    # Most studies have these defaults, for which the two catalogues need not be loaded.
+    # For these defaults, which most studies have, the catalogues need not be imported.
     if (kind, name) in (("defense", "none"), ("measure of risk", "train-mia")):
         return name
     return catalogue_spelling(kind, name, _catalogue(kind))
@@ -38,7 +38,7 @@ def _catalogue_spelling(kind: str, name: str) -> str:
 
 def _catalogue(kind: str) -> Collection[str]:
     """Return the names of a catalogue."""
-    # Imported here, so that code which only reads settings starts fast.
+    # Imported here, so that code that only reads settings starts fast.
     match kind:
         case "attack":
             from fedaudit.attacks import ATTACKS, SOURCE_ATTACKS
@@ -88,13 +88,13 @@ def _catalogue(kind: str) -> Collection[str]:
 
 
 def refuse_repeated_attacks(table: object) -> object:
-    """Raise if a table of attacks names an attack twice, in two spellings."""
+    """Raise if a table of attacks contains an attack twice, in two spellings."""
     spellings: dict[str, str] = {}
     for name in table if isinstance(table, dict) else ():
         attack = _catalogue_spelling("attack", str(name))
         if attack in spellings:
             raise ValueError(
-                f"{spellings[attack]!r} and {name!r} are the same attack; leave one of them out"
+                f"{spellings[attack]!r} and {name!r} are the same attack; remove one of them"
             )
         spellings[attack] = str(name)
     return table
@@ -105,10 +105,10 @@ _checks_names: ContextVar[bool] = ContextVar("checks_names", default=False)
 
 @contextmanager
 def _checking_names() -> Iterator[None]:
-    """Raise, within the context, if a section names a part that does not exist.
+    """Raise an error, within the context, if a section names a part that does not exist.
 
-    This applies to sections that are constructed in Python. Records stay readable if they name
-    parts that are not installed.
+    This is used for sections that are constructed in Python. It is not used for records, which must
+    stay readable if they name parts that are not installed.
     """
     token = _checks_names.set(True)
     try:
@@ -142,10 +142,10 @@ ShiftName = Annotated[str, _name_of("shift")]
 
 
 def _setting(value: object) -> Setting:
-    """Return an option of a catalogue entry. The entry checks its type later."""
+    """Return the value of a part's option. The part checks its type later."""
     if isinstance(value, str) or (isinstance(value, int | float) and abs(value) <= 1e15):
         return value
-    raise ValueError("it should be a number from -1e15 to 1e15, a text, or true or false")
+    raise ValueError("it should be a number from -1e15 to 1e15, a text, true or false")
 
 
 def _data_setting(value: object) -> DataSetting:
@@ -172,7 +172,7 @@ def distinct(fault: str, key: Callable[[Any], object] = str) -> AfterValidator:
     """Return a validator that raises if two entries of a tuple have the same key.
 
     Args:
-        fault: What is wrong, for the message.
+        fault: First part of the error message.
         key: Function that computes the key of an entry.
     """
 
@@ -185,7 +185,7 @@ def distinct(fault: str, key: Callable[[Any], object] = str) -> AfterValidator:
 
 
 def _caller_name(name: str) -> str:
-    """Return an option of a command, or a setting, in the form in which the user writes it."""
+    """Return the name of an option or setting as the user writes it, in a command or in Python."""
     return option(name.removeprefix("--")) if name.startswith("--") else setting(name)
 
 
@@ -196,7 +196,7 @@ if TYPE_CHECKING:
 else:
 
     class _SectionMeta(type(BaseModel)):
-        """Metaclass that gives sections a signature, and errors in one sentence."""
+        """Metaclass that gives sections a signature, and converts pydantic's errors."""
 
         def __call__(cls, *args, **settings):
             from fedaudit.plan.values import refusal_of
@@ -230,7 +230,7 @@ else:
 
         @__signature__.setter
         def __signature__(cls, signature):
-            pass  # pydantic would set a signature that accepts any argument
+            pass  # Ignore pydantic's signature, which accepts any argument.
 
         def __dir__(cls):
             kinds = cls.__mro__[: cls.__mro__.index(Section)]
@@ -251,31 +251,32 @@ class Section(BaseModel, metaclass=_SectionMeta):
     """Immutable table of settings.
 
     Raises:
-        BadInput: A setting is wrong. The message names the first such setting and what is allowed.
+        BadInput: A setting is invalid. The message names the first such setting and the allowed
+            values.
     """
 
-    # Building a pydantic schema is slow, so it is built when a section is used for the first time.
+    # Building a pydantic schema is slow, so it is built when a section is first used.
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
     set_elsewhere: ClassVar[Mapping[str, str]] = {}
-    """Maps each parameter that ``options`` must not have to the setting that determines it."""
+    """Maps each parameter that must not be in ``options`` to the setting that determines it."""
     former_names: ClassVar[Mapping[str, str]] = {}
-    """Maps former names of settings to the present names, which errors suggest."""
+    """Maps former names of settings to the current names, for error messages."""
 
     @model_validator(mode="after")
     def _refuse_options_set_elsewhere(self) -> "Section":
         for name in getattr(self, "options", {}):
             if name in self.set_elsewhere:
                 raise ValueError(
-                    f"options.{name} is not a setting, since another setting determines {name}; "
-                    f"leave it out and set {_caller_name(self.set_elsewhere[name])}"
+                    f"options.{name} is not allowed, since another setting determines {name}; "
+                    f"remove it and set {_caller_name(self.set_elsewhere[name])}"
                 )
         return self
 
     @model_validator(mode="before")
     @classmethod
     def _normalise_choices(cls, values: object) -> object:
-        """Replace spellings of choices (case, hyphens, underscores) by the declared spelling."""
+        """Accept other spellings of choices, with other case, hyphens or underscores."""
         if not isinstance(values, Mapping):
             return values
         normalised = dict(values)

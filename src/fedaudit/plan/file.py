@@ -1,6 +1,7 @@
-"""Study files: a study, its variants, and the points of its grid.
+"""Reading of study files: a study, its variants, and the points of its grid.
 
-A grid is every combination of values in several lists; each point has a readable name.
+A grid consists of all combinations of values from several lists. Each combination is a point with a
+readable name.
 """
 
 import copy
@@ -19,14 +20,14 @@ from fedaudit.plan.sections import SAMPLES_NAMES, Study
 from fedaudit.plan.values import Kind, read_toml, settings_from
 
 MAX_POINTS = 200
-"""Maximum number of points of a study's grids. Each point has separate runs and a report."""
+"""Maximum number of points of a study's grids, since each point has separate runs and a report."""
 
 _ALL = "all"
 """Value of ``--variant`` that selects the study and all of its variants."""
 _MAX_LABEL = 40
 """Maximum length of a value in the name of a point."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
-"""Characters that are not used in file names."""
+"""Characters that are replaced in file names."""
 
 
 def read_studies(
@@ -40,8 +41,7 @@ def read_studies(
         path: The file.
         overrides: Values by dotted name, such as ``{"training.rounds": 10}``, which apply to the
             study and to all variants.
-        resolve_names: Function that returns the settings of a study with numbers instead of the
-            names of clients.
+        resolve_names: Function that replaces names of clients in settings by their numbers.
 
     Raises:
         BadInput: The file does not exist or is not TOML, or a setting is wrong.
@@ -117,8 +117,8 @@ def _variants(tables: object, grid: object, source: str) -> dict[str, dict[str, 
     renamed = [label for label, changes in variants.items() if "name" in changes]
     if renamed:
         raise BadInput(
-            f"the variant {renamed[0]!r} in {source} sets name, but a variant's name is made from "
-            "the study's name and its own; leave it out"
+            f"the variant {renamed[0]!r} in {source} sets name, but the name follows from the name "
+            "of the study and of the variant; remove it"
         )
     return variants
 
@@ -150,7 +150,7 @@ def chosen_studies(studies: list[Study], variant: str) -> list[Study]:
     if not variant:
         return studies[:1]
     if not labels:
-        raise BadInput(f"{studies[0].name} has no variants; leave --variant={variant} out")
+        raise BadInput(f"{studies[0].name} has no variants; remove --variant={variant}")
     if variant not in labels:
         raise unknown_name("variant", variant, [*labels, _ALL])
     return [labels[variant]]
@@ -171,7 +171,7 @@ def _set(values: dict[str, object], dotted: str, value: object) -> None:
 
 
 class GridPoint(NamedTuple):
-    """Point of a grid: a name that can be used as a file name, and settings by dotted name."""
+    """Point of a grid: its name, which is a valid file name, and its settings by dotted name."""
 
     label: str
     changes: dict[str, object]
@@ -180,11 +180,11 @@ class GridPoint(NamedTuple):
 def grid_points(tables: object, source: str) -> list[GridPoint]:
     """Return all points of a ``[grid]`` table, or of several ``[[grid]]`` tables in their order.
 
-    A list contains the values of a setting that varies. Other values apply to all points.
+    A setting with a list of values varies between points. Other values apply to all points.
 
     Returns:
-        Points. Their names list the varied settings, such as "sigma=0.01,rounds=30". The name of a
-        part, such as a defense, appears without the setting's name.
+        Points. A point's name lists the varied settings, such as "sigma=0.01,rounds=30". For the
+        name of a part, such as a defense, the setting's name is left out.
 
     Raises:
         BadInput: A grid is not a table, a list is empty or repeats a value, there are too many
@@ -195,15 +195,15 @@ def grid_points(tables: object, source: str) -> list[GridPoint]:
     if total > MAX_POINTS:
         raise BadInput(
             f"the grid in {source} has {total:,} points, but at most {MAX_POINTS} are allowed; "
-            "shorten a list, or split the grid into several studies, which share runs"
+            "shorten a list, or split the grid into several studies"
         )
     points = [point for grid in grids for point in _points(grid)]
     labels = [point.label for point in points]
     for label in labels:
         if labels.count(label) > 1:
             raise BadInput(
-                f"two points of the grid in {source} are both named {label!r}; vary a setting by "
-                "which they differ, or leave one of them out"
+                f"two points of the grid in {source} have the same name {label!r}; remove one of "
+                "them, or give a list for a setting that differs between them"
             )
     return points
 
@@ -257,7 +257,7 @@ def _is_name(name: str, value: object) -> bool:
 
 
 def _short_names(names: Sequence[str]) -> dict[str, str]:
-    """Map each dotted name to its shortest ending that no other name has."""
+    """Map each dotted name to its shortest unique ending."""
     short = {}
     for name in names:
         parts = name.split(".")
@@ -269,7 +269,7 @@ def _short_names(names: Sequence[str]) -> dict[str, str]:
 
 
 def file_name_of(value: object) -> str:
-    """Return a text for a value in a file name, with a hash if characters had to be replaced."""
+    """Format a value for a file name; add a hash if characters are replaced or removed."""
     if isinstance(value, bool):
         return "true" if value else "false"
     text = "+".join(file_name_of(part) for part in value) if isinstance(value, list) else str(value)

@@ -1,4 +1,4 @@
-"""Settings of a study of games, with their ranges and defaults."""
+"""Settings of a study of security games, with their ranges and defaults."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
@@ -19,9 +19,9 @@ class SamplesSection(Section):
     Attributes:
         features: "pixels" for the features of the data set, the name of an extractor, or a custom
             extractor as "package.module:function".
-        clients: Number of training samples from which batches and targets are drawn; 0 for half of
-            all samples.
-        servers: Number of other training samples that the server knows; 0 for all others.
+        clients: Number of training samples of clients, from which batches and targets are drawn; 0
+            for half of all samples.
+        servers: Number of other training samples, which the server knows; 0 for all others.
     """
 
     features: Annotated[str, Field(min_length=1, max_length=200)] = "pixels"
@@ -39,8 +39,8 @@ class GameSection(Section):
         targets: Number of target samples. A neuron is trained for each target, and games are
             divided equally among the targets.
         certified: Number of targets for which a certificate of epsilon is also computed.
-        certificate_copies: Number of new randomised copies of a target, and of other samples, from
-            which its certificate is computed.
+        certificate_copies: Number of newly perturbed copies of a target, and of other samples, from
+            which the target's certificate is computed.
 
     Examples:
         >>> import fedaudit as fa
@@ -75,8 +75,8 @@ class NeuronSection(Section):
     """Training of neurons.
 
     Attributes:
-        check: Number of epochs between checks. Training stops at a check if the neuron separates
-            the target from all validation samples. 0 to train for all epochs.
+        check: Number of epochs between checks, at which training stops if the neuron separates the
+            target from all validation samples; 0 to train for all epochs.
 
     Examples:
         >>> import fedaudit as fa
@@ -110,13 +110,13 @@ class DetectorSection(Section):
 
     Attributes:
         runs: Number of federations, at least 10, or 0 for no detector. Each has a separate
-            partition, initial model and targets. Half of the federations set the detection
+            partition, initial model and targets. Half of the federations determine the detection
             threshold, and the other half test it.
-        rounds: Rounds of each federation.
+        rounds: Number of rounds of each federation.
         looks: Number of rounds in which the client inspects the model, evenly spaced from the
             second to the last round.
-        clients: Clients of each federation, with equal numbers of samples. The first one inspects
-            models.
+        clients: Number of clients of each federation, with equal numbers of samples. The first
+            client inspects models.
         units: Number of units of the first hidden layer; 0 for twice as many as the planted neuron
             takes as input.
         rows: Number of units of the second hidden layer.
@@ -153,22 +153,25 @@ class RoundsSection(Section):
     """Games in rounds of training, and the defense of clients' updates.
 
     Attributes:
-        play: "signs" reads the sign of each neuron's value. "rounds" sends the planted model to a
-            client and scores the client's gradient.
+        play: What the server observes. With "signs", it is the sign of each neuron's value. With
+            "rounds", the server sends the planted model to a client and scores the client's
+            gradient.
         defense: Defense of every client, by catalogue name.
         options: Options of the defense.
         averaged: Number of rounds with the same batch whose scores are averaged (P in the paper).
         neurons: Number of planted copies of the target's neuron (K in the paper).
         louder: Factor by which the neuron's first-layer weights are multiplied and its second-layer
-            weights are divided. This increases the neuron's gradient and keeps its output. Other
-            neurons of the layer then have zero gradient, so that a clipped gradient of the target
-            consists almost only of the neuron's row. 1 plants the neuron as trained.
-        clients: Number of clients whose sum of updates the server sees; 1 for single updates.
+            weights are divided. This increases the neuron's gradient without changing its output.
+            With a factor above 1, other neurons of the layer have zero gradient, so a clipped
+            gradient of the target consists almost only of the neuron's row. 1 plants the neuron as
+            trained.
+        clients: Number of clients in the sum of updates that the server sees; 1 for single updates.
         others: Model that the other clients of a sum receive: the "honest" model, the "planted"
             model (the target may then be in any client's batch), or a model with "dead" neurons.
-        own_games: Number of games on the server's samples from which each threshold is set.
-        every_round: True to simulate every averaged round. False to simulate only one round if the
-            defense ends in Gaussian noise, and to sample the noise of the averaged score directly.
+        own_games: Number of games with the server's own samples that determine each threshold.
+        every_round: True to simulate every averaged round. False to simulate only one round and to
+            sample the noise of the averaged score directly, if the defense ends with Gaussian
+            noise.
 
     Examples:
         >>> import fedaudit as fa
@@ -196,7 +199,7 @@ class GameStudy(Section):
     Attributes:
         name: Name of the study and of its folder.
         about: One sentence about the study for readers of the report.
-        hours: Run time that the author measured, as a text for readers; it affects no result.
+        hours: Run time that the author measured, as a text for readers; it does not affect results.
         seed: Seed of all random choices.
         code: SHA-256 of the source code of each custom part, which a run fills in.
     """
@@ -229,13 +232,13 @@ class GameStudy(Section):
     def _check_play(self) -> "GameStudy":
         if self.rounds.play == "rounds" and self.mechanism.name != "none":
             raise ValueError(
-                'rounds.play is "rounds", in which defenses act on gradients, but mechanism.name '
-                f'is {self.mechanism.name!r}; leave mechanism out, or set rounds.play = "signs"'
+                'with rounds.play = "rounds", samples cannot be perturbed, but mechanism.name is '
+                f'{self.mechanism.name!r}; remove mechanism, or set rounds.play = "signs"'
             )
         if self.rounds.play == "signs" and self.rounds != RoundsSection():
             raise ValueError(
-                'rounds.play is "signs", which uses no other setting of [rounds]; leave them out, '
-                'or set rounds.play = "rounds"'
+                'rounds.play is "signs", which uses no other setting of [rounds]; remove the '
+                'others, or set rounds.play = "rounds"'
             )
         return self
 
@@ -245,7 +248,7 @@ AnyStudy = Study | GameStudy
 
 
 def kind_of(values: Mapping[str, object]) -> type[GameStudy] | type[Study]:
-    """Return the class of study that has these tables; Study if both classes have them."""
+    """Return the class of study to which these tables belong; Study if both classes have them."""
     game_tables = GameStudy.model_fields.keys() | GameStudy.former_names.keys()
     games_only = values.keys() & (game_tables - Study.model_fields.keys())
     training_only = values.keys() & (Study.model_fields.keys() - GameStudy.model_fields.keys())

@@ -1,4 +1,4 @@
-"""Keys of studies and runs: hashes of all settings and source code that affect a result."""
+"""Keys of studies and runs: hashes of all settings and source code that affect results."""
 
 import hashlib
 import json
@@ -52,12 +52,12 @@ _ADDED_SETTINGS: Mapping[str, object] = {
 }
 """Settings that the first version did not have, with the value that matches its behaviour.
 
-A setting with this value does not enter the keys, so that results on disk keep their names.
+A setting with this value is left out of keys, so the keys of older results stay the same.
 """
 
 
 def settings_of(study: AnyStudy) -> dict[str, object]:
-    """Return all settings that affect a result, as plain values."""
+    """Return all settings that affect results, as plain values."""
     return _settings(study, DESCRIPTIVE)
 
 
@@ -73,7 +73,7 @@ def _unused_sections(study: AnyStudy) -> set[str]:
 
 
 def study_key(study: AnyStudy) -> str:
-    """Return the key of a study: a hash of all settings that affect a result."""
+    """Return the key of a study: a hash of all settings that affect results."""
     return _digest([settings_of(study)])
 
 
@@ -85,7 +85,8 @@ def run_key(study: Study, seed: int, kind: str = "cpu") -> str:
         seed: Seed of the run.
         kind: Type of device, since devices differ in the last digits of their results.
     """
-    # A shadow federation is a separate run with its key, but a known split is measured in this run.
+    # A shadow federation is a separate run with a separate key. A known split is measured in this
+    # run.
     trains_shadow = study.shadow is None or study.shadow.mode == "federation"
     parts = [part for part in named_custom_parts(study) if part[0] not in _AFTER_TRAINING]
     keys = {code_key(*part) for part in parts}
@@ -93,7 +94,7 @@ def run_key(study: Study, seed: int, kind: str = "cpu") -> str:
     study = study.model_copy(update={"code": code})
     without_shadow = {"shadow"} if trains_shadow else set()
     settings = _settings(study, DESCRIPTIVE | _NOT_IN_RUN_KEY | without_shadow)
-    # CPUs are left out, since the keys of the first version did not contain a device.
+    # For CPUs, the device is left out, since the keys of the first version contained no device.
     device = [] if kind == "cpu" else [kind]
     return _digest([settings, seed, *device])
 
@@ -139,13 +140,13 @@ def with_code(study: StudyKind) -> StudyKind:
     """Return the study with a digest of the source code of each custom part.
 
     Raises:
-        BadInput: A module cannot be imported or is not trusted, or its code has changed since the
-            study was made.
+        BadInput: A module cannot be imported or is not trusted, or its code differs from the code
+            that the study names.
     """
     parts = named_custom_parts(study)
     for kind, name in parts:
         if kind == "data set":
-            # If the name is a misspelt format, this gives a better message than a failed import.
+            # For a misspelt format, this raises a better error than a failed import.
             custom_source(name)
     code = source_digests(parts)
     modules = {key.partition(":")[0] for key in code if not is_not_importable(key)}
@@ -161,9 +162,9 @@ def with_code(study: StudyKind) -> StudyKind:
             )
         what = f"the module {key!r}" if is_module else f"{key!r}"
         raise BadInput(
-            f"{what} has changed since {study.name!r} was made: its source has the "
-            f"SHA-256 {current[:16]}... instead of {digest[:16]}...; restore the file, or remove "
-            "its entry from [code] and run the study again"
+            f"{what} has changed since {study.name!r} was written: its source has the SHA-256 "
+            f"{current[:16]}... instead of {digest[:16]}...; restore the file, or remove its entry "
+            "from [code] and run the study again"
         )
     return cast(StudyKind, study.model_copy(update={"code": code}))
 

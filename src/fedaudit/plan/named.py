@@ -1,4 +1,4 @@
-"""Construction of the parts that a study names, before any data are loaded."""
+"""Construction of a study's parts (such as defenses and the partition) before data are loaded."""
 
 import inspect
 import re
@@ -33,11 +33,11 @@ from fedaudit.plan.optional import Group
 from fedaudit.plan.sections import Study, TaskSection
 
 _SET_BY_STUDY = frozenset({"coalition", "task"})
-"""Parameters of parts that are not options, since a study sets them elsewhere."""
+"""Parameters of parts that are not options, since other settings determine them."""
 
 
 def _set_by_study(factory: object) -> frozenset[str]:
-    """Return the parameters of a part that are not options, since a study sets them elsewhere."""
+    """Return the parameters of a part that are not options, since other settings determine them."""
     is_defense = isinstance(factory, type) and issubclass(factory, Defense)
     return _SET_BY_STUDY | {"clients"} if is_defense else _SET_BY_STUDY
 
@@ -60,8 +60,8 @@ def check_options(
         factory: Function or class of the part, whose parameters are its options.
         options: Options in the study.
         complete: Whether the options must include every parameter without a default.
-        section: Table of the study that has the options; by default, it has the name of the kind.
-        set_elsewhere: Parameters that other settings determine. Error messages do not suggest them.
+        section: Table of the study with the options; by default, the table is named like the kind.
+        set_elsewhere: Parameters that other settings determine; error messages do not suggest them.
     """
     if not callable(factory):
         raise TypeError(f"{name} is not callable")
@@ -96,11 +96,11 @@ class ConfiguredPart(NamedTuple):
 
 
 def refuse_missing_options(parts: Iterable[ConfiguredPart]) -> None:
-    """Raise one error that names all missing options of all parts.
+    """Raise one error that lists all missing options of all parts.
 
     Raises:
-        BadInput: A required option is missing. The error quotes its published values. It first
-            names unknown options of the same part, which may be misspellings of missing options.
+        BadInput: A required option is missing. The message contains published values of the
+            option. It first lists unknown options of the same part, which may be misspellings.
     """
     messages = []
     for part in parts:
@@ -125,7 +125,7 @@ def refuse_missing_options(parts: Iterable[ConfiguredPart]) -> None:
 def _unknown_option(part: ConfiguredPart, option: str) -> BadInput:
     names = parameters(part.factory).keys() - _set_by_study(part.factory) - {*part.set_elsewhere}
     if not names:
-        return BadInput(f"the {part.kind} {part.name!r} has no options; leave {option!r} out")
+        return BadInput(f"the {part.kind} {part.name!r} has no options; remove {option!r}")
     return unknown_name(f"setting of the {part.kind} {part.name!r}", option, names)
 
 
@@ -157,7 +157,7 @@ def _check_type(what: str, value: Setting, parameter: Parameter) -> None:
     if annotation is parameter.empty:  # Parameters of custom parts may lack annotations.
         return
     if not _is_settable(annotation):
-        raise BadInput(f"{what} cannot be set in a study; leave it out")
+        raise BadInput(f"{what} cannot be set in a study; remove it")
     default = ... if parameter.default is parameter.empty else parameter.default
     refuse_invalid(what, value, annotation, default)
 
@@ -170,11 +170,11 @@ def _is_settable(annotation: object) -> bool:
 
 
 SERVERS: dict[str, Callable[..., Server]] = {"honest": Server}
-"""Servers that send clients their models, by name."""
+"""Servers by name."""
 
 
 def task_of(section: TaskSection) -> Task:
-    """Return the task that a study names.
+    """Construct a study's task.
 
     Raises:
         BadInput: The task does not exist, or an option is unknown or of the wrong type.
@@ -185,7 +185,7 @@ def task_of(section: TaskSection) -> Task:
 
 
 def partition_of(study: Study) -> Partition:
-    """Return the partition of training samples among clients.
+    """Construct the partition of training samples among clients.
 
     Raises:
         BadInput: The partition or an option does not exist.
@@ -198,14 +198,15 @@ def partition_of(study: Study) -> Partition:
     elif section.samples_per_client:
         raise BadInput(
             f"the partition {section.scheme!r} divides all samples among clients, but "
-            f"partition.samples_per_client is {section.samples_per_client}; leave it at 0"
+            f"partition.samples_per_client is {section.samples_per_client}; set it to 0"
         )
     check_options("partition", section.scheme, scheme, options, set_elsewhere=section.set_elsewhere)
     partition = call_part("partition", section.scheme, scheme, **options)
     if not isinstance(partition, Partition):
         raise BadInput(
-            f"the partition {section.scheme!r} returned {type_of(partition)}, which has no method "
-            "quotas; return a fedaudit.datasets.partitions.schemes.Partition"
+            f"the partition {section.scheme!r} returned {type_of(partition)}, which is not a "
+            "partition, since it has no method quotas; return an object with the methods of "
+            "fedaudit.datasets.partitions.schemes.Partition"
         )
     return partition
 
@@ -235,7 +236,7 @@ def algorithm_factory(study: Study) -> Callable[..., Algorithm]:
 
 
 def server_of(study: Study) -> Server:
-    """Return the server that sends clients their models.
+    """Construct the server, which sends clients their models.
 
     Raises:
         BadInput: The server or an option does not exist.
@@ -258,7 +259,7 @@ def server_of(study: Study) -> Server:
 
 
 def defenses_of(study: Study) -> dict[ClientId, Defense]:
-    """Return the defense of each defended client; several defenses are one chain.
+    """Construct the defense of each defended client; several defenses become one chain.
 
     Raises:
         BadInput: A defense, option or client does not exist, a client is in two groups, or
@@ -273,15 +274,15 @@ def defenses_of(study: Study) -> dict[ClientId, Defense]:
 
 def refuse_unfit_defenses(defenses: Mapping[ClientId, Defense], plan: Plan) -> None:
     """Raise if a defense cannot be used with the task or plan of a federation."""
-    # Equal defenses of several clients are checked only once.
+    # Check equal defenses of several clients only once.
     distinct = {canonical_repr(defense): defense for defense in defenses.values()}
     for defense in distinct.values():
         task = plan.architecture.task
         if defense.reads & ~task.readings:
             name = f"the defense {type(defense).__name__}"
             raise Unsupported(
-                f"{missing_readings(name, defense.reads, task)}; leave it out, or use a defense "
-                "that needs no probabilities, such as dp-sgd"
+                f"{missing_readings(name, defense.reads, task)}; remove it, or use a defense that "
+                "needs no probabilities, such as dp-sgd"
             )
         for part in custom_parts(defense):
             _refuse_unfit_hooks(type(part))
@@ -319,29 +320,29 @@ def _refuse_wrong_clients(group: Group, clients: int, defenses: dict[ClientId, D
     repeated = [client for client in group.clients if client in defenses]
     if repeated:
         raise BadInput(
-            f"clients {repeated} are in two groups of defended clients; put each client into one "
-            "group, and list several defenses of a client in its group's chain"
+            f"clients {repeated} are in two groups of defended clients; list each client in one "
+            "group, and several defenses of a client in the chain of its group"
         )
 
 
 def _group_defenses(group: Group) -> dict[ClientId, Defense]:
     if not group.parts:
         return {}
-    # Imported here, since the module loads all defenses and most studies use none.
+    # Imported here, since the module loads all defenses, and most studies have none.
     from fedaudit.defenses import create_defense, defense_named
 
     factories = [defense_named(part.name) for part in group.parts]
     for part, factory in zip(group.parts, factories, strict=True):
         check_options("defense", part.name, factory, part.options)
     if not group.clients:
-        # Otherwise, the record would name a defense that no client uses.
+        # Raise an error, since the record would otherwise name a defense that no client uses.
         raise BadInput(
-            f"no client uses the defense {group.parts[0].name!r}; name at least one client in "
+            f"no client uses the defense {group.parts[0].name!r}; give at least one client in "
             f'{setting("defense.clients")}, or set {setting("defense.name")} = "none"'
         )
     defenses: dict[ClientId, Defense] = {}
     for client in group.clients:
-        # Every client has its own objects, because defenses have a state.
+        # Create separate objects for every client, because defenses have a state.
         chain = tuple(
             create_defense(part.name, part.options, coalition=group.clients) for part in group.parts
         )
@@ -350,9 +351,9 @@ def _group_defenses(group: Group) -> dict[ClientId, Defense]:
 
 
 def configured_parts(study: Study) -> Iterator[ConfiguredPart]:
-    """Yield the partition, algorithm and defenses that a study names, with their options.
+    """Yield a study's partition, algorithm and defenses with their options.
 
-    Parts with unknown names are omitted; another check reports them.
+    Parts with unknown names are left out; another check reports them.
     """
     partition, algorithm = study.partition, study.algorithm
     with suppress(FedauditError):
@@ -374,9 +375,9 @@ def configured_parts(study: Study) -> Iterator[ConfiguredPart]:
 def defense_key(
     study: Study, defenses: Mapping[ClientId, Defense], client: ClientId
 ) -> tuple[bool, tuple[str, ...]]:
-    """Return a key that is equal for clients with equal defenses.
+    """Return a key of a client's defense; clients with equal defenses have equal keys.
 
-    The clients in ``audit.merge``, which are attacked as one client, have a common key.
+    The clients in ``audit.merge``, which are attacked as one client, have the same key.
     """
     is_merged = client in study.audit.merge
     members = study.audit.merge if is_merged else (client,)
@@ -393,14 +394,14 @@ def representatives(study: Study, defenses: Mapping[ClientId, Defense]) -> dict[
 
 
 def assigns_classes(defense: Defense | None) -> bool:
-    """Return True if a client has a defense that assigns classes to clients."""
+    """Return True if a defense assigns classes to clients."""
     return defense is not None and defense.acts_in("assigned_classes")
 
 
 def neutral_noise_ratio(defense: Defense | None) -> float | None:
-    """Return the fraction of the parameters to which a defense adds noise that cancels in the sum.
+    """Return the fraction of a model's last parameters to which aggregation-neutral noise is added.
 
-    These are the last parameters of the model. Without such noise, return None.
+    Return None without such noise.
     """
     if defense is None:
         return None

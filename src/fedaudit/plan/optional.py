@@ -1,4 +1,4 @@
-"""Settings of defenses and of optional tables. An extension implements each optional table."""
+"""Settings of defenses and of optional tables, each of which an extension implements."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal, NamedTuple
@@ -100,20 +100,21 @@ def _defenses(group: DefenseSection | GroupSection) -> tuple[PartSection, ...]:
 
 
 MAX_CANARY_NORM = 1e6
-"""Maximum norm of a canary's update. The square of far larger norms is infinite in float32."""
+"""Maximum norm of a canary's update, since the square of a much larger norm overflows in float32.
+"""
 
 
 @public
 class ShadowSection(Section):
-    """The training examples of attacks that are trained; audited samples are never among them.
+    """Training examples for attacks that learn. They never contain audited samples.
 
     Attributes:
         mode: "federation" trains a shadow federation with the same settings, on data that the
             audited run does not use. "known-split" assumes that the adversary knows, for some
             samples that are not audited, whether one other client of the run trained on them.
         defense: "same" gives each client of the shadow federation the defense that it has in the
-            audited run, with other random choices: the adversary knows the defense. "none" trains
-            an undefended shadow federation.
+            audited run, with other random choices, so the adversary knows the defense. "none"
+            trains an undefended shadow federation.
         fair: Number of samples in the fair draw of the shadow federation. 0 for as many as
             ``audit.samples``, or for twice the target's number of training samples if
             ``audit.draw`` is a published draw.
@@ -138,15 +139,15 @@ class ShadowSection(Section):
     def _check_mode(self) -> "ShadowSection":
         if self.mode == "known-split" and self.defense == "none":
             raise ValueError(
-                'defense is "none" and mode is "known-split", which trains no shadow federation; '
-                'leave defense out, or set mode to "federation"'
+                'defense is "none", but mode is "known-split", which trains no shadow federation; '
+                'remove defense, or set mode to "federation"'
             )
         return self
 
 
 @public
 class ReferencesSection(Section):
-    """The adversary's reference federations, for attacks that use reference models.
+    """Reference federations of the adversary, for attacks that use reference models.
 
     Each has the same settings as the audited run, and trains on data that this run does not use.
     Training a reference federation takes as long as training the audited run.
@@ -154,9 +155,10 @@ class ReferencesSection(Section):
     Attributes:
         count: Number of reference federations per run, from 1 to 256.
         defense: "same" gives each client the defense that it has in the audited run, with other
-            random choices: the adversary knows the defense. "none" trains undefended references.
-        online: True to train each reference federation on a random half of the audited samples, so
-            that half of the federations train on each sample. ``count`` must then be even and at
+            random choices, so the adversary knows the defense. "none" trains undefended
+            references.
+        online: If True, each reference federation trains on a random half of the audited samples,
+            so half of the federations train on each sample. ``count`` must then be even and at
             least 4. If False, no reference federation trains on audited samples.
 
     Examples:
@@ -173,8 +175,8 @@ class ReferencesSection(Section):
     def _check_count(self) -> "ReferencesSection":
         if self.online and (self.count < 4 or self.count % 2):
             raise ValueError(
-                f"count is {self.count}, but with online, half of the federations train on each "
-                "sample; give an even number of at least 4"
+                f"count is {self.count}, but with online = true, half of the federations train on "
+                "each sample; give an even number of at least 4"
             )
         return self
 
@@ -183,13 +185,14 @@ class ReferencesSection(Section):
 class CanariesSection(Section):
     """Canary clients, which measure how well released models hide one client's update.
 
-    A fair coin decides whether a canary client sends the same random direction in all rounds in
-    which it takes part, or zeros. The updates of canary clients are noise and lower accuracy.
+    Each canary client has a random direction. A fair coin decides whether it sends this direction
+    in all rounds in which it takes part, or zeros. Canary clients lower the accuracy, since their
+    updates are noise.
 
     Attributes:
-        count: Number of canary clients, at least 20; about half of them send a direction.
-        length: Norm of the direction, which "client-dp" clips like any update; 0 for the clipping
-            norm of "client-dp".
+        count: Number of canary clients, at least 20; about half of them send their direction.
+        length: Norm of the direction, which "client-dp" clips like any update. With 0, it is the
+            clipping norm of "client-dp".
 
     Examples:
         >>> import fedaudit as fa
@@ -214,8 +217,8 @@ class UnlearningSection(Section):
             comparison.
         rounds: Further rounds of "continue" and "ascent". The learning-rate schedule restarts over
             this many rounds.
-        margin: Largest difference in AUC from the retrained federation that passes the test.
-        epochs: Passes of "ascent" over a client's samples.
+        margin: Largest difference in AUC from the retrained federation with which the test passes.
+        epochs: Number of passes of "ascent" over a client's samples.
         lr: Learning rate of "ascent".
         radius: Maximum distance by which "ascent" may move the model, as a fraction of its distance
             from a newly initialised model.
@@ -238,13 +241,14 @@ class UnlearningSection(Section):
 class SecureSumSection(Section):
     """Measurement of how well the sum of a round's updates hides a single update.
 
-    It needs the view "sum". After the last round, the other clients train again from the model that
-    they received. Their data are drawn again from all training samples except the audited client's.
-    The sum of their updates is the noise that hides the audited client's update.
+    The sum of the other clients' updates acts as noise, which hides the audited client's update. It
+    is simulated many times: starting from the last round's model, the other clients train on new
+    random data from all training samples except the audited client's. The view must be "sum".
 
     Attributes:
-        draws: Number of simulated sums, at least 80. Half of them fit the test and the other half
-            count its errors. Each draw takes one round of training by the other clients.
+        draws: Number of simulated sums, at least 80. Half of them fit a test, and the test's errors
+            are counted on the other half. Each sum takes one round of training by the other
+            clients.
 
     Examples:
         >>> import fedaudit as fa
@@ -259,14 +263,15 @@ class SecureSumSection(Section):
 class AttackerSection(Section):
     """A malicious client, which sends poisoned updates in some rounds.
 
-    Poisoned updates raise the loss of the audited samples. In the honest rounds between, a client
-    that trains on a sample lowers its loss again; the loss of an unseen sample stays high.
+    Poisoned updates raise the loss of the audited samples. In the honest rounds that follow, a
+    client that trains on a sample lowers its loss again, while the loss of an unseen sample stays
+    high.
 
     Attributes:
-        kind: "mislabel" trains on the audited samples with wrong labels, which are the same in
-            every poisoned round, instead of the client's samples. "ascent" maximises the loss on
-            the audited samples, up to twice the loss of uniform predictions. "none" sends honest
-            updates, and is measured in the same rounds, for comparison.
+        kind: What the client does in poisoned rounds. "mislabel": it trains on the audited samples
+            with wrong labels, which are the same in every poisoned round. "ascent": it maximises
+            the loss on the audited samples, up to twice the loss of uniform predictions. "none": it
+            sends honest updates; the same rounds are measured, for comparison.
         client: Number of the malicious client; by default the last client that is not audited.
         first: First poisoned round.
         every: Number of rounds from one poisoned round to the next. The last honest round before
@@ -295,4 +300,4 @@ OPTIONAL: Mapping[str, type[Section]] = {
     "secure_sum": SecureSumSection,
     "attacker": AttackerSection,
 }
-"""Optional tables by name. In a study without a table, the field with its name is None."""
+"""Optional tables by name. If a study lacks a table, the field with this name is None."""

@@ -1,4 +1,4 @@
-"""A run of a study: its parts, its extensions, and its measured rounds."""
+"""A run of a study with its parts, extensions and measured rounds."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -58,7 +58,7 @@ class RecordingInfo(NamedTuple):
     Attributes:
         untrained: Signals of all audited samples on untrained models, for controls.
         config: Settings of the recording, which its record stores.
-        limitations: Sentences for the report on facts about the federation that are unknown.
+        limitations: Sentences for the report on what is unknown about the federation.
         names: Names of the clients that have a name.
         coverage: Measured rounds and updates.
         has_models: False if another program measured the signals, so that fedaudit has no models.
@@ -78,19 +78,19 @@ class RecordingInfo(NamedTuple):
 @short_repr
 @dataclass(frozen=True)
 class Parts:
-    """Parts that a study names, looked up and checked before data are loaded.
+    """Parts of a study, which are constructed and checked before data are loaded.
 
     Attributes:
-        study: Settings, with the settings that are derived from others: digests of custom code, and
-            the number of samples for source inference.
+        study: Settings, including those that follow from others: digests of custom code, and the
+            number of samples for source inference.
         task: Task of the models.
         partition: Partition of training samples among clients.
         make_algorithm: Function or class that constructs the algorithm after data are loaded.
         defenses: Defense of each defended client. Training uses copies, since defenses have state.
         server: Server that sends clients their models.
         view: The adversary's view if the algorithm averages parameters.
-        attacks: Attacks that the study names, or those of its attack set. Some may be impossible
-            in the view.
+        attacks: Attacks that the study lists, or those of its attack set. Some may be impossible in
+            the view.
         metrics: Further metrics by name.
         measured_rounds: Measured rounds, ascending.
         extensions: Extensions of the study's optional tables, in the order in which they are added.
@@ -112,7 +112,7 @@ class Parts:
 @short_repr
 @dataclass(frozen=True)
 class Setup:
-    """A run of a study, ready to be simulated: settings, data, and all parts.
+    """A run of a study with its settings, data and parts, which is ready to be simulated.
 
     Attributes:
         study: Settings.
@@ -131,8 +131,8 @@ class Setup:
             signals are measured but no attack is evaluated.
         recording_info: Description of a recorded federation; None for a simulated one.
         server: Server that sends clients their models.
-        parts: Parts that the study names; None for a recorded federation.
-        folder: Folder of the run's files, which is chosen when the run starts.
+        parts: Parts of the study; None for a recorded federation.
+        folder: Folder of the run's files, which is set when the run starts.
         title: Name of an additional federation in error messages; empty for the audited federation.
     """
 
@@ -222,7 +222,7 @@ class Setup:
 
     @property
     def ignores_people(self) -> bool:
-        """True if a person has several audited samples, but the unit of the audit is a sample."""
+        """True if the unit of the audit is a sample, but a person has several audited samples."""
         subject, audit = self.dataset.subject, self.assignment.audit
         if subject is None or audit.subject is not None:
             return False
@@ -254,7 +254,7 @@ class Setup:
         return draw_cohort(clients, self.study.training.participation, self.federation_seed, index)
 
     def refuse_several_models(self, name: str) -> None:
-        """Raise unless all clients send an update of one common model, and nothing else.
+        """Raise if clients do not all send an update of the same model, and nothing else.
 
         Args:
             name: Table of the study that needs such clients.
@@ -262,9 +262,9 @@ class Setup:
         is_update = self.algorithm.upload_kind is Update
         if not is_update or isinstance(self.algorithm, ChoosesModels | SendsExtra):
             raise Unsupported(
-                f"{table(name)} needs clients that all send only an update of one common model, "
-                f"but clients of {type(self.algorithm).__name__} do not; use fedavg, or leave "
-                f"{table(name)} out"
+                f"{table(name)} needs clients that all send only an update of the same model, but "
+                f"clients of {type(self.algorithm).__name__} do not; use fedavg, or remove "
+                f"{table(name)}"
             )
 
     @property
@@ -288,12 +288,13 @@ class Setup:
 
 
 class FitContext(NamedTuple):
-    """Functions for :meth:`Extension.fit`, which is called after the run is measured.
+    """Functions that :meth:`Extension.fit` can use after the run is measured.
 
     Attributes:
-        measure: Function that returns the measured rounds of an additional federation. It trains
-            the federation unless its measurements are stored. It takes the federation, a
-            description, and None or a function that constructs the federation to train.
+        measure: Function that returns the measured rounds of an additional federation, and trains
+            it if its measurements are not stored. Its arguments are the federation, a description,
+            and a function that constructs the federation to train (None to train the first
+            argument).
         progress: Callback for progress.
     """
 
@@ -331,7 +332,7 @@ class MeasuredRun(NamedTuple):
             shapes: Expected shape of each tensor, by name.
 
         Raises:
-            Damaged: The file is missing, belongs to another run, or has other contents.
+            Damaged: The file is missing, belongs to another run, or has unexpected contents.
         """
         path = self.run.folder / file
         tensors, notes = read_tensors(path) if path.is_file() else ({}, {})
@@ -340,7 +341,7 @@ class MeasuredRun(NamedTuple):
         is_finite = all(bool(value.isfinite().all()) for value in expected.values())
         if notes.get("run") != self.key or not has_shapes or not is_finite:
             raise Damaged(
-                f"{path} is not the file that this run wrote; delete {path.parent} and run the "
+                f"{path} is missing, damaged or from another run; delete {path.parent} and run the "
                 "study again"
             )
         return tensors
@@ -358,12 +359,12 @@ class ExtensionResults(NamedTuple):
 
 
 class Extension:
-    """Base class of extensions. Each implements an optional table of a study.
+    """Base class of extensions, each of which implements an optional table of a study.
 
-    Class methods are called if the study has the extension's table (see
+    The class methods are called if the study has the extension's table (see
     :func:`fedaudit.extensions.extensions_of`). :meth:`add_to` adds an instance to a run. The
-    instance's methods are called while the run is set up, trained, measured and evaluated. The
-    methods of this base class change nothing.
+    instance's methods are called while the run is set up, trained, measured and evaluated. In this
+    base class, all methods do nothing.
     """
 
     table: ClassVar[str] = ""
@@ -371,7 +372,7 @@ class Extension:
 
     @classmethod
     def extend_view(cls, study: Study, view: View) -> View:
-        """Return the adversary's view, extended by what the extension reveals.
+        """Return the adversary's view, including what the extension reveals.
 
         Raises:
             FedauditError: The extension cannot be used in this view.
@@ -380,7 +381,7 @@ class Extension:
 
     @classmethod
     def configure_attack(cls, study: Study, attack: Attack) -> Attack:
-        """Return an attack with settings that the extension determines."""
+        """Return the attack with the settings that the extension determines."""
         return attack
 
     @classmethod
@@ -412,13 +413,16 @@ class Extension:
         return ()
 
     def extend_clients(self, clients: Participants) -> Participants:
-        """Return all clients, with those that the extension adds or replaces."""
+        """Return all clients, including those that the extension adds or changes."""
         return clients
 
     def watch(
         self, rounds: Iterator[Round], run: Setup, key: str, progress: Progress
     ) -> Iterator[Round]:
-        """Yield the run's rounds before the view is applied, and write statistics to a file."""
+        """Yield the run's rounds unchanged; may write statistics of them to a file.
+
+        The rounds are complete, since the adversary's view is applied later.
+        """
         return rounds
 
     def measure(
@@ -427,14 +431,14 @@ class Extension:
         """Measure further signals in a measured round."""
 
     def missing_signals(self, run: Setup) -> list[str]:
-        """Return names of signals from :meth:`measure` that are missing in a run's folder."""
+        """Return the signals of :meth:`measure` that are missing in the run's folder."""
         return []
 
     def refuse_untrainable(self, run: Setup) -> None:
-        """Raise if the extension could not train its models, which it trains after the run."""
+        """Raise, before the run, if the extension could not train its models after the run."""
 
     def cost(self) -> str:
-        """Return a sentence on the cost of additional federations; empty if there are none."""
+        """Describe the cost of additional federations; empty if there are none."""
         return ""
 
     def is_needed_by(self, attack: Attack) -> bool:
@@ -443,7 +447,7 @@ class Extension:
 
     @property
     def knows_defense(self) -> bool:
-        """True if attacks use models that the adversary trained with the audited defense."""
+        """True if attacks use models that the adversary trained with the audited run's defense."""
         return False
 
     @property
@@ -465,17 +469,17 @@ class Extension:
         return ExtensionResults()
 
     def untested(self) -> str:
-        """Describe what this extension does not test; empty if it tests everything."""
+        """Describe what this extension leaves untested; empty if nothing."""
         return ""
 
 
 @dataclass(frozen=True)
 class Resources:
-    """Resources for running a study. They change at most the last digits of results.
+    """Resources for running a study, which affect at most the last digits of results.
 
     Attributes:
-        engine: Engine that runs clients.
-        workers: Number of workers of the measuring engine. Without a measuring engine, the number
+        engine: Engine that trains clients.
+        workers: Number of workers of the measuring engine; without a measuring engine, the number
             of threads that compute gradient signals.
         device: Device for training and measurements.
         progress: Callback for the progress of training, metrics and controls.

@@ -1,6 +1,7 @@
 """Settings of a study, with their ranges and defaults.
 
-Results depend only on these settings. Folders, workers and progress bars are not settings.
+Results depend only on these settings. Options that do not affect results, such as folders and
+numbers of workers, are not settings.
 """
 
 import hashlib
@@ -60,16 +61,16 @@ SAMPLES_NAMES = ("samples", "fair", "people")
 """Names of the setting for the number of audited samples in a study file."""
 
 _MAX_METRICS = 100
-"""Maximum number of false-positive rates, and of further metrics, in one study."""
+"""Maximum number of false-positive rates, and of further metrics, in a study."""
 
 
 class DataSection(Section):
     """The data set.
 
     Attributes:
-        classes: Classes to keep, which are renumbered in this order; all classes if empty.
+        classes: Classes to use, which are renumbered in this order; all classes if empty.
         first_class: Number of the first class. Lower numbers are reserved for classes of another
-            data set, such as a public one.
+            data set, such as a public data set.
     """
 
     set_elsewhere: ClassVar[Mapping[str, str]] = {"seed": "seeds", "data_dir": "--data-dir"}
@@ -126,9 +127,9 @@ class PretrainingSection(Section):
     Attributes:
         data: The public data. If clients have samples of the same data set, the public classes
             must differ from the clients' classes.
-        epochs: Passes over the public data.
-        batch_size: Samples per training step.
-        lr: Initial learning rate, which decays to 0 along half a period of a cosine.
+        epochs: Number of passes over the public data.
+        batch_size: Number of samples per training step.
+        lr: Initial learning rate, which decays to 0 with a cosine schedule.
         seed: Seed of all random choices in pretraining.
     """
 
@@ -183,11 +184,11 @@ class TrainingSection(Section):
 
 
 def _refuse_names(targets: object) -> object:
-    """Raise if a client has a name, which only the data translate to a number."""
+    """Raise if a client is given by name, since only the data map names to numbers."""
     if isinstance(targets, list | tuple) and any(isinstance(target, str) for target in targets):
         raise ValueError(
-            "it should be numbers of clients; fedaudit.read_study, `fedaudit run` and "
-            "fedaudit.audit also take names"
+            "it should contain numbers of clients; only fedaudit.read_study, `fedaudit run` and "
+            "fedaudit.audit also accept names"
         )
     return targets
 
@@ -197,34 +198,34 @@ class AuditSection(Section):
     """The audited clients and samples, and the adversary's view.
 
     Attributes:
-        draw: How audited samples are drawn: "fair" (the default), "canaries", or a published
-            split by name.
-        targets: Audited clients, by number. A study file may also use the names of clients in the
+        draw: How audited samples are drawn: "fair" (the default), "canaries", or the name of a
+            published split.
+        targets: Audited clients, by number. A study file may also use the clients' names in the
             data.
         options: Options of a draw other than "fair", such as the number and kind of canaries.
         unit: Unit of membership. With "sample", a fair draw decides about every sample separately.
             With "person", it decides about all samples of a person together, and a person's score
-            is the mean over their samples. Data must then name the person of each sample
+            is the mean over their samples. The data must then name the person of each sample
             (``data.options.person``).
         samples: Number of audited samples of each target, or of people if ``unit`` is "person". A
             fair draw decides which client trains on each. Aliases of this key: ``fair``,
             ``people``.
-        clients_per_person: Number of clients among which the samples of a participating person are
-            divided. With 2 or more, people are like patients who visit several hospitals.
-        extra_other: Further audited samples that other clients train on.
-        extra_unseen: Further audited samples that no client trains on.
-        background: Number of training samples of each target that are not audited. If left out, the
-            target keeps the size that the partition gives it.
+        clients_per_person: Number of clients among which the samples of a person are divided. With
+            2 or more, people are like patients who visit several hospitals.
+        extra_other: Number of further audited samples, on which other clients train.
+        extra_unseen: Number of further audited samples, on which no client trains.
+        background: Number of training samples of each target that are not audited. By default, the
+            partition determines the target's total number of samples.
         sources: Number of random training samples of each client on which source inference is
-            tested, in addition to audited samples; at most as many as the smallest client has. If
-            left out, it is ``samples // (3 * clients)`` if a source inference attack runs on a
-            fair draw and label distributions differ between clients, and 0 otherwise.
+            tested, in addition to audited samples; at most as many as the smallest client has. By
+            default, ``samples // (3 * clients)`` if a source inference attack runs on a fair draw
+            and label distributions differ between clients, and otherwise 0.
         every: Number of rounds from one measured round to the next; 0 for
             ``max(1, rounds // 10)``.
         view: What the adversary observes, by catalogue name.
         merge: Clients that the adversary attacks as one client, through the weighted mean of their
-            updates. An example is a coalition that hides single updates. The training samples of
-            all these clients are then members. If empty, clients are attacked one by one.
+            updates, such as a coalition that hides single updates. The training samples of all
+            these clients are then members. If empty, clients are attacked separately.
         keep: What is stored on disk. "signals" stores only measurements, "snapshots" also the
             global models of measured rounds, and "full" also all clients' updates of measured
             rounds.
@@ -261,7 +262,7 @@ class AuditSection(Section):
     def _serialize_samples_as_fair(
         self, serialize: Callable[["AuditSection"], dict[str, object]]
     ) -> dict[str, object]:
-        # The first version named this setting "fair", and so do records and keys of studies.
+        # Records and keys of studies use the name of this setting in the first version, "fair".
         values = serialize(self)
         return {"fair" if name == "samples" else name: value for name, value in values.items()}
 
@@ -276,12 +277,12 @@ class AuditSection(Section):
     def _check_unit(self) -> "AuditSection":
         if self.unit == "person" and self.draw != "fair":
             raise ValueError(
-                f'unit "person" needs the draw "fair", but draw is {self.draw!r}; leave out draw'
+                f'unit "person" needs the draw "fair", but draw is {self.draw!r}; remove draw'
             )
         if self.unit == "sample" and self.clients_per_person != 1:
             raise ValueError(
-                f"clients_per_person is {self.clients_per_person}, which only the unit "
-                '"person" uses; set unit to "person", or leave out clients_per_person'
+                f"clients_per_person is {self.clients_per_person}, but it is only for the unit "
+                '"person"; set unit to "person", or remove clients_per_person'
             )
         return self
 
@@ -290,7 +291,7 @@ class ServerSection(Section):
     """The server that sends clients the models that they train.
 
     Attributes:
-        name: "honest", or a custom server that tampers with models, as ``module:Class``.
+        name: "honest", or a custom server that manipulates models, as ``module:Class``.
         options: Settings of the server.
     """
 
@@ -304,8 +305,8 @@ class ShiftSection(Section):
 
     Attributes:
         kind: "rotation" of images (in degrees), "brightness" of images (as a factor), or
-            "attribute": clients in the minority have people with one value of the data set's
-            attribute, and other clients have people with the other values.
+            "attribute". With "attribute", clients in the minority have the people with one value of
+            the data set's attribute, and other clients the people with other values.
         minority: Fraction of the clients that are in the minority, in (0, 1). These are the clients
             with the lowest numbers.
         value: Value of the attribute in the minority; the rarest value if empty.
@@ -329,21 +330,22 @@ class ShiftSection(Section):
 class RiskSection(Section):
     """Measurement of the models' membership risk, and the risk that clients accept.
 
-    It applies only to algorithms whose clients choose among several models.
+    It is used only by algorithms whose clients choose among several models.
 
     Attributes:
         measure: "train-mia", or an attack by catalogue name.
         shadows: Number of shadow models for each model, from 1 to 100.
-        training: "repeated" trains a shadow model in a separate federation, for as many rounds as
-            the model that it imitates. "continued" starts from that model and trains it for a few
-            epochs. This is cheap, but underestimates the risk if models memorise samples.
-        epochs: Passes of a continued shadow model over its samples, 5 by default. Giving a number
-            sets ``training`` to "continued".
+        training: How a shadow model is trained. "repeated" trains it in a separate federation, for
+            as many rounds as the model that it imitates. "continued" starts from that model and
+            trains it for a few epochs, which is cheap, but underestimates the risk if models
+            memorise samples.
+        epochs: Number of passes of a continued shadow model over its samples, 5 by default. Setting
+            it also sets ``training`` to "continued".
         sizes: Sizes of shadow models' training sets if the server has fewer samples than the
             clusters. "proportional" scales all sizes by the same factor, and "capped" limits each
             size to half of the server's samples.
-        samples: Number of the server's samples, on which shadow models are trained. No client
-            trains on them, and they are not audited. 0 for all available samples.
+        samples: Number of the server's samples, on which shadow models are trained; 0 for all
+            available samples. No client trains on them, and they are not audited.
         low: Lowest risk (balanced accuracy) that a client may accept.
         high: Highest risk that a client may accept. Each client's limit is drawn between ``low``
             and ``high``.
@@ -370,8 +372,8 @@ class RiskSection(Section):
             return values
         if values.get("training", "continued") != "continued":
             raise ValueError(
-                f"epochs is {values['epochs']}, which only continued shadow models use, but "
-                f"training is {values['training']!r}; leave out one of them"
+                f"epochs is {values['epochs']}, which is only for continued shadow models, but "
+                f"training is {values['training']!r}; remove one of them"
             )
         return {**values, "training": "continued"}
 
@@ -388,15 +390,15 @@ class FiguresSection(Section):
 
     Attributes:
         fprs: False-positive rates at which true-positive rates are reported, each in (0, 1].
-        evaluation: "aligned" to evaluate the same non-members in all rounds, or "redraw" to draw
-            other non-members for every round and client, as published code does (only to compare
-            results with that code).
-        null_members: Whether half of the held-out samples are labelled as members (a null audit).
-            A valid evaluation then finds no leak.
+        evaluation: "aligned" evaluates the same non-members in all rounds. "redraw" draws other
+            non-members for every round and client, as published code does; use it only to compare
+            results with that code.
+        null_members: Whether half of the held-out samples are labelled as members (a null audit),
+            as a test of the audit itself: a valid evaluation then finds no leak.
         permutations: Number of permutations of the membership labels in the permutation control.
-        blind_classifier: Whether to train a control classifier that sees inputs only. It takes
+        blind_classifier: Whether to train a control classifier that sees only inputs. It takes
             some seconds for each target.
-        alpha: Significance level of the corrected family of tests, in (0, 1).
+        alpha: Significance level of all tests of the study together, after correction, in (0, 1).
         most_exposed: Number of most exposed members to list.
         planted_leak: Whether to also train a small run with a planted leak, which every attack
             must find.
@@ -433,13 +435,13 @@ class Study(Section):
     Attributes:
         name: Name of the study and of its folder.
         about: One sentence about the study for readers of the report.
-        hours: Run time that the author measured, as a text for readers; it affects no result.
-        seeds: Seeds; the study has one run for each.
+        hours: Run time that the author measured, as a text for readers; it does not affect results.
+        seeds: Seeds; the study has a run for each seed.
         pretraining: Pretraining of the model's frozen network. Without this table, the network is
             not pretrained.
         models: Architectures, if they differ between clients. They are assigned to clients in
-            rotation. Each is a ``[[models]]`` table of ``name`` and ``options``. They replace
-            ``[model]``, and need an algorithm that averages no parameters.
+            rotation. Each is a ``[[models]]`` table with ``name`` and ``options``. They replace
+            ``[model]``, and need an algorithm that does not average parameters.
         server: The server that sends clients the models that they train.
         shadow: Training examples for attacks that learn. Without this table, these attacks run
             only if ``[attacks]`` names them, and then train a shadow federation.
@@ -448,7 +450,7 @@ class Study(Section):
             ``[attacks]`` table and the view shows no client's updates.
         canaries: Canary clients, which measure how well one client's update is hidden. Without
             this table, there are no canary clients.
-        unlearning: Unlearning of audited samples after training. Without this table, nothing is
+        unlearning: Unlearning of audited samples after training. Without this table, no samples are
             unlearned.
         secure_sum: Measurement of how well the sum of a round's updates hides a single update.
             Without this table, it is not measured.
@@ -460,8 +462,8 @@ class Study(Section):
         attack_set: Set of attacks that run if there is no ``[attacks]`` table; by default, the set
             of the installed version.
         code: SHA-256 of the source code of each custom part, which a run fills in. A run with
-            other source code then raises an error. If importing a part's module has side effects,
-            the digest covers the module's whole file.
+            different source code then raises an error. If importing a part's module has side
+            effects, the digest covers the module's whole file.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=,+-]{0,199}$")]
@@ -514,13 +516,13 @@ class Study(Section):
         if self.audit.draw == "fair" and self.audit.options:
             raise ValueError(
                 f"{setting('audit.options')} has {sorted(self.audit.options)}, but the fair draw "
-                "takes no options; leave them out"
+                "has no options; remove them"
             )
         self._check_sources()
         if self.attacks and self.attack_set:
             raise ValueError(
-                f"attack_set is {self.attack_set!r}, but {table('attacks')} names single attacks; "
-                "leave out one of them"
+                f"attack_set is {self.attack_set!r}, but {table('attacks')} lists single attacks; "
+                "remove one of them"
             )
         if self.shadow and (self.shadow.client or 0) >= self.partition.clients:
             raise ValueError(
@@ -535,37 +537,37 @@ class Study(Section):
     def _check_sources(self) -> None:
         if not self.audit.sources:
             return
-        # Imported here, since reading settings needs no code that draws samples.
+        # Imported here, since reading settings should not import code that draws samples.
         from fedaudit.datasets.draws.fair import CLIENT_SAMPLE_DRAWS
 
         if self.audit.draw in CLIENT_SAMPLE_DRAWS:
             raise ValueError(
-                f"the draw {self.audit.draw!r} already gives source inference random samples of "
-                f"each client, but audit.sources is {self.audit.sources}; leave it out"
+                f"with the draw {self.audit.draw!r}, source inference is tested on the audited "
+                f"samples, but audit.sources is {self.audit.sources}; remove it"
             )
 
     def _check_merge(self) -> None:
         merged, targets = self.audit.merge, self.audit.targets
         if merged and (len(set(merged)) < max(2, len(merged))):
             raise ValueError(
-                f"audit.merge takes at least two clients, each once, got {list(merged)}"
+                f"audit.merge needs at least two different clients, got {list(merged)}"
             )
         if len(set(merged) & set(targets)) > 1:
             raise ValueError(
-                f"audit.targets {list(targets)} names several clients of audit.merge, which are "
-                "attacked as one client; name only one of them"
+                f"audit.targets {list(targets)} contains several clients of audit.merge, which are "
+                "attacked as one client; give only one of them"
             )
 
     def _check_models(self) -> None:
         if self.models and self.model != ModelSection():
             raise ValueError(
-                f"model is {self.model.name!r} for all clients, but models assigns different ones; "
-                "leave out model or models"
+                f"model is {self.model.name!r} for all clients, but models assigns different "
+                "models; remove model or models"
             )
         if len(self.models) > self.partition.clients:
             raise ValueError(
-                f"there are {len(self.models)} models and {self.partition.clients} clients, so "
-                "that no client would train some models; give at most one per client"
+                f"there are {len(self.models)} models but only {self.partition.clients} clients, "
+                "so no client would train some models; give at most one model per client"
             )
 
     def _check_pretraining(self) -> None:
@@ -573,7 +575,7 @@ class Study(Section):
             return
         if self.models or "weights" in self.model.options:
             raise ValueError(
-                "pretraining sets the initial weights of one model; leave out models and "
+                "pretraining determines the weights of a single model; remove models and "
                 "model.options.weights"
             )
         public = self.pretraining.data
@@ -582,7 +584,7 @@ class Study(Section):
         if public.name == self.data.name and not is_disjoint:
             raise ValueError(
                 f"pretraining.data and data are both {self.data.name!r}, but public samples must "
-                "not be audited; give both different classes"
+                "not be audited; set different classes in the two tables"
             )
 
     @property
@@ -594,7 +596,7 @@ class Study(Section):
     def pretrained_settings(self) -> dict[str, object]:
         """All settings that determine the pretrained network."""
         settings = self.model_dump(mode="json", include={"model", "pretraining"})
-        # The options of denoising affect measurements but not the training of the network.
+        # The options of the task "denoising" affect measurements but not pretraining.
         options = {} if self.task.name == "denoising" else self.task.options
         task = {"name": self.task.name, "options": options} if options else self.task.name
         parts = [("model", self.model.name), ("task", self.task.name)]
@@ -631,7 +633,7 @@ class Study(Section):
         if client not in unaudited:
             raise BadInput(
                 f"attacker.client is {self.attacker.client}, but must be one of the "
-                f"{self.partition.clients} clients that is not audited; give another client, or "
-                "audit fewer clients"
+                f"{self.partition.clients} clients and must not be audited; give another client, "
+                "or audit fewer clients"
             )
         return client

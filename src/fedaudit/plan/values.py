@@ -1,4 +1,4 @@
-"""Reading of settings from a TOML file or a dictionary, with errors for the author of the file."""
+"""Reading of settings from a TOML file or a dictionary, with errors that explain what is wrong."""
 
 import re
 import tomllib
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 Kind = TypeVar("Kind", bound=BaseModel)
 
 _MAX_SHOWN = 80
-"""Maximum number of characters of a wrong value that an error message shows."""
+"""Maximum number of characters of an invalid value in an error message."""
 
 _STRING_OR_COMMENT = re.compile(
     r'''"{3}(?:[^"\\]++|\\.|"(?!""))*+"{3,5}|"(?:[^"\\\n]++|\\.)*+"'''
     r"""|'{3}(?:[^']++|'(?!''))*+'{3,5}|'[^'\n]*+'|\#[^\n]*+""",
     re.DOTALL,
 )
-"""A string or comment in TOML, whose dots do not separate parts of a key."""
+"""A string or comment in TOML, in which dots do not separate parts of a key."""
 
 _MANY_DOTS = re.compile(rf"(?<![\w-])[\w-]++(?:[ \t]*+\.[ \t]*+[\w-]++){{{MAX_DEPTH},}}")
-"""Key with more parts than any setting has. The time of the parser is quadratic in this number."""
+"""Key with more parts than any setting has. The parser's run time is quadratic in the number."""
 
 _BYTE_ORDER_MARK = "\ufeff"
 _CHECKOUT_FOLDERS = ("studies", "examples")
@@ -52,7 +52,7 @@ def read_toml(path: Path, what: str) -> dict[str, object]:
     try:
         text = read_text(path, max_bytes=MAX_USER_FILE_BYTES)
     except TooLarge as error:
-        raise BadInput(f"{error}; {what} is a short file") from error
+        raise BadInput(f"{error}; {what} should be a short file, so check the path") from error
     except FileNotFoundError as error:
         stems = [file.stem for file in islice(path.parent.glob("*.toml"), _MAX_NEAR_FILES)]
         near = [str(path.with_name(f"{name}.toml")) for name in nearest(path.stem, stems)]
@@ -66,7 +66,9 @@ def read_toml(path: Path, what: str) -> dict[str, object]:
             f"{what} {path} does not exist; {hint}give the path of a TOML file"
         ) from error
     except OSError as error:
-        raise BadInput(f"{what} {path} cannot be read ({error.strerror})") from error
+        raise BadInput(
+            f"{what} {path} cannot be read ({error.strerror}); check the path and its permissions"
+        ) from error
     except ValueError as error:
         raise BadInput(f"{what} {path} is not valid TOML: {error}") from error
     source = f"{what} {path}"
@@ -105,14 +107,18 @@ def _checked(values: dict[str, object], source: str) -> dict[str, object]:
     for key in keys(values):
         refuse_many_dots(key, source)
     if any(abs(number) > MAX_INTEGER for number in whole_numbers(values)):
-        raise BadInput(f"{source} has a whole number of over 64 bits, but no setting is so large")
+        raise BadInput(
+            f"{source} has a whole number of more than 64 bits, but no setting is so large; "
+            "correct it"
+        )
     return values
 
 
 def _refuse_deep(values: dict[str, object], source: str) -> None:
     if deeper_than(values, MAX_DEPTH):
         raise BadInput(
-            f"{source} has more than {MAX_DEPTH} levels of tables, but no setting has so many"
+            f"{source} has more than {MAX_DEPTH} levels of tables, but no setting has so many; "
+            "correct it"
         )
 
 
@@ -120,8 +126,8 @@ def refuse_many_dots(name: str, source: str) -> None:
     """Raise if the dotted name of a setting has more parts than any setting."""
     if name.count(".") >= MAX_DEPTH:
         raise BadInput(
-            f"{source} has more than {MAX_DEPTH} levels of tables in the name {name[:40]!r}..., "
-            "but no setting has so many"
+            f"{source} has the name {name[:40]!r}... with more than {MAX_DEPTH} levels of tables, "
+            "but no setting has so many; correct it"
         )
 
 
@@ -136,7 +142,8 @@ def study_from(
         overrides: Dotted names of settings that do not come from this source.
 
     Raises:
-        BadInput: A setting is wrong. The message names the first such setting and what is allowed.
+        BadInput: A setting is invalid. The message names the first such setting and the allowed
+            values.
 
     Examples:
         >>> import fedaudit as fa
@@ -166,7 +173,8 @@ def settings_from(
         overrides: Dotted names of settings that do not come from this source.
 
     Raises:
-        BadInput: A setting is wrong. The message names the first such setting and what is allowed.
+        BadInput: A setting is invalid. The message names the first such setting and the allowed
+            values.
     """
     _refuse_deep(values, source)
     try:
@@ -178,8 +186,8 @@ def settings_from(
 def refusal_of(
     error: ValidationError, kind: type[BaseModel], source: str, overrides: Collection[str] = ()
 ) -> BadInput:
-    """Convert an error of pydantic to one sentence for the author of the settings."""
-    # Missing settings come last, since the name of another setting may be misspelt.
+    """Convert pydantic's error to a one-sentence error for the author of the settings."""
+    # Sort missing settings last, since they may be present under a misspelt name.
     errors = sorted(error.errors(), key=lambda detail: detail["type"] == "missing")
     first = errors[0]
     dotted = ".".join(str(part) for part in first["loc"])
@@ -192,7 +200,7 @@ def refusal_of(
         renamed = getattr(section, "former_names", {}).get(key, "")
         present_name = ".".join([*path, renamed]) if renamed else ""
         return unknown_name(what, ".".join([*path, key]), names, present_name=present_name)
-    # A list with wrong entries is also reported as too short by pydantic, which is not counted.
+    # Do not count that pydantic also reports a list with invalid entries as too short.
     others = [detail for detail in errors[1:] if detail["loc"] != first["loc"][:-1]]
     count = f" (and {len(others)} more)" if others else ""
     message = _IN_WORDS.get(first["type"], first["msg"].removeprefix("Value error, "))
@@ -234,14 +242,14 @@ _IN_WORDS = {
     "bool_parsing": "it should be true or false",
     "bool_type": "it should be true or false",
     "int_type": "it should be a whole number",
-    "string_pattern_mismatch": "it should be of letters, digits and '._=,+-' (at most 200), "
-    "beginning with a letter or digit",
+    "string_pattern_mismatch": "it should consist of at most 200 letters, digits and '._=,+-', and "
+    "start with a letter or digit",
 }
 """Maps pydantic's types of errors to messages for the author of a TOML file."""
 
 
 def _section_at(path: list[str], section: type[BaseModel]) -> type[BaseModel] | None:
-    """Return the class of a table; None if it is a table of options, whose names are unknown."""
+    """Return the class of a table; None for a table of options, which has no fixed names."""
     for part in path:
         if part.isdigit():  # index in a list of tables
             continue
