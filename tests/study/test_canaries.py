@@ -165,7 +165,7 @@ def test_workers_and_stops_change_no_bit(tmp_path: Path) -> None:
     other = canary_study(canaries={"count": 61})
     run_study(other, tmp_path / "other")
     file.write_bytes((tmp_path / "other" / "seed-1" / CANARIES_FILE).read_bytes())
-    with pytest.raises(Damaged, match="not the file that this run wrote"):
+    with pytest.raises(Damaged, match="from another run"):
         run_study(study, tmp_path / "one")
 
 
@@ -232,7 +232,7 @@ def test_a_study_without_canaries_keeps_its_identity() -> None:
         (
             {"canaries": {"count": 60, "length": 0.2}},
             BadInput,
-            "would not test the longest updates",
+            "would not test the largest updates",
         ),
         ({"defense": {}}, BadInput, "canaries.length"),
         (

@@ -129,7 +129,7 @@ def test_missing_and_foreign_files_are_refused_with_a_rerun(
     run_study(study, tmp_path)
     (stored_file,) = tmp_path.glob(f"*/{file}")
     stored_file.unlink()
-    message = r"is not the file that this run wrote; delete .*seed-1 and run"
+    message = r"is missing, damaged or from another run; delete .*seed-1 and run"
     with pytest.raises(Damaged, match=message):
         run_study(study, tmp_path)
     with pytest.raises(Damaged, match=message):

@@ -1,6 +1,6 @@
-"""Extensions of a run, each configured by an optional table of the study.
+"""Extensions of a run, which optional tables of the study configure.
 
-An extension is imported only if the study needs it.
+Extensions are imported only if the study needs them.
 """
 
 from collections.abc import Iterator, Mapping

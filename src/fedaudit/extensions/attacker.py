@@ -33,23 +33,23 @@ _ASCENT_LIMIT = 2.0
 
 @dataclass(frozen=True)
 class PoisonedUpload(Defense):
-    """Poisoned updates that raise the loss of audited samples in some rounds of a client.
+    """Poisoned updates of a malicious client, which raise the loss of audited samples.
 
-    In the other rounds, the client trains honestly.
+    The client sends them in some rounds. In the other rounds, it trains honestly.
 
     Attributes:
-        probes: Audited samples, with the labels that the client trains on.
+        probes: Audited samples, with the labels on which the client trains.
         rounds: Poisoned rounds.
-        max_loss: Loss up to which the client maximises the loss of each sample; 0 to minimise the
-            loss on wrong labels.
+        max_loss: For gradient ascent, the loss at which the ascent stops for a sample; 0 to train
+            on wrong labels instead.
         strength: Factor by which poisoned updates are multiplied.
 
     Source: Nasr et al. 2019, active attacks by gradient ascent; Mo et al. 2025 (FedPoisonMIA), for
         wrong labels.
     Differs: The ascent is the client's local training with the opposite sign, instead of one step
-        with a separate learning rate. It leaves out samples whose loss is already high, so that the
-        loss stays finite. FedPoisonMIA also chooses updates that resemble honest ones. This step is
-        left out, because no aggregation here detects outliers.
+        with a separate learning rate. It leaves out samples with a high loss, so that the loss
+        stays finite. FedPoisonMIA also chooses updates that resemble honest ones. This is not
+        implemented here, since no aggregation rule in fedaudit rejects outliers.
     """
 
     accepts: ClassVar[tuple[type, ...]] = (Update,)
@@ -60,11 +60,11 @@ class PoisonedUpload(Defense):
     strength: float = 1.0
 
     def acts_in(self, hook: str) -> bool:
-        """Return True if the defense acts in a hook; it changes the loss only for an ascent."""
+        """Return True if the defense uses a hook; it uses "loss" only for gradient ascent."""
         return super().acts_in(hook) and (hook != "loss" or self.max_loss > 0)
 
     def select(self, data: Samples, context: TrainingContext) -> Samples:
-        """Return the probes in poisoned rounds, and the client's samples in others."""
+        """Return the probes in poisoned rounds, and otherwise the client's samples."""
         return samples_on(self.probes, context.device) if context.round in self.rounds else data
 
     def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:
@@ -124,7 +124,7 @@ class Attacker(Extension):
         return run.with_extension(_create_attacker(run, section, dataset.classes))
 
     def extend_clients(self, clients: Participants) -> Participants:
-        """Return all clients, of which the malicious one sends poisoned updates."""
+        """Return all clients; the malicious client sends poisoned updates."""
         defense = clients.defenses.get(self.client)
         poisoned = self.poison if defense is None else Chain((self.poison, defense))
         return clients._replace(defenses={**clients.defenses, self.client: poisoned})
@@ -162,8 +162,8 @@ def poisoned_rounds(study: Study) -> tuple[int, ...]:
 def _as_attacker(study: Study, section: AttackerSection, view: View) -> View:
     if view.name != PARTICIPANT:
         raise NotVisible(
-            f"a malicious client has the view of a participant, but audit.view is {view.name!r}; "
-            f"use the view {PARTICIPANT!r}"
+            f"a malicious client sees what a participant sees, but audit.view is {view.name!r}; "
+            f"set it to {PARTICIPANT!r}"
         )
     rounds = poisoned_rounds(study)  # Raises for too few rounds.
     action = {
@@ -189,9 +189,8 @@ def _create_attacker(run: Setup, section: AttackerSection, classes: int) -> Atta
     run.refuse_several_models("attacker")
     if study.task.name != "classification":
         raise Unsupported(
-            "a malicious client trains on wrong labels or up to the loss of guessing a class, but "
-            f"the task {study.task.name!r} has no classes; use classification, or leave out "
-            f"{table('attacker')}"
+            f"a malicious client needs a task with classes, but the task is {study.task.name!r}; "
+            f"use classification, or leave out {table('attacker')}"
         )
     client = study.malicious_client
     defense = run.defenses.get(client)
@@ -199,8 +198,8 @@ def _create_attacker(run: Setup, section: AttackerSection, classes: int) -> Atta
         defense.cancels or any(defense.acts_in(hook) for hook in TRAINING_HOOKS)
     ):
         raise Unsupported(
-            f"client {client} is malicious and trains differently, but its defense also changes "
-            f"training; list only the other clients in {setting('defense.clients')}, or use a "
+            f"client {client} is the malicious client, whose training cannot also be changed by a "
+            f"defense; list only the other clients in {setting('defense.clients')}, or use a "
             "defense that only changes updates, such as client-dp"
         )
     if study.training.participation < 1:
@@ -211,11 +210,10 @@ def _create_attacker(run: Setup, section: AttackerSection, classes: int) -> Atta
         )
     if study.canaries is not None:
         raise Unsupported(
-            "canary clients measure how well honest clients' updates are hidden, but "
-            f"{table('attacker')} adds a malicious client; leave out {table('canaries')} or "
-            f"{table('attacker')}"
+            f"{table('canaries')} measures how well honest clients' updates are hidden, but "
+            f"{table('attacker')} makes a client malicious; leave out one of the two tables"
         )
-    # Training hooks receive samples in the model's data type, so the probes need it too.
+    # Training hooks receive samples in the model's data type, so convert the probes to it.
     samples = run.assignment.audit.samples
     net = run.algorithm.nets[0].initial(0)
     probes = samples.replace(features=in_model_dtype(samples.features, net))

@@ -1,7 +1,7 @@
 """Empirical lower bounds on epsilon from canary clients and from canary samples.
 
-The study table [canaries] adds canary clients. With the setting audit.draw = "canaries", audited
-samples are canaries. Both bounds are compared with the epsilon that a defense claims.
+The table [canaries] of a study adds canary clients. With audit.draw = "canaries", audited samples
+are canaries. Both bounds are compared with the epsilon that a defense claims.
 """
 
 import math
@@ -67,8 +67,8 @@ class Canaries(Extension):
 
     Attributes:
         numbers: Client number of each canary.
-        sends: Whether each canary sends its direction, decided by a fair coin. Canaries that do not
-            send it send zeros, with the same weight and noise.
+        sends: Whether each canary sends its direction, as decided by a fair coin. The other
+            canaries send zeros, with the same weight and noise.
         length: Norm of the canaries' updates.
         seed: Seed of the directions.
         size: Number of samples of the largest client. It determines a canary's weight in the
@@ -111,9 +111,9 @@ class Canaries(Extension):
         return canary_direction(like, self.seed, number)
 
     def extend_clients(self, clients: Participants) -> Participants:
-        """Return all clients with the canary clients, which use the common defense."""
-        # Canaries need data of this size for their weight. The data are never read, so they are
-        # views of one sample, which need no memory.
+        """Return all clients including the canary clients, which use the common defense."""
+        # A canary's weight follows from its number of samples. The samples are never used, so they
+        # are views of one sample, which need no memory.
         sample = next(iter(clients.data.values())).take(slice(0, 1))
         samples = sample.each(lambda part: part.expand(self.size, *part.shape[1:]))
         common = next(iter(clients.defenses.values()), None)
@@ -129,7 +129,7 @@ class Canaries(Extension):
     def watch(
         self, rounds: Iterator[Round], run: Setup, key: str, progress: Progress
     ) -> Iterator[Round]:
-        """Yield the rounds without the canaries' updates, and write the canaries' statistics."""
+        """Yield the rounds without the canaries' updates, and write their statistics to a file."""
         seed = seed_for(run.federation_seed, "initial model")
         (start,) = run.algorithm.models(run.algorithm.start(seed)).values()
         return record_canaries(
@@ -153,8 +153,8 @@ class Canaries(Extension):
         """Return lower bounds on the client-level epsilon, the claimed epsilon, and its control.
 
         There is a bound for each run, and a bound from the canaries of all runs together. The
-        largest bound of single runs is not used: of five bounds at 95 %, it would be wrong with a
-        probability of up to 23 %.
+        largest bound of single runs is not used, since with five bounds at 95 %, it would be wrong
+        with a probability of up to 23 %.
         """
         statistics = [_read(measured) for measured in runs]
         figures = []
@@ -168,7 +168,7 @@ class Canaries(Extension):
             return ExtensionResults(figures)
         bounds = _bounds(statistics, _CLAIM_ERROR)
         if len(bounds) > 1:
-            # The largest bound is compared with the claim, so the bounds share the error level.
+            # Bonferroni correction, since the largest bound is compared with the claim.
             bounds = _bounds(statistics, _CLAIM_ERROR / len(bounds))
         control = _claim_control(
             runs[0].run,
@@ -188,25 +188,25 @@ def _create_canaries(run: Setup, section: CanariesSection) -> Canaries:
     run.refuse_several_models("canaries")
     if study.audit.merge:
         raise Unsupported(
-            f"audit.merge is {list(study.audit.merge)}, but canary clients measure how well single "
-            f"clients are hidden; leave out audit.merge or {table('canaries')}"
+            f"{table('canaries')} measures how well single clients are hidden, but audit.merge "
+            f"attacks clients {list(study.audit.merge)} as one; leave out one of the two"
         )
     defense = client_dp_of(run.defenses)
     if run.defenses and (defense is None or len(run.defenses) != len(sizes)):
         raise Unsupported(
-            "canary clients measure the effect of clipping and noise that all clients use; "
-            'use the defense "client-dp" for all clients, or no defense'
+            f"{table('canaries')} measures clipping and noise that all clients use; set the "
+            'defense "client-dp" for all clients, or no defense'
         )
     length = section.length or (defense.clip if defense else 0.0)
     if not 0 < length < math.inf:
         raise BadInput(
-            f"canaries.length is {section.length:g}, and no defense has a clipping norm that could "
-            "replace it; set canaries.length to a positive norm of the canaries' updates"
+            f"canaries.length is {section.length:g}, and there is no defense whose clipping norm "
+            "could be used instead; set canaries.length to a positive norm"
         )
     if defense is not None and length < defense.clip:
         raise BadInput(
             f"canaries.length is {length:g}, which is less than the clipping norm "
-            f"{defense.clip:g}, so canaries would not test the longest updates; leave out "
+            f"{defense.clip:g}, so canaries would not test the largest updates; leave out "
             "canaries.length to use the clipping norm"
         )
     sends = seeded_numpy(seed, "canary coins").random(section.count) < 0.5
@@ -237,10 +237,11 @@ def _create_canaries(run: Setup, section: CanariesSection) -> Canaries:
 
 
 def client_dp_of(defenses: Mapping[ClientId, Defense]) -> "ClientDP | None":
-    """Return the "client-dp" defense if all defended clients use the same one, or None."""
+    """Return the "client-dp" defense if all defended clients use the same; otherwise None."""
     if not defenses:
         return None
-    from fedaudit.defenses.clip import ClientDP  # imported here: it also imports all defenses
+    # Imported here, since this import loads all defenses.
+    from fedaudit.defenses.clip import ClientDP
 
     first = next(iter(defenses.values()))
     are_equal = all(defense == first for defense in defenses.values())
@@ -253,8 +254,8 @@ def _claimed_epsilon(
     """Return the client-level epsilon for an adversary that sees every global model.
 
     Two federations are adjacent if one client's updates are zero in one of them, with the same
-    weight and noise. No amplification by sampling is claimed. The sensitivity is that of the
-    largest client. The noise is that of the round with the least noise. Each client's noise is
+    weight and noise. Amplification by sampling is not used. The sensitivity is that of the largest
+    client, and the noise is that of the round with the least noise, where each client's noise is
     scaled by its weight.
     """
     largest, least_noise = max(sizes.values()), math.inf
@@ -283,7 +284,7 @@ def _read(measured: MeasuredRun) -> _RunStatistics:
 
 
 def _bounds(runs: Sequence[_RunStatistics], alpha: float) -> dict[str, EpsilonBound]:
-    """Return the bounds from the canaries of all runs together, by the name of the metric."""
+    """Return the bounds from the canaries of all runs together, by metric."""
     distribution_free, if_gaussian = canary_bounds(
         np.concatenate([run.statistics for run in runs]),
         np.concatenate([run.canaries.sends for run in runs]),
@@ -345,7 +346,7 @@ def _claim_control(
 
 @dataclass(frozen=True)
 class CanarySamples(Extension):
-    """Bounds on epsilon, and a control of the claim, from audited samples that are canaries.
+    """Bounds on epsilon from audited canary samples, and a control of the claimed epsilon.
 
     Attributes:
         planting: Defenses of the targets that plant gradients of their canaries.
@@ -429,7 +430,7 @@ _ASSUMPTIONS = {
     EPSILON_IF_GAUSSIAN: ("one run, Gaussian", "training is at least as private as a Gaussian"),
     EPSILON_IF_NORMAL: ("mean-only normal", "scores are normal and equally spread"),
 }
-"""Method and assumption of each bound that needs an assumption, by the name of the metric."""
+"""Name and assumption of each bound that needs an assumption, by metric."""
 
 
 def _sample_bounds(coins: CoinScores, family: int) -> list[Estimate]:
@@ -437,7 +438,8 @@ def _sample_bounds(coins: CoinScores, family: int) -> list[Estimate]:
 
     Args:
         coins: Scores of one attack.
-        family: Number of bounds with the same assumption. They share the study's error level.
+        family: Number of bounds with the same assumption, among which the study's error level is
+            divided.
     """
     figures = coins.run.study.figures
     if figures.evaluation == "redraw":

@@ -1,6 +1,7 @@
-"""The table [shadow]: training examples for attacks, from a shadow federation or a known split.
+"""Training examples for attacks, from a shadow federation or a known split.
 
-This module also builds the adversary's federations for the table [references].
+The table [shadow] of a study configures them. This module also builds the adversary's federations
+for the table [references].
 """
 
 from collections.abc import Mapping
@@ -65,7 +66,7 @@ def additional_study(
         audit: Settings of the table [audit] that differ from those of the run.
         changes: Other settings that differ from those of the run.
     """
-    # Larger than any seed of a study, so that no run repeats these random choices.
+    # The seed is larger than any seed of a study, so no run repeats these random choices.
     seed = _LARGEST_SEED + 1 + seed_for(run.seed, name) % _LARGEST_SEED
     section = run.study.audit.model_copy(update={"keep": "signals", **audit})
     update = {**dict.fromkeys(OPTIONAL), "seeds": (seed,), "audit": section, **changes}
@@ -90,8 +91,8 @@ class FederationPlan(NamedTuple):
 
     Attributes:
         defense: Defenses of the federation's clients.
-        representative: Maps each audited client to the federation's client that represents it. Its
-            number is that of the first audited client with an equal defense.
+        representative: Maps each audited client to the federation's client that represents it,
+            which has the number of the first audited client with an equal defense.
         undefended: Audited clients with a defense that the federation does not use.
     """
 
@@ -133,11 +134,11 @@ class AdversaryFederations(Extension):
     """
 
     plan: FederationPlan
-    # The default replaces the property of the base class, which could not be set.
+    # A field with a default, since the base class defines a property, which could not be set.
     federations: tuple[Setup, ...] = ()
 
     attacks: ClassVar[str]
-    """Subject of the sentence that :meth:`untested` returns: attacks that use these models."""
+    """Attacks that use these models: the subject of the sentence that :meth:`untested` returns."""
 
     @property
     def knows_defense(self) -> bool:
@@ -162,7 +163,7 @@ class Examples(NamedTuple):
     """Samples from which attacks learn.
 
     Attributes:
-        measured: Measurements by the name of the signal.
+        measured: Measurements by name of the signal.
         is_member: Whether each sample is a member of the target's training data.
         target: Client that trained on the members.
     """
@@ -173,7 +174,7 @@ class Examples(NamedTuple):
 
 
 class ExampleSource(Extension):
-    """Source of training examples: base class of a shadow federation and a known split."""
+    """Base class of sources of training examples: a shadow federation and a known split."""
 
     table: ClassVar[str] = "shadow"
 
@@ -183,7 +184,7 @@ class ExampleSource(Extension):
 
     @classmethod
     def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
-        """Return the run, with a source of training examples if one of its attacks learns."""
+        """Return the run, with a source of training examples if any attack learns."""
         section = run.study.shadow or ShadowSection()
         if not any(attack.learns for attack in run.attacks.values()):
             return run
@@ -205,7 +206,7 @@ class Shadow(AdversaryFederations, ExampleSource):
     attacks = "Attacks that learn"
 
     def fit(self, run: Setup, context: FitContext) -> Setup:
-        """Fit every attack that learns, on shadow samples whose membership was drawn at random."""
+        """Fit every attack that learns, on fairly drawn samples of the shadow federation."""
         if not _learning_attacks(run):
             return run
         return _fit_attacks(run, context, self._examples(context), self.plan.representative)
@@ -220,8 +221,8 @@ class Shadow(AdversaryFederations, ExampleSource):
         examples = {}
         for target in targets:
             is_member = torch.from_numpy(origin_of(shadow, target) == Origin.MEMBER)
-            # Each client learns only from samples that were drawn for it, because samples that were
-            # drawn for other clients may have another distribution.
+            # Attacks on a client learn only from samples that were drawn for it, since samples that
+            # were drawn for other clients may have another distribution.
             is_used = torch.from_numpy(audit.drawn_with(target)) | (len(targets) == 1)
             measured = {
                 signal: replace(values, values=values.values[:, :, is_used])
@@ -273,7 +274,7 @@ class KnownSplit(ExampleSource):
         return _fit_attacks(run, context, {client: examples}, representative)
 
     def _read_rounds(self, run: Setup) -> list[MeasuredRound]:
-        """Return the measured rounds of the known samples from the run's folder."""
+        """Read the measured rounds of the known samples from the run's folder."""
         folder, known = run.folder, run.folder / KNOWN_FOLDER
         stored_rounds = measured_rounds_in(path_without_links(folder, KNOWN_FOLDER))
         rounds = [stored.measured for stored in stored_rounds]
@@ -317,10 +318,10 @@ def _fit_attacks(
 
     Args:
         run: The audited run.
-        context: Callback for progress.
+        context: Functions for the fit, of which only the progress callback is used.
         examples: Training examples by client.
-        representative: Maps each audited client to the client from whose examples an attack on it
-            learns.
+        representative: Maps each audited client to the client that provides the examples for
+            attacks on it.
     """
     learning = _learning_attacks(run)
     fitted_attacks = dict(run.attacks)
@@ -349,8 +350,8 @@ def _clients(clients: tuple[ClientId, ...]) -> str:
 def _known_members(run: Setup, section: ShadowSection) -> KnownMembers:
     if run.study.shift is not None:
         raise Unsupported(
-            "a known split compares samples of one client with held-out samples, but "
-            f"{table('shift')} makes their features differ, so attacks would learn the shift; set "
+            f"a known split is not possible with {table('shift')}: the features of one client's "
+            "samples and of held-out samples differ, so attacks would learn this difference; set "
             'shadow.mode to "federation"'
         )
     audit = run.study.audit
@@ -362,8 +363,8 @@ def _known_members(run: Setup, section: ShadowSection) -> KnownMembers:
         client = max(same_defense or unaudited, default=-1)
     if client not in unaudited:
         raise BadInput(
-            "attacks learn from a client that is neither audited nor merged, but shadow.client is "
-            f"{section.client}; set it to one of {unaudited}"
+            f"shadow.client is {section.client}, but must be a client that is neither in "
+            f"audit.targets nor in audit.merge; set it to one of {unaudited}"
         )
     trained_on = training_samples({client: run.assignment.clients[client]}, run.holdout)[client]
     return known_split(
@@ -404,8 +405,8 @@ def adversary_federation(
 ) -> Setup:
     """Return a federation that the adversary trains on data that the run does not use.
 
-    All of its clients train, because the clients of a coalition need each other. It has a separate
-    seed, because the adversary does not know the random choices of audited clients.
+    All of its clients train, because a defense may need several clients. It has a separate seed,
+    because the adversary does not know the random choices of audited clients.
 
     Args:
         run: The audited run.
@@ -436,7 +437,7 @@ def adversary_federation(
     data = shifted_groups(study, dataset, assignment, seed)
     algorithm = run.algorithm
     if isinstance(algorithm, IfcaMir):
-        # The run's server may have samples on which this federation trains, so draw other ones.
+        # Draw other samples for the server, since this federation may train on the run's.
         algorithm = replace(
             algorithm, risk=server_risk(study, data, seed, other_assignment=run.assignment)
         )

@@ -1,4 +1,4 @@
-"""Reference federations of the adversary, configured by the table [references] of a study file."""
+"""Reference federations of the adversary; the table [references] of a study configures them."""
 
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -27,10 +27,10 @@ from fedaudit.plan.sections import Study
 
 @dataclass(frozen=True)
 class References(AdversaryFederations):
-    """Reference federations of a run, whose models calibrate the scores of attacks.
+    """Reference federations of a run, with models that calibrate the scores of attacks.
 
     Attributes:
-        attacked: Number of attacked samples. In measurements, tuning samples follow after them.
+        attacked: Number of attacked samples. In measurements, tuning samples follow them.
     """
 
     attacked: int = field(kw_only=True)
@@ -44,10 +44,10 @@ class References(AdversaryFederations):
 
     @classmethod
     def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
-        """Return the run, with reference federations added if an attack needs them.
+        """Return the run, with reference federations if an attack needs them.
 
-        If too few samples remain for reference federations, attacks of the default set that need
-        them are removed from the run.
+        If too few samples remain for them, attacks of the default set that need reference models
+        are removed from the run.
         """
         attacks = _calibrated_attacks(run)
         if not attacks or not _has_references(run.study, run.view):
@@ -63,7 +63,7 @@ class References(AdversaryFederations):
             if not section.online and section.count > 1:
                 federations = _with_tuning_samples(federations)
         except BadInput as error:
-            refusal = f"no reference federation is possible: {error}"
+            refusal = f"reference federations cannot be trained: {error}"
             if run.study.attacks or run.study.references is not None:
                 raise BadInput(refusal) from error
             return run.without_attacks(dict.fromkeys(attacks, refusal))
@@ -132,8 +132,8 @@ def _calibrated_attacks(run: Setup) -> dict[str, Attack]:
 def _has_references(study: Study, view: View) -> bool:
     """Return True if a study requests references, or if the view shows no client's update.
 
-    Without updates, most attacks that need no references have no signal, so references are trained
-    by default.
+    Most attacks without references need clients' updates. If these are hidden, references are
+    therefore trained by default.
     """
     is_requested = study.references is not None or bool(study.attacks)
     return is_requested or Sees.UPLOADS not in view.offers
@@ -142,7 +142,7 @@ def _has_references(study: Study, view: View) -> bool:
 def _draw_training_sets(
     section: ReferencesSection, audit: AuditSet, seed: int
 ) -> Bool[ndarray, "references samples"]:
-    """Draw the audited samples that each reference federation trains on.
+    """Draw the audited samples on which each reference federation trains.
 
     Offline references train on no audited sample. Half of the online references train on each
     audited sample. If audited units are people, all samples of a person are in the same half.
@@ -184,12 +184,12 @@ def _reference(
 
 
 _UNUSED_SAMPLES = 4
-"""Number of samples that a draw assigns to the audit set of a reference federation.
+"""Number of samples that are drawn for the audit set of a reference federation.
 
-The run's audited samples replace them. A small number leaves more samples for training.
+They are replaced by the run's audited samples. A small number leaves more samples for training.
 """
 _N_TUNING_SAMPLES = 100
-"""Number of tuning samples per audited client of each reference that is used for tuning."""
+"""Number of tuning samples for each audited client, from each reference used for tuning."""
 
 
 def _no_clients(count: int) -> Int[ndarray, " _"]:
@@ -199,8 +199,8 @@ def _no_clients(count: int) -> Int[ndarray, " _"]:
 def _with_tuning_samples(references: tuple[Setup, ...]) -> tuple[Setup, ...]:
     """Add tuning samples: training samples of some references, measured in all references.
 
-    The adversary knows which reference trained on each tuning sample. Therefore, an attack can be
-    tuned with one reference as the target and the other references as its references.
+    The adversary knows which reference trained on each tuning sample. So it can tune an attack by
+    attacking one reference with the help of the others.
     """
     drawn = []
     for reference in references[:MAX_TUNED]:
@@ -259,8 +259,8 @@ def _insert_audited_samples(
     clients = {}
     for client, data in assignment.clients.items():
         inserted = positions_by_client.get(client, no_positions)
-        # Both permutations are drawn even if nothing is inserted, so that the order of a client's
-        # data does not depend on the samples that earlier clients get.
+        # Draw both permutations even if nothing is inserted, so that the order of a client's data
+        # does not depend on the samples of earlier clients.
         remaining = rng.permutation(len(data))[len(inserted) :]
         order = torch.from_numpy(rng.permutation(len(data)))
         if len(inserted):

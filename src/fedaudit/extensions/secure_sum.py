@@ -1,6 +1,6 @@
 """Audit of secure aggregation: lower bounds on the epsilon of one update in the last round's sum.
 
-The table [secure_sum] of a study file configures it.
+The table [secure_sum] of a study configures it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ from fedaudit.results.estimate import Estimate
 
 SUMS_FILE = "secure_sum.safetensors"
 _ERROR = 0.05
-"""Probability that a bound exceeds the true epsilon."""
+"""Largest probability that a bound exceeds the true epsilon."""
 _UNIT = (
     "unit: one client's update, or zero instead of it with the same weight and noise; the "
     "adversary knows this update, the last round's sum and the model before it, and that the other "
@@ -52,9 +52,9 @@ class SumBounds(NamedTuple):
     """Lower bounds on the epsilon of one client's update in one round's sum.
 
     Attributes:
-        counted: Bound from the error counts of a test. It assumes no distribution.
-        ceiling: Value of ``counted`` if the test made no errors on these sums.
-        if_gaussian: Bound that assumes normally distributed sums.
+        counted: Bound from the error counts of a test, without an assumption on the distribution.
+        ceiling: Value that ``counted`` would have if the test made no errors.
+        if_gaussian: Bound under the assumption that sums are normally distributed.
     """
 
     counted: float
@@ -68,7 +68,7 @@ class SecureSum(Extension):
 
     Attributes:
         draws: Number of simulated sums for each target.
-        targets: Audited clients. Bounds are computed for the update of each client.
+        targets: Audited clients; bounds are computed for the update of each.
     """
 
     draws: int
@@ -100,7 +100,8 @@ class SecureSum(Extension):
         sums: list[Float[ndarray, " _"]] = []
         progress(phase, 0, self.draws)
         for total in sums_of_others(run, round, target, self.draws):
-            # Single precision saves memory: all sums are kept, and each is as large as the model.
+            # Single precision saves memory, since all sums are kept and each is as large as the
+            # model.
             sums.append(total.float().numpy())
             progress(phase, len(sums), self.draws)
         no_update = np.zeros_like(update)
@@ -117,8 +118,8 @@ class SecureSum(Extension):
     def evaluate(cls, runs: Sequence[MeasuredRun], scores: Scores) -> ExtensionResults:
         """Return the bounds of each audited client in each run, and the minimum over runs.
 
-        The minimum is a valid bound for every run. The maximum would exceed the true epsilon more
-        often than the error level allows.
+        The minimum is a valid bound for every run. The maximum would exceed the true epsilon with a
+        higher probability than the error level.
         """
         bounds_by_run = [_read(measured) for measured in runs]
         figures = []
@@ -137,9 +138,9 @@ def _refuse_unsupported(run: Setup) -> None:
     study = run.study
     if run.view.name != "sum" or study.audit.merge or study.training.participation < 1:
         raise BadInput(
-            f"{table('secure_sum')} measures an adversary that sees one round's sum of "
-            'clients that participate in every round; use audit.view = "sum", without '
-            f"audit.merge and with {setting('training.participation')} = 1"
+            f"{table('secure_sum')} needs an adversary that sees only sums of updates, and clients "
+            'that participate in every round; set audit.view = "sum" and '
+            f"{setting('training.participation')} = 1, and leave out audit.merge"
         )
     run.refuse_several_models("secure_sum")
     all_defended = len(run.defenses) == len(run.assignment.clients)
@@ -155,8 +156,8 @@ def _refuse_unsupported(run: Setup) -> None:
         available = len(others_pool(run, target))
         if available < needed:
             raise BadInput(
-                f"{table('secure_sum')} needs {needed} training samples that client {target} does "
-                f"not have, but there are only {available}; lower "
+                f"{table('secure_sum')} needs {needed} training samples without those of client "
+                f"{target}, but there are only {available}; lower "
                 f"{setting('partition.samples_per_client')} or {setting('partition.clients')}"
             )
 
@@ -178,7 +179,7 @@ def sums_of_others(
     defenses = dict(run.defenses)
     noise_only: dict[ClientId, Samples] = {}
     if defenses:
-        # A canary of length 0 replaces the target's update by zeros. The noise remains.
+        # A canary of length 0 replaces the target's update by zeros; the noise is still added.
         noise_only[target] = run.assignment.clients[target]
         defenses[target] = Chain((CanaryUpload(0, 0, 0.0), run.defenses[target]))
     others = [client for client in round.selected if client != target]
@@ -186,7 +187,7 @@ def sums_of_others(
     for draw in range(draws):
         seed = seed_for(run.seed, "sum of others", target, draw)
         order = torch.randperm(len(pool), generator=seeded(seed, "data"))
-        # The last chunk has the samples that no client gets: there is one more chunk than clients.
+        # There is one more chunk than clients; the last chunk has the remaining samples.
         *chunks, _ = torch.tensor_split(order, ends)
         data = {client: pool.take(chunk) for client, chunk in zip(others, chunks, strict=True)}
         yield _weighted_sum(run, round, data | noise_only, defenses, seed)

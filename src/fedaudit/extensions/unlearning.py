@@ -1,7 +1,8 @@
 """Unlearning of samples, and tests of the unlearned model.
 
 Attacks score the audited samples on three models: the released model, the unlearned model, and a
-model that is retrained without the forgotten samples. The study table [unlearning] configures this.
+model that is retrained without the forgotten samples. The table [unlearning] of a study configures
+this.
 """
 
 import json
@@ -64,10 +65,10 @@ _CONTROL_ALPHA = 0.01
 
 @dataclass(frozen=True)
 class Unlearning(Extension):
-    """The two additional federations of a study of unlearning.
+    """The two additional federations that test unlearning.
 
-    Audited clients forget the audited samples on which they trained. The additional federations do
-    not train on these samples. Clients without other samples are left out.
+    The audited samples on which audited clients trained are the forgotten samples. The additional
+    federations do not train on them. Clients without other samples are left out.
 
     Attributes:
         section: Settings of the table.
@@ -113,7 +114,7 @@ class Unlearning(Extension):
         return (*([self.unlearned] if self.unlearned else []), self.retrained)
 
     def refuse_untrainable(self, run: Setup) -> None:
-        """Raise if gradient ascent fails on a batch of forgotten samples."""
+        """Raise if gradient ascent on a batch of forgotten samples fails."""
         if self.section.method == "ascent":
             _try_ascent(run, self.section)
 
@@ -133,7 +134,7 @@ class Unlearning(Extension):
         """Return estimates and control results of the three models."""
         by_run = [estimate for measured in runs for estimate in _run_estimates(measured, scores)]
         estimates = []
-        # The values of single runs are one family of tests, and the means over runs another one.
+        # Correct the tests of single runs and those of means over runs as two separate families.
         for family in (by_run, average_each(by_run)):
             corrected = correct_tests(family, runs[0].run.study.figures.alpha)
             estimates += _with_verdicts(corrected, runs[0].extension(Unlearning).section.margin)
@@ -163,8 +164,8 @@ def without_members(assignment: Assignment, targets: Collection[ClientId]) -> As
 def _federation_name(study: Study, section: UnlearningSection) -> str:
     """Return a name that contains all settings that change the unlearned model.
 
-    The name determines the key of stored measurements. The federation's other settings, which also
-    determine the key, do not contain the settings of unlearning.
+    The name determines the key of stored measurements, together with the federation's other
+    settings, which do not contain the settings of unlearning.
     """
     if section.method not in _CONTINUING:
         return f"unlearning by {section.method}"
@@ -203,14 +204,14 @@ def _refuse_unsupported(run: Setup, section: UnlearningSection) -> None:
     for name, differs in has_other_value.items():
         if differs:
             raise BadInput(
-                "unlearning compares fairly drawn samples of a client with unseen samples, for "
-                f"which {name} must have its default; leave out {name} or {table('unlearning')}"
+                f"{table('unlearning')} is only possible with the default of {name}; leave out "
+                f"{name} or {table('unlearning')}"
             )
     if section.method in _CONTINUING and type(algorithm) not in (FedAvg, FedProx):
         raise Unsupported(
-            f"unlearning by {section.method!r} continues only from the released model, but the "
-            f"server of {type(algorithm).__name__} has further state; use fedavg or fedprox, or "
-            "another unlearning.method"
+            f"unlearning.method {section.method!r} continues training from the released model, but "
+            f"the server of {type(algorithm).__name__} has further state that it would need; use "
+            "fedavg or fedprox, or another method"
         )
 
 
@@ -232,7 +233,7 @@ def _released_model(run: Setup) -> Model:
     path = run.folder / "checkpoint.safetensors"
     if not path.is_file():
         raise BadInput(
-            f"{path} does not exist, but unlearning continues from the model in this file; restore "
+            f"{path} does not exist, but unlearning needs the released model in this file; restore "
             "the file, or run the study in another folder"
         )
     tensors, notes = read_tensors(path)
@@ -248,7 +249,7 @@ def _released_model(run: Setup) -> Model:
 
 
 def _initialised_with(architecture: Architecture, model: Model) -> Architecture:
-    """Return the architecture with a model's parameters instead of random initial parameters."""
+    """Return the architecture with a model's parameters as initial parameters."""
     digest = sha256()
     for name, value in sorted(model.tensors().items()):
         digest.update(name.encode() + value.contiguous().numpy().tobytes())
@@ -263,9 +264,8 @@ def _initialised_with(architecture: Architecture, model: Model) -> Architecture:
 class _BuildWithValues:
     """Function that builds a module with given parameters.
 
-    This is not a functools.partial, because partials are compared by identity. Architectures with
-    equal initial parameters must be equal, so these objects are compared by a digest of the
-    parameters.
+    Architectures with equal initial parameters must be equal, so these objects are compared by a
+    digest of the parameters. A functools.partial would be compared by identity.
     """
 
     architecture: Architecture
@@ -282,9 +282,9 @@ def _after_ascent(run: Setup, released: Model, section: UnlearningSection) -> Mo
 
     Source: Halimi et al. 2022, Federated Unlearning: How to Erase a Client in FL?
         (projected gradient ascent).
-    Differs: The centre of the ball is the released model instead of the mean of the models of the
-        other clients. Its radius is a fraction of the distance between the released model and a
-        freshly initialised model. There is no early stopping.
+    Differs: The centre of the ball is the released model instead of the mean of the other clients'
+        models. Its radius is a fraction of the distance between the released model and a newly
+        initialised model. There is no early stopping.
     """
     initial = released.architecture.initial(seed_for(run.seed, "ascent"))
     radius = section.radius * norm(difference(released.params, initial.params))
@@ -298,7 +298,7 @@ def _after_ascent(run: Setup, released: Model, section: UnlearningSection) -> Mo
 
 
 def _try_ascent(run: Setup, section: UnlearningSection) -> None:
-    """Raise if an initial model cannot take a step of ascent on a full or a last batch."""
+    """Raise if a step of gradient ascent fails on a full batch or on an incomplete last batch."""
     batch_size = run.study.training.batch_size
     model = run.algorithm.nets[0].initial(0)
     tested_sizes = set[int]()
@@ -322,8 +322,8 @@ def _ascent_error(
         f"{run.display_name}, {run.client_name(target)}: the model "
         f"{run.algorithm.nets[0].name!r} cannot take a step of gradient ascent on a batch of "
         f"{size} of {count:,} forgotten samples ({described}); change "
-        f"{setting('training.batch_size')}, or use a model without batch normalisation, which "
-        "needs several samples"
+        f"{setting('training.batch_size')}, or use a model without batch normalisation, since this "
+        "needs several samples per batch"
     )
 
 
@@ -359,8 +359,8 @@ def _ascend(
                 scale = min(1.0, radius / max(norm(offset), 1e-30))
                 for name, projected in plus(center.params, offset, scale).items():
                     params[name].copy_(projected)
-    # Ascent also updates the running statistics of normalisation layers. They must not depend on
-    # the forgotten samples, so the previous ones are kept.
+    # Keep the previous running statistics of normalisation layers, since those from the ascent
+    # depend on the forgotten samples.
     return replace(Model.of(model.architecture, module), buffers=model.buffers)
 
 
@@ -401,7 +401,7 @@ def _run_estimates(measured: MeasuredRun, scores: Scores) -> Iterator[Estimate]:
 
 def _scores_on(stored: Stored, run: Setup, released: Stored) -> Scores:
     """Return the scores of the run's attacks on another model, measured in ``stored``."""
-    # The released model's round index is used, because attacks look up reference models by it.
+    # Use the released model's round index, because attacks look up reference models by it.
     measured = replace(stored.measured, index=released.measured.index)
     findings = Findings()
     analyse(run, stacked([measured]), findings)
@@ -450,7 +450,7 @@ def _auc_estimates(
 
 
 def _with_verdicts(estimates: Sequence[Estimate], margin: float) -> list[Estimate]:
-    """Return the estimates, with the verdict on each attack in the note of its excess AUC."""
+    """Add the verdict on each attack to the note of the estimate of its excess AUC."""
     results = []
     for estimate in estimates:
         if not estimate.against or estimate.low is None or estimate.high is None:
@@ -459,8 +459,8 @@ def _with_verdicts(estimates: Sequence[Estimate], margin: float) -> list[Estimat
         before = estimate_at(estimates, estimate, BEFORE)
         leaked_before = before is not None and before.low is not None and before.low > 0.5
         is_significantly_above = bool(estimate.significant) and estimate.number > 0
-        # The limits of two separate AUCs give an interval without a p-value. It is conservative, so
-        # a positive lower limit counts as significant.
+        # An interval from the limits of two separate AUCs has no p-value. It is conservative, so a
+        # positive lower limit counts as significant.
         is_conservatively_above = SEPARATE in estimate.method and estimate.low > 0
         verdict = unlearning_verdict(
             estimate.low,
@@ -478,8 +478,8 @@ def _with_verdicts(estimates: Sequence[Estimate], margin: float) -> list[Estimat
 def unlearning_controls(run: Setup, estimates: Sequence[Estimate]) -> list[ControlResult]:
     """Return the controls of unlearning in one run.
 
-    Attacks must be more successful on the released model, which has forgotten nothing, than on the
-    retrained model. On the retrained model, they must be at chance level.
+    Attacks that succeed on the released model must be less successful on the retrained model. On
+    the retrained model, all attacks must be at chance level.
     """
     run_estimates = [estimate for estimate in estimates if estimate.seed == run.seed]
     aucs = [estimate for estimate in run_estimates if estimate.attack and not estimate.against]
