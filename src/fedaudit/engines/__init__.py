@@ -1,6 +1,6 @@
-"""Engines: processes and machines on which clients train and samples are measured.
+"""Engines, which run the training of clients and the measurement of samples in processes.
 
-This module imports little, since worker processes import it first.
+This module has few imports, since worker processes import it first.
 """
 
 from multiprocessing.connection import Connection
@@ -10,7 +10,7 @@ from fedaudit.core.progress import importing
 
 
 def begin(pipe: Connection) -> NoReturn:
-    """Run a worker process; see :func:`fedaudit.engines.local.serve`."""
+    """Entry point of a worker process; see :func:`fedaudit.engines.local.serve`."""
     with importing():
         from fedaudit.engines.local import serve
     serve(pipe)

@@ -18,24 +18,25 @@ Value = TypeVar("Value")
 
 
 class SharedByKey(dict[Key, Value]):
-    """Shared values that an engine may send one by one, since each item needs only a few."""
+    """Shared values by key, which an engine may send separately, since each item needs few."""
 
 
 @runtime_checkable
 class Engine(Protocol):
-    """Interface to processes that train clients and measure samples.
+    """Interface of engines, which apply a function to many items, possibly in several processes.
 
-    Results depend on neither the engine nor its number of workers.
+    The function trains clients or measures samples. Results depend on neither the engine nor its
+    number of workers.
     """
 
     def session(
         self, work: Callable[[Shared, Item], Result], shared: Shared
     ) -> AbstractContextManager[Callable[[Iterable[Item]], Iterator[Result]]]:
-        """Return a context with a function that does the work for each item, in order.
+        """Open a session: a context with a function that maps items to results, in order.
 
         Args:
-            work: A module-level function of (shared, item) that changes neither in place.
-            shared: Values that all items need, such as the clients' data; they are sent once.
+            work: A module-level function of (shared, item), which must not change its arguments.
+            shared: Values that all items need, such as the clients' data; they are sent only once.
         """
         ...
 
@@ -58,7 +59,7 @@ _ARRAY_TYPES = {torch.float32, torch.float64, torch.int32, torch.int64, torch.ui
 
 def is_plain(tensor: Tensor) -> bool:
     """Return True if a NumPy array can represent the tensor without loss."""
-    # An array has no autograd state and no bfloat16, and pickling does not preserve its strides.
+    # An array has neither autograd state nor bfloat16, and pickling does not preserve strides.
     return (
         tensor.dtype in _ARRAY_TYPES
         and tensor.device.type == "cpu"
@@ -69,7 +70,7 @@ def is_plain(tensor: Tensor) -> bool:
 
 
 def pickled(value: object) -> bytes:
-    """Pickle a value for a worker process, which unpickles only data of this program.
+    """Pickle a value for a worker process. Workers unpickle only data from this program.
 
     Raises:
         PicklingError, AttributeError, TypeError: A part of the value cannot be pickled.
@@ -80,7 +81,7 @@ def pickled(value: object) -> bytes:
 
 
 def _reduce_tensor(tensor: Tensor) -> _Reduced:
-    """Pickle a tensor as an array if that is without loss, and otherwise as torch does."""
+    """Pickle a tensor as a NumPy array if this is lossless, and otherwise in torch's format."""
     if is_plain(tensor):
         return torch.from_numpy, (tensor.numpy(),)
     reduce: Callable[[int], _Reduced] = tensor.__reduce_ex__
@@ -88,6 +89,6 @@ def _reduce_tensor(tensor: Tensor) -> _Reduced:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickler of tensors as arrays, which is 5 to 10 times as fast as torch's format."""
+    """Pickler that writes tensors as NumPy arrays, 5 to 10 times as fast as in torch's format."""
 
     dispatch_table = copyreg.dispatch_table | {Tensor: _reduce_tensor}

@@ -35,10 +35,10 @@ _KILLED = -int(getattr(signal, "SIGKILL", 9))
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch use one thread.
+    """Let torch use one thread within the context.
 
-    The last bits of results depend on the number of threads, and on small batches two threads are
-    slower than one. All results are therefore computed on one thread.
+    All results are computed with one thread, because their last bits depend on the number of
+    threads. On small batches, two threads are also slower than one.
     """
     previous_count = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -56,11 +56,11 @@ class Sequential:
     def session(
         self, work: Callable[[Shared, Item], Result], shared: Shared
     ) -> Iterator[Callable[[Iterable[Item]], Iterator[Result]]]:
-        """Return a context with a function that does the work for each item, in order."""
+        """Open a session: a context with a function that maps items to results, in order."""
 
         def run(items: Iterable[Item]) -> Iterator[Result]:
             for item in items:
-                # The yield is outside, since the caller has its own number of threads.
+                # Yield outside of the context, since the caller may use more threads.
                 with one_thread():
                     result = work(shared, item)
                 yield result
@@ -71,7 +71,7 @@ class Sequential:
 
 @contextmanager
 def deferring_signals() -> Iterator[None]:
-    """Defer Ctrl-C and SIGTERM; processes started in the context never receive them.
+    """Defer Ctrl-C and SIGTERM, and block them in processes that are started in the context.
 
     The parent process handles the signals and stops the workers.
     """
@@ -82,7 +82,8 @@ def deferring_signals() -> Iterator[None]:
 @contextmanager
 def _defer(number: signal.Signals) -> Iterator[None]:
     """Defer this program's reaction to a signal until the context ends."""
-    # Blocking the signal is not enough: if another thread receives it, the main thread handles it.
+    # Blocking the signal in this thread is not enough, since another thread may receive it, and
+    # Python then runs the handler in the main thread.
     handler = signal.getsignal(number)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield
@@ -103,7 +104,7 @@ def _blocking_signals() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    # With its first process, Python starts this tracker, which would unblock the signals.
+    # Start this tracker now: Python would start it with the first process, and unblock the signals.
     resource_tracker.ensure_running()
     previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
@@ -122,9 +123,9 @@ class WorkResult(NamedTuple):
 def serve(pipe: Connection) -> NoReturn:
     """Receive a job and then items from a pipe, and send the pickled result for each item.
 
-    This process ends when the process at the other end of the pipe ends.
+    The process ends when the parent process ends.
     """
-    # Only the main process handles Ctrl-C, even where signals cannot be blocked.
+    # Ignore Ctrl-C, which the main process handles. On some systems, signals cannot be blocked.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     messages = SimpleQueue[bytes]()
@@ -136,7 +137,7 @@ def serve(pipe: Connection) -> NoReturn:
             pipe.send_bytes(result)
         except OSError:
             os._exit(1)
-        # The result can be large, and the next item may take long to arrive.
+        # Free the memory of the result, since the next item may take long to arrive.
         del result
 
 
@@ -148,7 +149,7 @@ def _receive_messages(pipe: Connection, messages: "SimpleQueue[bytes]") -> NoRet
     except (EOFError, OSError):
         pass
     except BaseException:
-        # Memory may run out for a message. Without an exit, the worker would wait forever.
+        # For example, memory may run out. Without an exit, the worker would wait forever.
         traceback.print_exc()
     finally:
         os._exit(1)
@@ -157,7 +158,7 @@ def _receive_messages(pipe: Connection, messages: "SimpleQueue[bytes]") -> NoRet
 def _prepare_work(messages: "SimpleQueue[bytes]") -> Callable[[], bytes]:
     """Return a function that processes the next item and returns the pickled result.
 
-    If the job cannot be unpickled, every result is that error.
+    If the job cannot be unpickled, the result for every item is this error.
     """
     try:
         with importing():
@@ -186,7 +187,7 @@ def _prepare_work(messages: "SimpleQueue[bytes]") -> Callable[[], bytes]:
 def _pickle_error(error: Exception) -> bytes:
     note = f"In a worker process:\n{''.join(traceback.format_exception(error))}"
     try:
-        # The work may raise the same object again, so the note is added to a copy.
+        # Add the note to a copy, since the work may raise the same object again.
         copy: Exception = pickle.loads(pickled(error))
         copy.add_note(note)
         return pickled(WorkResult(error=copy))
@@ -198,8 +199,9 @@ def _pickle_error(error: Exception) -> bytes:
 class Workers:
     """Engine of several processes with one thread each.
 
-    Pickled values go only to the worker processes of this program, never to disk or network. No
-    worker outlives its session or this process. Only one thread at a time may use a session.
+    Pickled values are sent only to worker processes of this program, and never to disk or network.
+    Workers end with their session or with this process. Only one thread at a time may use a
+    session.
 
     Attributes:
         count: Number of processes, at least 1.
@@ -218,11 +220,11 @@ class Workers:
     def session(
         self, work: Callable[[Shared, Item], Result], shared: Shared
     ) -> Iterator[Callable[[Iterable[Item]], Iterator[Result]]]:
-        """Return a context with a function that does the work for each item, in order.
+        """Open a session: a context with a function that maps items to results, in order.
 
         Raises:
-            Unsupported: Work or data cannot be sent to another process, or no process starts.
-            MemoryError: A worker was killed.
+            Unsupported: The function or data cannot be pickled, or no process can be started.
+            MemoryError: A worker was killed, probably because memory ran out.
         """
         with closing(_WorkerPool(_pickle_for_workers((work, shared)), self.count)) as pool:
 
@@ -242,8 +244,8 @@ def _pickle_for_workers(value: object) -> bytes:
         return pickled(value)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise Unsupported(
-            f"this run cannot be sent to other processes ({error}); use importable functions "
-            "and classes instead of local ones, or one worker"
+            f"this run cannot be sent to other processes ({error}); define functions and classes "
+            "at the top level of a module, or use one worker"
         ) from error
 
 
@@ -254,10 +256,10 @@ class _Worker:
     item: int | None = None
 
     def end(self) -> None:
-        """End the process if it was started; a second call does nothing."""
+        """Kill the process if it was started; a second call does nothing."""
         if self.process.pid is not None:
             self.process.kill()
-        # If its start was interrupted, the process has no known pid; it exits with its pipe.
+        # If the start was interrupted, the pid is unknown; the process exits when the pipe closes.
         self.pipe.close()
 
     def wait(self) -> None:
@@ -266,19 +268,19 @@ class _Worker:
 
 
 class _WorkerPool:
-    """Worker processes for one job, started when there are items."""
+    """Worker processes for one job, which are started when items are submitted."""
 
     def __init__(self, job: bytes, max_workers: int) -> None:
         self._job, self._max_workers = job, max_workers
         self._workers = list[_Worker]()
         self._numbers = itertools.count()
         self._requested = set[int]()
-        # Items are pickled only when a worker is free, since the items of a thousand clients, each
-        # with the global model, would take more memory than their results.
+        # Items are pickled only when a worker is free: the items of a thousand clients, each with
+        # the global model, would take more memory than their results.
         self._queue = deque[tuple[int, object]]()
         self._results = dict[int, bytes]()
         self._is_closed = False
-        # A program may end without leaving the context of its session.
+        # Also close the pool if the program exits without leaving the session's context.
         atexit.register(self.close)
 
     def submit(self, items: Sequence[object]) -> list[int]:
@@ -323,9 +325,9 @@ class _WorkerPool:
 
     @contextmanager
     def _closing_on_error(self) -> Iterator[None]:
-        """Close the pool on any error, since a message that was partly sent corrupts a pipe."""
+        """Close the pool after any error, since a partly sent message makes a pipe unusable."""
         if self._is_closed:
-            raise RuntimeError("the session of these workers is closed; open another one")
+            raise RuntimeError("the session of these workers is closed; open a new session")
         try:
             yield
         except BaseException:
@@ -333,25 +335,26 @@ class _WorkerPool:
             raise
 
     def _start_workers(self, count: int) -> None:
-        # All workers start at once. Sending a job waits until its worker has started.
+        # Start all workers before sending a job, since sending waits until the worker is running.
         new = [self._start_worker() for _ in range(count)]
         for worker in new:
             with _explaining_exit(worker):
                 worker.pipe.send_bytes(self._job)
         if len(self._workers) == self._max_workers:
-            # All workers have the job, which contains the data of all clients.
+            # All workers have the job, so free its memory: it contains the data of all clients.
             self._job = b""
 
     def _start_worker(self) -> _Worker:
-        # A process forked after torch used its threads hangs or fails in backward passes.
+        # Do not fork: after torch used threads, a forked process hangs or fails in backward passes.
         context = get_context("spawn")
         with deferring_signals():
             pipe, pipe_of_worker = context.Pipe()
             worker = _Worker(context.Process(target=begin, args=(pipe_of_worker,)), pipe)
-            # close() must end the worker even if its start is interrupted.
+            # Register the worker first, since close() must end it even if its start is interrupted.
             self._workers.append(worker)
             worker.process.start()
-            # The pipe must end with the worker, which has its own copy of this end.
+            # Close this process's copy of the worker's end, so that the pipe closes when the worker
+            # exits.
             pipe_of_worker.close()
         return worker
 
@@ -386,29 +389,29 @@ def _explaining_exit(worker: _Worker) -> Iterator[None]:
     try:
         yield
     except (EOFError, OSError) as error:
-        # A process that closed its end of the pipe may never exit, hence the limit in seconds.
+        # Wait at most ten seconds, since a process that closed its pipe may never exit.
         worker.process.join(10)
         if worker.process.exitcode == _KILLED:
             raise MemoryError(
-                "a worker process was killed, most often since memory ran out; use fewer workers"
+                "a worker process was killed, probably because memory ran out; use fewer workers"
             ) from error
         raise Unsupported(
-            f"a worker process ended (exit code {worker.process.exitcode}); see its error output "
-            "above, if any; a script that uses workers must start its work under if __name__ == "
-            "'__main__'; or use one worker, which needs no other process"
+            f"a worker process exited (exit code {worker.process.exitcode}); see its error output "
+            "above, if any; if you run a script, call fedaudit under if __name__ == '__main__':, "
+            "or use one worker, which needs no other process"
         ) from error
 
 
 def refuse_import_by_worker() -> None:
     """Raise if this is a worker process that is importing the main script.
 
-    A script that starts its audit on import would deadlock: the worker would wait for the run of
-    the parent, and the parent for the worker.
+    A script that starts its audit on import would deadlock: the parent waits for the worker, which
+    imports the script and starts the audit again.
     """
     if getattr(current_process(), "_inheriting", False):
         raise Unsupported(
-            "a script that uses workers is imported by each of them; start its work under "
-            "if __name__ == '__main__':, or use workers=1"
+            "every worker process imports your script, which would start the audit again; call "
+            "fedaudit under if __name__ == '__main__':, or use workers=1"
         )
 
 
@@ -416,7 +419,7 @@ LOCAL = Sequential()
 
 
 def local_engine(workers: int) -> Sequential | Workers:
-    """Return the engine with this number of workers; a single worker is this process."""
+    """Return the engine with this number of workers; one worker means this process."""
     return LOCAL if workers == 1 else Workers(workers)
 
 
@@ -424,7 +427,7 @@ def refuse_unknown_engine(name: str) -> None:
     """Raise if no engine has this name; see :func:`engine_named`."""
     if name != "local" and (name.partition(":")[0] != "ray" or name == "ray:"):
         raise BadInput(
-            f'there is no engine named {name!r}; it is "local", "ray" for Ray on this machine, or '
+            f'there is no engine named {name!r}; give "local", "ray" for Ray on this machine, or '
             'the address of a cluster: "ray:auto", "ray:host:6379" or "ray://host:10001"'
         )
 

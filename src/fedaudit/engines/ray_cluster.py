@@ -1,6 +1,6 @@
 """Engine for Ray clusters, on one machine or several.
 
-Ray is imported when a session opens, since this takes a second and Ray is optional.
+Ray is imported when a session opens, since it is optional and its import takes a second.
 """
 
 import os
@@ -14,7 +14,7 @@ from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.engines.base import Item, Result, Shared
 
 LOCAL_ADDRESS = "local"
-"""The address that stands for a new cluster on this machine."""
+"""Address that starts a new cluster on this machine."""
 
 _MISSING = (
     "the Ray engine needs Ray, which is not installed; pip install 'fedaudit[ray]', or "
@@ -24,17 +24,18 @@ _MISSING = (
 
 @dataclass(frozen=True)
 class RayCluster:
-    """Engine of Ray tasks, each on one core with one torch thread.
+    """Engine that runs Ray tasks, each on one core with one torch thread.
 
     The main process owns all data and models in Ray's object store, and workers have no state. If a
-    worker or machine is lost, its tasks are repeated elsewhere, with the same results.
+    worker or machine is lost, its tasks are repeated on another one, with the same results.
 
-    If ``ray.init`` was called before, its connection is used. Otherwise the first session opens a
-    connection, which lasts until :meth:`close` or until the Python process exits.
+    If ``ray.init`` was called before, its connection is used. Otherwise, the first session opens a
+    connection, which stays open until :meth:`close` is called or the Python process exits.
 
     Attributes:
-        address: "local" starts Ray on this machine; "auto", "host:6379" and "ray://host:10001"
-            are running clusters, with the same fedaudit, torch and Ray on every machine.
+        address: "local" to start Ray on this machine, or the address of a running cluster: "auto",
+            "host:6379" or "ray://host:10001". Every machine of a cluster needs the same versions of
+            fedaudit, torch and Ray.
         workers: Number of items that are processed at once; 0 for one per core of this machine or
             of the cluster.
 
@@ -72,17 +73,17 @@ class RayCluster:
     def session(
         self, work: Callable[[Shared, Item], Result], shared: Shared
     ) -> Iterator[Callable[[Iterable[Item]], Iterator[Result]]]:
-        """Return a context with a function that does the work for each item, in order.
+        """Open a session: a context with a function that maps items to results, in order.
 
         Raises:
-            Unsupported: Work or data cannot be sent to other processes.
+            Unsupported: The function or data cannot be pickled.
             BadInput: There is no cluster at the address.
         """
         with _ray_tasks().session(self, work, shared) as run:
             yield run
 
     def close(self) -> None:
-        """End the connection, and the cluster if this program started it."""
+        """Close the connection, and stop the cluster if this program started it."""
         _ray_tasks().close()
 
 
@@ -91,7 +92,7 @@ def _local_cores() -> int:
 
 
 def _ray_tasks() -> ModuleType:
-    # Ray reads these variables when it is imported: they disable usage reports and a warning.
+    # Disable Ray's usage reports and a warning; Ray reads these variables on import.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:

@@ -1,9 +1,9 @@
 """Sessions on Ray: the tasks, and the loop over them in the main process.
 
-Ray writes arrays once to memory that all processes of a machine share, and gives read-only views of
-them. Tensors are therefore sent as arrays, separately from the rest of a value. Each worker copies
-them to memory that is aligned as in the main process, since the last bits of results can depend on
-the alignment.
+Ray stores an array once per machine, in shared memory, and gives each process a read-only view.
+Tensors are therefore sent as arrays, separately from the rest of a value. Each worker copies them
+to memory with the same alignment as in the main process, since the last bits of results can depend
+on the alignment.
 """
 
 import io
@@ -37,11 +37,11 @@ Arrays: TypeAlias = tuple[np.ndarray, ...]
 
 
 class Parcel(NamedTuple):
-    """Value as it is sent.
+    """A value in the form in which it is sent.
 
     Attributes:
-        skeleton: The pickled value, with numbers in place of its tensors and shards.
-        arrays: Its tensors; an integer is an index into :attr:`Parcels.common`.
+        skeleton: The pickled value, with numbers instead of its tensors and shards.
+        arrays: The tensors as arrays; an integer is an index into :attr:`Parcels.common`.
         shards: For each :class:`SharedByKey`, references to the parcels of its values, by key.
     """
 
@@ -51,7 +51,7 @@ class Parcel(NamedTuple):
 
 
 class Parcels(NamedTuple):
-    """Several values as they are sent together.
+    """Several values in the form in which they are sent together.
 
     Attributes:
         parcels: The parcel of each value.
@@ -63,7 +63,7 @@ class Parcels(NamedTuple):
 
 
 class _Skeleton(NamedTuple):
-    """Pickled value, and the tensors and shards that it refers to by number."""
+    """Pickled value, and the tensors and shards to which it refers by number."""
 
     content: bytes
     tensors: list[Tensor]
@@ -71,7 +71,7 @@ class _Skeleton(NamedTuple):
 
 
 def pack(value: object, put: Callable[[object], ObjectRef]) -> Parcel:
-    """Pack a value; ``put`` writes the parcel of a shard to the store."""
+    """Pack a value; ``put`` writes the parcel of a shard to Ray's object store."""
     return pack_all([value], put).parcels[0]
 
 
@@ -93,9 +93,9 @@ def pack_all(values: Sequence[object], put: Callable[[object], ObjectRef]) -> Pa
 
 
 def unpack(parcel: Parcel, common: Arrays, get: Callable[[ObjectRef], Parcel]) -> object:
-    """Unpack a parcel, with copies of its tensors; ``get`` reads a shard from the store.
+    """Unpack a parcel, with copies of its tensors; ``get`` reads a shard from the object store.
 
-    Only parcels of this program's cluster are unpickled.
+    Call this only for parcels of this program's cluster, since it unpickles them.
     """
     arrays = [common[array] if isinstance(array, int) else array for array in parcel.arrays]
     tensors = [_copy_to_tensor(array) for array in arrays]
@@ -117,7 +117,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _LazyShards(Mapping[Key, object]):
-    """Shards that are fetched at each access, and not kept."""
+    """Mapping of shards, which are fetched at each access and not stored."""
 
     def __init__(self, refs: Mapping[Key, ObjectRef], get: Callable[[ObjectRef], Parcel]) -> None:
         self._refs, self._get = refs, get
@@ -133,7 +133,7 @@ class _LazyShards(Mapping[Key, object]):
 
 
 def _copy_to_tensor(array: np.ndarray) -> Tensor:
-    # Memory of torch has the same alignment on every machine.
+    # Let torch allocate the memory, since its alignment is the same on every machine.
     tensor = torch.empty(array.shape, dtype=torch.from_numpy(np.empty(0, array.dtype)).dtype)
     tensor.numpy()[...] = array
     return tensor
@@ -155,7 +155,7 @@ def _pickle_skeleton(value: object) -> _Skeleton:
         return None
 
     file = io.BytesIO()
-    # Functions and classes of a script or notebook are pickled by value, all others by name.
+    # cloudpickle pickles functions and classes of a script or notebook by value.
     pickler = cloudpickle.CloudPickler(file, pickle.HIGHEST_PROTOCOL)
     pickler.persistent_id = reference
     pickler.dump(value)
@@ -166,7 +166,7 @@ _Job: TypeAlias = tuple[Callable[[object, object], object], object]
 """The function of a session, and the values that all its items share."""
 
 _MAX_LOSSES = 3
-"""Number of workers lost at an item after which the session fails."""
+"""Number of times that the worker of an item may be lost until the session fails."""
 
 _MAX_KEPT_JOBS = 3
 """Number of jobs that a worker keeps, since sessions of training and measurement alternate."""
@@ -214,10 +214,10 @@ def connect(cluster: RayCluster) -> None:
             ray.init(address=cluster.address, **log_options)
     except (OSError, ValueError, ImportError, RuntimeError, RayError) as error:
         raise BadInput(
-            f"no connection to Ray at {cluster.address!r}: {str(error).split('. ')[0]}; give the "
-            "address of a cluster that runs, or none to start Ray on this machine; if the cluster "
-            "asks for a token (InvalidAuthToken), set RAY_AUTH_MODE=token here "
-            "and for every 'ray start', with one token in ~/.ray/auth_token of all machines"
+            f"cannot connect to Ray at {cluster.address!r}: {str(error).split('. ')[0]}; give the "
+            "address of a running cluster, or no address to start Ray on this machine; if the "
+            "cluster requires a token (InvalidAuthToken), set RAY_AUTH_MODE=token here and for "
+            "every 'ray start', with the same token in ~/.ray/auth_token on all machines"
         ) from error
     finally:
         # Ray replaces the program's handler of SIGTERM, so restore it.
@@ -232,7 +232,7 @@ def cores(cluster: RayCluster) -> int:
 
 
 def close() -> None:
-    """End this program's connection."""
+    """Close this program's connection to Ray."""
     ray.shutdown()
 
 
@@ -243,7 +243,7 @@ def session(
     """Open a session; see :meth:`fedaudit.engines.ray_cluster.RayCluster.session`."""
     connect(cluster)
     try:
-        # This process writes the job, since objects that a worker writes are lost with it.
+        # Write the job from this process, since objects that a worker writes are lost with it.
         job = ray.put(pack((work, shared), ray.put))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise Unsupported(
@@ -254,8 +254,8 @@ def session(
 
     def run(items: Iterable[Item]) -> Iterator[Result]:
         parcels, common_arrays = pack_all(list(items), ray.put)
-        # Ray passes a reference as its value, here arrays in shared memory, but does not resolve
-        # a reference in a list.
+        # Ray replaces an argument that is a reference by its value, here arrays in shared memory.
+        # It does not do this for a reference in a list.
         common = ray.put(common_arrays)
 
         def start(item: int) -> ObjectRef:
@@ -270,7 +270,7 @@ def session(
 
 
 def _run_tasks(start: Callable[[int], ObjectRef], count: int, max_running: int) -> Iterator[object]:
-    """Yield the results of tasks in order, and repeat tasks of lost workers."""
+    """Yield the results of tasks in order; repeat the tasks of lost workers."""
     queue, running = deque(range(count)), dict[Future[_Result], _Running]()
     results, losses = dict[int, object](), Counter[int]()
     try:
@@ -280,7 +280,7 @@ def _run_tasks(start: Callable[[int], ObjectRef], count: int, max_running: int) 
                     item = queue.popleft()
                     ref = start(item)
                     running[ref.future()] = _Running(item, ref)
-                # ray.wait would treat any exception of a signal handler as Ctrl-C.
+                # Do not use ray.wait, which treats any exception of a signal handler as Ctrl-C.
                 ready = next(iter(wait(running, return_when=FIRST_COMPLETED).done))
                 item = running.pop(ready).item
                 try:
@@ -289,15 +289,15 @@ def _run_tasks(start: Callable[[int], ObjectRef], count: int, max_running: int) 
                     losses[item] += 1
                     if losses[item] >= _MAX_LOSSES:
                         raise MemoryError(
-                            f"a Ray worker was lost {_MAX_LOSSES} times at the same work "
-                            f"({type(error).__name__}), most often since memory ran out; use "
+                            f"a Ray worker was lost {_MAX_LOSSES} times in the same task "
+                            f"({type(error).__name__}), probably because memory ran out; use "
                             "fewer workers"
                         ) from error
                     _log.warning("a Ray worker was lost; its task is repeated")
                     queue.appendleft(item)
             yield results.pop(number)
     finally:
-        # After an error, or if the caller stops early, some tasks still run.
+        # Cancel tasks that still run after an error, or after the caller stopped early.
         for task in running.values():
             ray.cancel(task.ref, force=True)
 
@@ -308,8 +308,8 @@ def _result(future: Future[_Result]) -> object:
     except RayTaskError as error:
         if isinstance(error.cause, ModuleNotFoundError):
             raise Unsupported(
-                f"a machine of the cluster lacks a module of this one ({error.cause}); install it "
-                "there, or name it in Ray's runtime environment"
+                f"a machine of the cluster lacks a module of this machine ({error.cause}); install "
+                "it there, or add it to Ray's runtime environment"
             ) from error
         raise error.cause from error
     for level, text in result.log:
@@ -324,7 +324,7 @@ def _log_once(level: int, text: str) -> None:
 
 @cache
 def _remote_task() -> RemoteFunction:
-    # Ray does not retry lost tasks, since _run_tasks does.
+    # Disable Ray's own retries, since _run_tasks repeats lost tasks.
     task: RemoteFunction = ray.remote(num_cpus=1, max_retries=0)(_run_task)
     return task
 
@@ -339,9 +339,9 @@ def _run_task(
 ) -> _Result:
     if tuple(versions) != tuple(VERSIONS):
         raise Unsupported(
-            f"results depend on versions, but a machine of the cluster has others: fedaudit "
-            f"{VERSIONS.fedaudit} with torch {VERSIONS.torch} instead of {versions.fedaudit} with "
-            f"{versions.torch}; install the same versions everywhere"
+            f"a machine of the cluster has fedaudit {VERSIONS.fedaudit} with torch "
+            f"{VERSIONS.torch} instead of {versions.fedaudit} with {versions.torch}, but results "
+            "depend on these versions; install the same versions on all machines"
         )
     torch.set_num_threads(1)
     add_module_folders(folders)
@@ -356,7 +356,7 @@ _jobs: OrderedDict[str, _Job] = OrderedDict()
 
 
 def _load_job(token: str, job: Sequence[ObjectRef]) -> _Job:
-    """Return the job of a session, which each worker unpacks once."""
+    """Return the job of a session; each worker unpacks it only once."""
     if token not in _jobs:
         while len(_jobs) >= _MAX_KEPT_JOBS:
             _jobs.popitem(last=False)
@@ -366,7 +366,7 @@ def _load_job(token: str, job: Sequence[ObjectRef]) -> _Job:
 
 @contextmanager
 def _capturing_log() -> Iterator[list[tuple[int, str]]]:
-    """Collect fedaudit's log messages, since the output of a worker is not shown."""
+    """Collect fedaudit's log messages, since Ray does not show the output of workers."""
     messages = list[tuple[int, str]]()
 
     class Collector(logging.Handler):
