@@ -1,4 +1,4 @@
-"""Accuracy (or another utility) of a run's models, stored in the notes of each round."""
+"""Accuracy (or another utility) of a run's models, which is stored in the notes of each round."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,28 +36,28 @@ from fedaudit.results.record import AccuracyByRound
 from fedaudit.results.runs import ALL_CLIENTS
 
 TRAIN_ACCURACY_SAMPLES = 5_000
-"""Largest number of samples for the training accuracy of a model."""
+"""Maximum number of samples on which a model's training accuracy is measured."""
 
 _GAP_TRAIN_SAMPLES, _GAP_TEST_SAMPLES = 500, 1_000
-"""Numbers of samples per client for the difference between training and test accuracy."""
+"""Numbers of training and test samples for each client's generalisation gap."""
 
 _BATCH_SIZE = 4096
-"""Batch size of the evaluation; outputs for sequences are large."""
+"""Batch size of the evaluation, which limits memory, since outputs for sequences are large."""
 
 _MEAN, _STD = "mean", "spread"
 _TEST, _TRAIN, _TOTAL, _GAP = "test_correct/", "train_correct/", "train_total/", "gap/client-"
-"""Prefixes of the keys of a round's notes: counts by model, and the gap of each client."""
+"""Prefixes of keys in a round's notes: counts by model, and generalisation gap by client."""
 
 CountCorrect: TypeAlias = Callable[[Model, Samples, torch.device], int]
 
 
 @dataclass(frozen=True)
 class EvaluationSplit:
-    """Samples that models are evaluated on.
+    """Samples on which models are evaluated.
 
     Attributes:
         test: The test set.
-        small_test: Random test samples. The first test samples would be a biased choice, because
+        small_test: Random test samples. They are not the first samples of the test set, because
             files are often sorted by class.
         all_clients: Random training samples from the pooled data of all clients.
         by_client: Random training samples of each client.
@@ -72,7 +72,7 @@ class EvaluationSplit:
 def evaluation_split(run: Setup) -> EvaluationSplit:
     """Return the evaluation samples of a run, without samples that clients hold out."""
     used = training_samples(run.assignment.clients, run.holdout)
-    # A defense may change samples. The evaluation takes the original ones, by id.
+    # A defense may change samples, so select the original samples by id.
     training_data = {
         client: data if used[client] is data else data.take(torch.isin(data.ids, used[client].ids))
         for client, data in run.assignment.clients.items()
@@ -94,13 +94,13 @@ def accuracy_notes(
     means: bool = True,
     count: CountCorrect | None = None,
 ) -> dict[str, str]:
-    """Return the notes of a round about the utility of its models.
+    """Return notes on the utility of a round's models.
 
     For classification, these are counts of correct predictions; for other tasks, mean utilities.
-    The server's models are evaluated on samples of all clients. A model that a client keeps is
-    evaluated on this client's samples. If clients choose among models, each sample is evaluated by
+    The server's models are evaluated on samples of all clients. A model that stays at a client is
+    evaluated on this client's samples. If clients choose among models, each sample is classified by
     the model of a client with similar features. In the last measured round, the notes also contain
-    the difference between training and test accuracy of each client's model.
+    the generalisation gap (training minus test accuracy) of each client's model.
 
     Args:
         run: The run.
@@ -112,13 +112,12 @@ def accuracy_notes(
         count: Function that counts correct predictions; :func:`count_correct` by default.
 
     Source: SIA, section 4.6 (generalization error of the local models).
-    Differs: The difference keeps its sign. It is measured only in the last measured round, on at
-        most 500 samples of each client and 1,000 test samples.
+    Differs: The gap keeps its sign. It is computed only in the last measured round, on at most 500
+        samples of each client and 1,000 test samples.
     """
     sees_clients = Sees.UPLOADS in run.view.offers and not run.study.audit.merge
-    # Gaps are measured whatever attacks the study lists, because attacks may be added after the
-    # run. In clustered federations with hundreds of clients this would be slow, so there they are
-    # measured only if a source attack is listed.
+    # Gaps are needed only for source attacks. They are always computed, because attacks may be
+    # added after the run, except in clustered federations, where hundreds of clients make it slow.
     is_last = round.index == run.measured_rounds[-1]
     measures_gaps = sees_clients and is_last and (bool(run.source_attacks) or not round.chosen)
     gaps = _gaps(split, round, device) if measures_gaps else {}
@@ -145,7 +144,7 @@ def accuracy_notes(
 
 
 def are_notes_valid(run: Setup, notes: Mapping[str, str], *, means: bool = True) -> bool:
-    """Return True if the notes of :func:`accuracy_notes` are complete and possible."""
+    """Return True if notes of :func:`accuracy_notes` are complete and within valid ranges."""
     if _has_no_models(run):
         return True
     names = _model_names(notes)
@@ -199,7 +198,7 @@ def utility(run: Setup, stored: Sequence[Stored]) -> list[Estimate]:
     values = {TRAIN_ACCURACY: train.value, GENERALISATION_GAP: gap}
     client_gaps = [float(value) for key, value in notes.items() if key.startswith(_GAP)]
     if client_gaps:
-        # fsum is exact, so that the order of the notes cannot change the last digit.
+        # fsum is exact, so the order of the notes does not affect the last digit.
         values[UPLOAD_GAP] = fsum(client_gaps) / len(client_gaps)
     return [
         estimate(
@@ -234,7 +233,7 @@ def _has_no_models(run: Setup) -> bool:
 
 
 def overfitting(notes: Mapping[str, str], clients: Sequence[ClientId]) -> list[float]:
-    """Return training minus test accuracy of each client's model; empty if it was not measured."""
+    """Return the generalisation gap of each client's model; empty if it was not measured."""
     keys = [f"{_GAP}{client}" for client in clients]
     return [float(notes[key]) for key in keys] if all(key in notes for key in keys) else []
 
@@ -280,12 +279,13 @@ def _is_finite_number(text: str | None) -> bool:
 
 
 def _gaps(split: EvaluationSplit, round: Round, device: torch.device) -> dict[str, str]:
-    """Return notes with training minus test accuracy of each client's model."""
+    """Return notes with the generalisation gap of each client's model."""
     notes = {}
     for client, exposed in round.exposed.items():
         if exposed.local and not exposed.local.architecture.task.utility.is_accuracy:
             return {}
-        # FedMD exposes an adversary's student, which is not the model that overfits.
+        # In FedMD, the exposed model is the adversary's student. The private model is the one that
+        # overfits.
         model = round.private_models.get(client, exposed.local)
         if model is not None:
             samples = split.by_client[client]
@@ -304,7 +304,7 @@ def _utilities(model: Model, samples: Samples, device: torch.device) -> Float[Te
     """Return the utility of a model on each sample.
 
     Raises:
-        BadInput: A utility is infinite or huge, as training has diverged.
+        BadInput: A utility is infinite or huge because training has diverged.
     """
     values: list[Tensor] = []
     for batch in chunks(len(samples), _BATCH_SIZE):
@@ -328,7 +328,7 @@ def _random_samples(run: Setup, datasets: Sequence[Samples], count: int) -> Samp
 
 def random_samples(datasets: Sequence[Samples], count: int, rng: torch.Generator) -> Samples:
     """Return at most ``count`` random samples of several data sets, in their original order."""
-    # The joined data sets could be as large as the training set, so samples are drawn first.
+    # Draw samples before joining the data sets, which together may be as large as the training set.
     sizes = [len(samples) for samples in datasets]
     chosen = torch.zeros(sum(sizes), dtype=torch.bool)
     chosen[torch.randperm(len(chosen), generator=rng)[:count]] = True
@@ -339,7 +339,7 @@ def random_samples(datasets: Sequence[Samples], count: int, rng: torch.Generator
 
 
 def chosen_models(round: Round, clients: Sequence[ClientId]) -> dict[ClientId, str]:
-    """Return the name of every client's model; the first model if a client never participated."""
+    """Return the name of each client's model; the first model for clients that never took part."""
     first = next(iter(round.after))
     return {client: round.chosen.get(client, first) for client in clients}
 

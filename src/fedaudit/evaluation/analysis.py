@@ -1,4 +1,4 @@
-"""Estimates of membership inference from measurements and ground truth, for each run."""
+"""Evaluation of membership inference attacks: from measurements and ground truth to estimates."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -56,9 +56,9 @@ from fedaudit.results.estimate import PEOPLE_IGNORED, Estimate, Interval, Test
 from fedaudit.results.record import Curve, ExposedSample, Histogram, Trajectory
 
 GUESSED_FRACTION = 0.2
-"""Fraction of the samples of a fair draw on which the one-run bound on epsilon guesses.
+"""Fraction of fairly drawn samples for which the one-run bound on epsilon guesses membership.
 
-The bound is valid because this fraction does not depend on the scores.
+It is a constant, because the bound is valid only if the fraction does not depend on the scores.
 """
 
 _CURVE_POINTS = 120
@@ -68,7 +68,7 @@ _PLOT_DIGITS = 5
 
 
 class AttackRun(NamedTuple):
-    """Attack, defense, view and seed that several estimates share."""
+    """Attack, defense, view and seed, which several estimates have in common."""
 
     attack: str
     defense: str
@@ -126,15 +126,15 @@ def _add_attack(
 
 
 def _note_ignored_people(estimate: Estimate) -> Estimate:
-    """Add to an estimate's method that its interval treats samples of a person as independent."""
-    # Bounds on epsilon are valid for dependent samples, too.
+    """Note in an estimate's method that its interval treats samples of a person as independent."""
+    # Bounds on epsilon are also valid for dependent samples.
     if estimate.high is None or estimate.metric == EPSILON:
         return estimate
     return estimate.model_copy(update={"method": f"{estimate.method}, {PEOPLE_IGNORED}"})
 
 
 def _evaluated_measurements(setup: Setup, m: Measurements, truth: TargetTruth) -> Measurements:
-    """Return the measurements of the target's audited samples, redrawn if the study asks for it."""
+    """Return the measurements of the target's audited samples, redrawn if the study sets this."""
     values = m.values[:, :, torch.from_numpy(truth.positions)]
     if setup.study.figures.evaluation == "redraw":
         rng = seeded_numpy(setup.seed, "redraw", truth.target)
@@ -174,8 +174,8 @@ def _scores(
 def _single_sample_estimates(
     setup: Setup, name: str, scores: Float[ndarray, " samples"], truth: TargetTruth
 ) -> Iterator[Estimate]:
-    """Yield the AUC over samples instead of people, with limits that are clustered by person."""
-    # These estimates have no test, because a study with people tests only estimates on people.
+    """Yield the AUC over samples instead of people, with confidence limits clustered by person."""
+    # These estimates have no test, because a study of people tests only the estimates over people.
     assert truth.subject is not None
     for contrast, against in CONTRASTS.items():
         mask = np.isin(truth.origin, [Origin.MEMBER, *against])
@@ -236,8 +236,8 @@ def _add_contrast(
 ) -> None:
     """Add the estimates of one contrast, and limits of rates at any confidence.
 
-    If units of several clients are pooled, ``client`` is the client whose fair draw decided about
-    each unit. Units are then only compared with units of the same client.
+    If units of several clients are pooled, ``client`` is the client whose fair draw contains each
+    unit. Units are then only compared with units of the same client.
     """
     mask = compared.mask
     if not truth.is_member[mask].any():
@@ -251,8 +251,8 @@ def _add_contrast(
         findings.estimates.append(_estimate(attack, truth, inconclusive, compared))
         return
     if truth.is_member[mask].all():
-        # There are no such non-members. For all units, evaluate() returns an estimate with a note
-        # that says so.
+        # Without such non-members, pass all units to evaluate(), which returns an estimate with a
+        # note about this.
         mask = np.ones_like(mask)
     scores, origin = scores[mask], truth.origin[mask]
     strata = None if client is None else client[mask]
@@ -267,7 +267,7 @@ def _add_contrast(
         strata=strata,
     ):
         rate, estimate = rate_of(evaluated.metric), _estimate(attack, truth, evaluated, compared)
-        # An estimate that repeats another estimate has no test. Otherwise, the test would count
+        # An estimate that repeats another one gets no test, since the test would otherwise count
         # twice in the correction for multiple tests.
         if evaluated.p_value is not None and not repeats(contrast, truth):
             estimate = estimate.model_copy(update={"tests": [Test(p_value=evaluated.p_value)]})
@@ -280,8 +280,8 @@ def _add_contrast(
 def _add_pooled(setup: Setup, audited: Sequence[UnitTruth], findings: Findings) -> None:
     """Add estimates over all audited clients, in which units are compared within each client.
 
-    A single client may have too few audited samples for a conclusion. Only units whose membership
-    a fair draw decided are pooled.
+    They help if single clients have too few audited samples for a conclusion. Only units from fair
+    draws are pooled.
     """
     for name in setup.membership_attacks:
         attack = AttackRun(attack=name, **view_coordinates(setup))
@@ -325,7 +325,7 @@ _COPIED_FIELDS = (
     *("contrast", "metric", "value", "low", "high", "method", "n_members", "n_nonmembers"),
     *("realised_fpr", "ceiling", "note"),
 )
-"""Fields that an evaluated metric and an estimate have in common."""
+"""Fields that MetricValue and Estimate have in common."""
 
 
 def _estimate(
@@ -345,7 +345,7 @@ def _estimate(
 
 
 class CoinScores(NamedTuple):
-    """One attack's scores for the units whose membership was decided by a fair coin.
+    """An attack's scores for units whose membership was decided by a fair coin.
 
     Attributes:
         run: The run.
@@ -354,8 +354,8 @@ class CoinScores(NamedTuple):
         unit: "sample" or "person".
         scores: Scores of units, larger for likelier members.
         is_member: Whether the client trained on each unit.
-        guesses: Number of units whose membership the bounds on epsilon guess. Half of them have the
-            highest scores, the other half the lowest.
+        guesses: Number of units for which the bounds on epsilon guess membership: half of them are
+            the units with the highest scores, the others those with the lowest.
     """
 
     run: Setup
@@ -370,7 +370,7 @@ class CoinScores(NamedTuple):
 def coin_scores(
     run: Setup, attack: str, scores: Float[ndarray, " units"], truth: UnitTruth
 ) -> CoinScores | None:
-    """Return the scores for bounds on epsilon; None if there are too few."""
+    """Return the scores from which bounds on epsilon are computed; None if there are too few."""
     mask = truth.fair & (truth.origin != Origin.OTHER_CLIENT)
     guesses = 2 * int(GUESSED_FRACTION * mask.sum() / 2)
     if guesses < 2:
@@ -395,10 +395,10 @@ def bound_estimate(
         coins: Scores from which the bound was computed.
         metric: Name of the estimate.
         bound: The bound, or the reason why there is none.
-        family: Number of bounds that share the study's error probability.
-        name: Name of the method, used if there is no bound.
-        delta: Delta of the method, used if there is no bound.
-        note: Note for the reader of a bound.
+        family: Number of bounds among which the study's error probability is divided.
+        name: Name of the method, which is used if there is no bound.
+        delta: Delta of the method, which is used if there is no bound.
+        note: Note on the bound for readers.
     """
     estimate = partial(
         Estimate,
@@ -427,7 +427,7 @@ def bound_estimate(
 def _epsilon_bound(
     setup: Setup, name: str, scores: Float[ndarray, " units"], truth: UnitTruth
 ) -> Iterator[Estimate]:
-    """Yield the one-run lower bound on epsilon from members and held-out samples."""
+    """Yield the lower bound on epsilon from one run's members and held-out samples."""
     study, coins = setup.study, coin_scores(setup, name, scores, truth)
     if coins is None or study.figures.evaluation == "redraw":
         return
@@ -445,9 +445,9 @@ def trainable_by_round(
 ) -> dict[int, Bool[Tensor, " samples"]]:
     """Return whether the target may train on each sample's class, for each measured round.
 
-    A defense may assign classes to clients, which then train on samples of these classes. A few
-    samples of other classes, on which they also train, are ignored here. If clients are attacked as
-    one client, the result is True if any of them may train on the class.
+    A defense may assign classes to clients, which then train on samples of these classes. They also
+    train on a few samples of other classes, which this function ignores. If several clients are
+    attacked as one, the result is True if any of them may train on the class.
     """
     merged = setup.study.audit.merge
     clients = merged if target in merged else (target,)
@@ -456,7 +456,7 @@ def trainable_by_round(
         is_measured = (m.bases[row] >= 0).tolist()
         cohort_ids = set(compress(m.clients, is_measured))
         if m.stands_for:
-            # Some clients are visible only in a sum.
+            # Add clients that are visible only in a sum.
             cohort_ids.update(m.stands_for[row])
         cohort = tuple(sorted(cohort_ids))
         by_client = [_may_train_on(setup, client, index, cohort, labels) for client in clients]
@@ -521,7 +521,7 @@ def _histogram(
     fields: _AttackFields, scores: Float[ndarray, " units"], truth: UnitTruth
 ) -> Histogram:
     finite = scores[np.isfinite(scores)]
-    # Extreme scores are counted in the first and last bin. Otherwise, they would widen all bins.
+    # Count extreme scores in the first and last bin, since they would otherwise widen all bins.
     low, high = np.quantile(finite, [0.02, 0.98]).tolist() if len(finite) else (0.0, 1.0)
     edges = np.linspace(low, high if high > low else low + 1.0, _HISTOGRAM_BINS + 1)
     counts = {
@@ -536,7 +536,7 @@ def _group_estimates(
 ) -> Iterator[Estimate]:
     """Yield the AUC within each class, and against the samples of each other client."""
     if truth.subject is not None:
-        # The intervals assume independent samples, but samples of one person are dependent.
+        # The intervals assume independent samples, but samples of the same person are dependent.
         return
     estimate = partial(
         Estimate, **run_coordinates(setup), metric=AUC, attack=name, target=truth.target
@@ -554,7 +554,7 @@ def _group_estimates(
 def trajectories(
     setup: Setup, name: str, m: Measurements, truth: TargetTruth
 ) -> Iterator[Trajectory]:
-    """Yield mean, 10 % and 90 % quantile of the target's signal in each round, by origin."""
+    """Yield the mean and the 10 % and 90 % quantiles of a signal in each round, by origin."""
     all_values = m.of(truth.target).numpy()
     for origin in Origin:
         values = all_values[:, truth.origin == origin]

@@ -1,4 +1,4 @@
-"""Answers to "was this sample, or this person's data, used for training?"."""
+"""Answers to the question whether a sample, or a person's data, were used for training."""
 
 from collections.abc import Mapping, Sequence
 
@@ -24,7 +24,7 @@ _AGAINST = {"unseen": Origin.UNSEEN, "other_client": Origin.OTHER_CLIENT}
 
 
 def choose_contrast(samples: SampleScores) -> Contrast:
-    """Return the non-members to compare with: held-out samples, or else other clients' samples."""
+    """Return the kind of non-members to compare with: held-out samples if there are any."""
     return "unseen" if (samples.origin == Origin.UNSEEN).any() else "other_client"
 
 
@@ -56,12 +56,12 @@ def answer_in_run(
         seed: Seed of the run.
         samples: The scores of one target.
         row: Row of the unit.
-        attacks: Attacks that are not withdrawn.
-        contrast: Non-members that the unit is compared with.
+        attacks: Attacks to use, without withdrawn ones.
+        contrast: Non-members with which the unit is compared.
         prior: Probability of membership before the attacks, in (0, 1).
         false_alarm_rate: Largest probability with which a non-member is flagged, in (0, 1).
-        withdrawn: Reason for each withdrawn attack: a failed control, or scores with the wrong
-            sign.
+        withdrawn: Attacks that are not used, each with the reason: a failed control, or scores
+            with the wrong sign.
     """
     scores = np.stack([samples.by_attack[name] for name in attacks], axis=1)
     is_other = np.arange(len(scores)) != row
@@ -104,7 +104,7 @@ def answer_in_run(
 
 
 def flag(p_value: float, smallest: float, false_alarm_rate: float) -> bool | None:
-    """Return whether a p-value flags a unit, or None if no possible p-value would flag it.
+    """Return whether a unit is flagged as a member; None if no p-value would be small enough.
 
     Args:
         p_value: P-value of the unit.
@@ -115,7 +115,7 @@ def flag(p_value: float, smallest: float, false_alarm_rate: float) -> bool | Non
 
 
 def p_value_over_runs(runs: Sequence[RunAnswer]) -> float:
-    """Return the p-value of the hypothesis that the unit is a non-member in all runs (Bonferroni).
+    """Return a Bonferroni-corrected p-value for the null hypothesis "non-member in all runs".
 
     Args:
         runs: Answers of the runs.
@@ -159,7 +159,7 @@ def source_posterior(
         BadInput: A signal that the attack needs was not measured.
         NotVisible: No client was measured.
     """
-    # Each signal has axes for rounds, clients and samples. The axis of samples has length 1 here.
+    # Select the sample. The axes of a signal are rounds, clients and samples.
     measured = {
         name: values.on_samples(torch.tensor([position]))
         for name, values in stacked(rounds).items()
@@ -171,9 +171,9 @@ def source_posterior(
 def label_posterior(
     counts: Mapping[ClientId, Sequence[int]], label: int, owner: ClientId
 ) -> dict[ClientId, float]:
-    """Return the posterior over clients that follows from label distributions, for equal priors.
+    """Return the posterior over clients from label distributions alone, with equal priors.
 
-    The sample is not counted at its owner. Otherwise, it would raise the owner's probability.
+    The sample itself is not counted, since it would raise the probability of its owner.
 
     Args:
         counts: Training samples of each class, for each client.
@@ -181,7 +181,7 @@ def label_posterior(
         owner: Client that trains on the sample; -1 for none.
 
     Returns:
-        Probability of each client. They are equal if no client has another sample of the class.
+        Probability of each client. All are equal if no client has another sample of the class.
     """
     frequencies = {}
     for client, classes in counts.items():

@@ -1,7 +1,7 @@
-"""Clustered federated learning: clients' choices of models, membership risk, accuracy and fairness.
+"""Evaluation of clustered federated learning: model choices, membership risk, accuracy, fairness.
 
-The values of a round are stored with its measurements during training. At the end of a run, its
-estimates are computed from the values of all rounds.
+Values of each round are stored with its measurements during training. Estimates are computed from
+the values of all rounds at the end of a run.
 """
 
 from collections.abc import Iterator, Sequence
@@ -67,7 +67,7 @@ from fedaudit.results.runs import (
 from fedaudit.risk.server import ServerRisk, ShadowSuccess
 
 STATE, END = "clusters", "clusters/end"
-"""Keys of the notes: the state of every round, and the evaluation of the last one."""
+"""Keys of a round's notes: its state, and the evaluation after the last round."""
 
 _MAX_RISK_SAMPLES = 5_000
 """Largest number of members, and of non-members, on which a model's risk is measured."""
@@ -76,7 +76,7 @@ CLOPPER_PEARSON = "Clopper-Pearson 95%"
 
 
 class GroupAccuracy(Limits[Fraction]):
-    """Accuracy of one group's models on test samples from the group's distribution.
+    """Accuracy of a group's models on test samples from the group's distribution.
 
     Attributes:
         group: Name of the group.
@@ -165,7 +165,7 @@ def cluster_notes(run: Setup, round: Round, device: torch.device = CPU) -> dict[
 def _cluster_round(tested: _TestedRound, device: torch.device) -> ClusterRound:
     """Return the models after the round, each with its clients, risk, loss and accuracy."""
     run, after, chosen = tested.run, tested.round.after, tested.round.chosen
-    # Clients that have not yet participated are left out: no model was trained on their samples.
+    # Leave out clients that have not participated yet, since no model was trained on their samples.
     clients = {name: [c for c in sorted(chosen) if chosen[c] == name] for name in after}
     clusters = [
         Cluster(
@@ -177,7 +177,7 @@ def _cluster_round(tested: _TestedRound, device: torch.device) -> ClusterRound:
         )
         for name, model in after.items()
     ]
-    # If the algorithm's server does not estimate risks, they are estimated here in the same way.
+    # If the algorithm's server does not estimate risks, estimate them here with the same method.
     risk = run.algorithm.risk if isinstance(run.algorithm, IfcaMir) else None
     if not isinstance(risk, ServerRisk):
         data = GroupedData(run.dataset, run.assignment, run.groups)
@@ -208,7 +208,7 @@ def _cluster_round(tested: _TestedRound, device: torch.device) -> ClusterRound:
 def _risk_on_members(
     tested: _TestedRound, estimate: ShadowSuccess, name: str, clients: Sequence[ClientId]
 ) -> dict[str, float | int]:
-    """Return the success of the attack on real members, after it was fitted on shadow models."""
+    """Return the success on real members of an attack that was fitted on shadow models."""
     run, round = tested.run, tested.round
     rng = seeded(run.seed, "asked about", round.index, name)
     is_similar = torch.isin(tested.similar_client, torch.tensor(clients))
@@ -216,7 +216,7 @@ def _risk_on_members(
     members, nonmembers = risk_samples(run, training_data, is_similar, rng=rng)
     if not len(nonmembers):
         return {"estimated": estimate.value}
-    # The model from which the cluster's clients started to train, if it is visible.
+    # The model that the cluster's clients received, if it is visible.
     bases = [round.exposed[client].base for client in clients if client in round.exposed]
     start = next((base for base in bases if base is not None), None)
     model = round.after[name]
@@ -305,8 +305,8 @@ def risk_samples(
 ) -> RiskSamples:
     """Return members and non-members for the measurement of a model's risk.
 
-    If label distributions differ between clients, members and non-members get equal numbers of
-    samples of each class. Otherwise, an attack could succeed by recognising the classes that are
+    If label distributions differ between clients, members and non-members have equal numbers of
+    samples of each class. Otherwise, an attack could succeed by recognising classes that are
     frequent at the model's clients.
 
     Args:
@@ -346,7 +346,7 @@ def cluster_result(run: Setup, stored: Sequence[Stored]) -> ClusterEvaluation | 
     """Return the models, clients and estimates of a run; None if clients do not choose models.
 
     Raises:
-        Damaged: Notes are missing or impossible.
+        Damaged: Notes are missing or invalid.
     """
     if not is_clustered(run):
         return None
@@ -356,8 +356,8 @@ def cluster_result(run: Setup, stored: Sequence[Stored]) -> ClusterEvaluation | 
         return _evaluate(run, rounds, last)
     except (KeyError, IndexError, ValidationError) as error:
         raise Damaged(
-            f"the clusters of seed {run.seed} are missing from its measured rounds, or damaged; "
-            "delete the run's folder and run the study again"
+            f"the measured rounds of seed {run.seed} lack valid notes on clusters; delete the "
+            "run's folder and run the study again"
         ) from error
 
 
@@ -408,16 +408,16 @@ def cluster_estimates(run: ClusterResult, utility: Sequence[Estimate]) -> list[E
     """Return all estimates of clustered learning in one run.
 
     - Accuracy of the models of each group's clients, and of all clients.
-    - Membership risk of the model of each group (``models_of_groups``), as measured and as
-      estimated by the server. Means over a group's clients of the risks of their models, and of the
-      error of the server's estimates.
-    - Number of clients whose model has a higher risk than they accept (violations). There are four
-      numbers: by measured risks, only significantly higher risks, by the server's estimates, and
-      expected if every risk is 0.5.
+    - Membership risk of the model of each group (``models_of_groups``): measured, and estimated by
+      the server. Also means over the clients of each group of their models' risks, and of the error
+      of the server's estimates.
+    - Number of clients with a model whose risk is higher than they accept (violations), in four
+      variants: by measured risks, only significantly higher risks, by the server's estimates, and
+      expected by chance if every risk is 0.5.
     - Fairness gaps between groups.
     - Adjusted Rand index between models and groups: 1 for equal partitions, 0 for chance.
     - Number of clients that use the model of their group, and of clients that changed models
-      between measured rounds. Runs are not compared with each other, because clients of different
+      between measured rounds. These are not compared between runs, because clients of different
       seeds have different data.
 
     Source: IFCA-MIR, Tables 1 and 2 and Figures 2-7.
@@ -520,7 +520,7 @@ def _client_estimates(run: ClusterResult) -> Iterator[Estimate]:
                 if model.risk is not None and model.low is not None and model.high is not None
             ]
             if len(limited) == len(risks):
-                # Clients share models, so limits are averaged like risks.
+                # Clients share models, so their risks are dependent.
                 low, high = limits_if_dependent(limited)
                 limits = {"low": low, "high": high, "method": CLOPPER_PEARSON}
             yield _estimate(run, CLIENT_RISK, name, fmean(risks), **limits)
@@ -541,7 +541,7 @@ def _client_estimates(run: ClusterResult) -> Iterator[Estimate]:
 
 def _violation_estimates(run: ClusterResult) -> Iterator[Estimate]:
     total, accepted = len(run.clients), np.array(run.thresholds)
-    # A client that never participated has no violation, as no model was trained on its samples.
+    # A client that never participated has no violation, since no model was trained on its samples.
     models = [model or ModelState(clients=0) for model in models_used_by(run, None)]
     # NumPy converts None to NaN.
     risks = np.array([model.risk for model in models], dtype=float)
@@ -589,7 +589,7 @@ def _stability_estimates(run: ClusterResult) -> Iterator[Estimate]:
         if model is not None
     ]
     if len(set(run.group)) > 1 and groups_and_models:
-        # Imported here, as it takes long to load, and most comparisons of records do not need it.
+        # Imported here, since loading it is slow and comparisons of records rarely need it.
         from sklearn.metrics import adjusted_rand_score
 
         agreement = float(adjusted_rand_score(*zip(*groups_and_models, strict=True)))

@@ -1,8 +1,9 @@
 """Controls, which check that the estimates of a run are valid.
 
-Some controls search non-members for copies of training samples, permute membership labels, classify
-inputs without a model or attack untrained models. In the last control, attacks must find a leak
-that is planted in a *twin*: a small federation with the run's model and data.
+In the negative controls, no leak exists or can be found: membership labels are permuted, a
+classifier sees inputs but no model, or attacks get untrained models. Another control searches
+non-members for copies of training samples. In the positive control, attacks must find a leak that
+is planted in a *twin*: a small federation with the run's model and data.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -52,11 +53,13 @@ _FALSE_ALARM = 0.01
 """Probability that any of a study's controls of one kind fails by chance."""
 
 _MAX_COPIES = 0.05
-"""Tolerated fraction of exact copies among non-members. Tabular data sets contain a few copies
-(Adult: 0.1 %). The error of an AUC is at most this fraction."""
+"""Tolerated fraction of exact copies among non-members.
+
+Tabular data sets contain a few copies (Adult: 0.1 %). They change an AUC by at most this fraction.
+"""
 
 _MAX_UNTRAINED = 100
-"""Largest number of clients in an untrained round, unless more clients are audited."""
+"""Maximum number of clients in an untrained round, unless more clients are audited."""
 
 _RANDOM_STEP = 0.01
 """Standard deviation of the random updates of untrained rounds."""
@@ -68,7 +71,7 @@ _CONCLUSIVE_LIMIT = 0.85
 
 _PLANTED_CONFIDENCE = 0.99
 _CANARIES = 100
-"""Number of canaries that the twin's target trains on, and of those that it does not train on."""
+"""Number of canaries on which the twin's target trains, and of canaries that it never sees."""
 
 _CANARY_COPIES = 5
 """Number of copies of each canary in the training data of the twin's target."""
@@ -86,7 +89,7 @@ def controls(
 ) -> Iterator[ControlResult]:
     """Yield all controls of one run that need no further training."""
     phase = f"seed {setup.seed}: controls"
-    # The total is an upper bound, because some controls may be impossible.
+    # The total is an upper bound, since some controls may not apply.
     per_target = 2 * len(setup.membership_attacks) + 1
     total = 0
     if setup.study.figures.blind_classifier:
@@ -113,7 +116,7 @@ def _controls(setup: Setup, findings: Findings, device: torch.device) -> Iterato
 
 
 class Outcome(NamedTuple):
-    """Outcome of a control, with the fields of :class:`ControlResult`."""
+    """Outcome of a control, with some fields of :class:`ControlResult`."""
 
     value: float | None
     low: float | None = None
@@ -125,7 +128,7 @@ class Outcome(NamedTuple):
 def run_control(
     control: Callable[..., ControlResult], outcome: Callable[[], Outcome]
 ) -> ControlResult:
-    """Return the control with its outcome, or with the error that prevented the outcome."""
+    """Run a control, and return its result; an error becomes the note of an undecided result."""
     try:
         result = outcome()
     except FedauditError as refusal:
@@ -136,15 +139,15 @@ def run_control(
 def exact_copies(setup: Setup) -> Iterator[ControlResult]:
     """Yield a control for each target with non-members that are exact copies of training samples.
 
-    Held-out samples are compared with the training samples of all clients. Other clients' samples
-    are compared with the training samples of the target. If a recording has no features, there is
-    no control.
+    Held-out samples are compared with the training samples of all clients, and other clients'
+    samples with the training samples of the target. A recording without features has no such
+    control.
     """
     audit, clients = setup.assignment.audit, setup.assignment.clients
     if not audit.samples.features.flatten(1).shape[1]:
-        # Without features, all samples of one class would count as copies.
+        # Without features, all samples of a class would count as copies.
         return
-    # Samples with equal features and labels get equal numbers.
+    # Give samples equal numbers if they have equal features and labels.
     audited, *by_client = number_rows(audit.samples, *clients.values())
     # Samples that a client holds out of training do not count as training samples.
     held_out_ids = audit.samples.ids.numpy()[audit.owner == NO_CLIENT]
@@ -174,7 +177,7 @@ def exact_copies(setup: Setup) -> Iterator[ControlResult]:
 
 
 def _permuted(setup: Setup, truth: TargetTruth, findings: Findings) -> Iterator[ControlResult]:
-    """Yield a control per attack: with permuted members, intervals rarely exclude chance level."""
+    """Yield a control per attack: intervals after a permutation rarely exclude chance level."""
     for name in setup.membership_attacks:
         scores = findings.scores.get((setup.seed, truth.target, name))
         if scores is None:
@@ -200,19 +203,19 @@ def _permuted(setup: Setup, truth: TargetTruth, findings: Findings) -> Iterator[
 
 
 def _blind_by_origin(setup: Setup, truth: TargetTruth) -> Iterator[ControlResult]:
-    """Yield a control for each origin of non-members: inputs without a model reveal no members."""
+    """Yield a control for each kind of non-members: a classifier of inputs is at chance level."""
     features = _as_columns(setup.assignment.audit.samples.features).numpy()[truth.positions]
     units, labels = truth.units, truth.labels
     if truth.subject is not None:
-        # Rows are means over people. With a row per sample, a classifier that was trained on some
-        # samples of a person would recognise their other samples.
+        # Average over the samples of each person. With one row per sample, a classifier that was
+        # trained on some samples of a person would recognise their other samples.
         one_hot = np.eye(setup.dataset.classes)[labels]
         columns = np.concatenate([features.astype(float), one_hot], axis=1)
         features = mean_by(truth.subject, columns)
     for origin, nonmembers in _NONMEMBERS.items():
         comparison = units.comparisons[origin.name.lower()]
         mask = comparison.mask
-        # An unfair comparison is skipped if a fair comparison with other non-members exists.
+        # Skip an unfair comparison if there is a fair comparison with other non-members.
         is_skipped = not comparison.fair and units.for_controls.fair
         if is_skipped or not mask.any() or units.is_member[mask].all():
             continue
@@ -228,9 +231,9 @@ def _blind_by_origin(setup: Setup, truth: TargetTruth) -> Iterator[ControlResult
 
 
 def _blind_over_clients(setup: Setup, truths: Sequence[TargetTruth]) -> Iterator[ControlResult]:
-    """Yield the blind classifier's control over the fair draws of all audited clients.
+    """Yield the blind classifier's control on the fair draws of all audited clients together.
 
-    A single client may have too few samples to train a classifier.
+    It helps if single clients have too few samples to train a classifier.
     """
     positions_by_client = [
         truth.positions[truth.fair & (truth.origin != Origin.OTHER_CLIENT)]
@@ -291,7 +294,7 @@ def _blind_control(
             **run_coordinates(setup),
             control="blind classifier",
             target=target,
-            # Reports group controls by this text, so the non-members are described in the note.
+            # Reports group controls by this text, so the note describes the non-members.
             expected="inputs alone do not distinguish members from non-members",
         ),
         outcome,
@@ -300,7 +303,7 @@ def _blind_control(
 
 
 def _as_columns(features: Tensor) -> Tensor:
-    """Return inputs as a matrix; for texts, the number of occurrences of each token."""
+    """Return inputs as a matrix; for texts, the columns count the occurrences of each token."""
     flat = features.flatten(1)
     if flat.is_floating_point():
         return flat
@@ -312,7 +315,7 @@ def _as_columns(features: Tensor) -> Tensor:
 def _attacks_on_untrained(
     setup: Setup, truth: TargetTruth, device: torch.device
 ) -> Iterator[ControlResult]:
-    """Yield a control for each attack: its AUC on untrained models, which cannot leak, is 0.5."""
+    """Yield a control for each attack: it is at chance level on untrained models."""
     if setup.recording_info is not None and not setup.recording_info.untrained:
         return
     measured = measured_untrained(setup, truth.positions, device)
@@ -322,7 +325,7 @@ def _attacks_on_untrained(
     is_member = units.is_member[mask]
 
     def outcome(attack: Attack) -> Outcome:
-        # The side information is that every sample may have been trained on in both rounds.
+        # As side information, every sample may have been used in both rounds.
         attack = attack.with_side_information(dict.fromkeys((1, 2), torch.tensor(True)))
         attack = _for_unpoisoned_rounds(attack.on_samples(torch.from_numpy(truth.positions)))
         scores = attack.scores(measurements_for(attack, measured), truth.target).numpy()
@@ -357,13 +360,13 @@ class Untrained(NamedTuple):
 
 
 def measurements_for(attack: Attack, measured: Untrained) -> dict[str, Measurements]:
-    """Return two rounds if the attack needs only cheap signals, else one round."""
+    """Return two rounds if the attack needs only cheap signals, and otherwise one round."""
     needs_gradients = any(signal.name not in measured.cheap_signals for signal in attack.signals)
     return measured.all_signals if needs_gradients else measured.cheap_signals
 
 
 def _for_unpoisoned_rounds(attack: Attack) -> Attack:
-    """Return an attack that uses all rounds, even if it uses only poisoned rounds in the run."""
+    """Return the attack for a federation without poisoned rounds: it uses all rounds."""
     if not isinstance(attack.rule, Recovery):
         return attack
     return replace(attack, rule=replace(attack.rule, first=0))
@@ -372,7 +375,7 @@ def _for_unpoisoned_rounds(attack: Attack) -> Attack:
 def measured_untrained(
     setup: Setup, positions: Int[ndarray, " samples"], device: torch.device = CPU
 ) -> Untrained:
-    """Measure untrained models on the samples at the given positions."""
+    """Measure untrained models on the audited samples at some positions."""
     if setup.recording_info is not None:
         indices = torch.from_numpy(positions)
         rounds = tuple(
@@ -398,11 +401,11 @@ def untrained_rounds(
 ) -> tuple[MeasuredRound, ...]:
     """Measure a round of untrained models with all signals, and a second one with cheap signals.
 
-    Attacks that follow a signal over rounds need two rounds. Signals that need gradients would take
-    too long in a second round.
+    Attacks that compare rounds need two rounds. The second round has only signals without
+    gradients, since gradients take long.
     """
     cheap = [s for s in setup.signals if not s.needs & (Sees.GLOBAL_MODEL | Sees.UPDATE)]
-    # A round of a large federation holds many models, so one is generated at a time.
+    # Generate one round at a time, since a round of a large federation contains many models.
     untrained = _with_control_variates(setup, (_untrained_round(setup, i) for i in (1, 2)))
     rounds = seen_from(untrained, setup.view)
     if device.type == "cpu":
@@ -441,7 +444,7 @@ def _with_control_variate(client: ClientId, exposed: Exposed) -> Exposed:
 
 def _untrained_round(setup: Setup, index: int) -> Round:
     """Return a round in which every client's update is a random direction."""
-    # The seed of the first round has no index, so that results of early versions are reproduced.
+    # The seed of the first round has no index, to reproduce results of early versions.
     stream = () if index == 1 else (index,)
     base = setup.algorithm.architecture.initial(seed_for(setup.seed, "untrained"))
     exposed = {}
@@ -492,11 +495,12 @@ def _random_update(params: Params, rng: torch.Generator) -> Params:
 
 
 def planted_leak(setup: Setup, resources: Resources) -> Iterator[ControlResult]:
-    """Train a twin federation whose target memorises mislabelled samples, and attack it.
+    """Train a twin federation in which one client memorises mislabelled samples, and attack it.
 
-    Without such a control, an AUC of 0.51 may mean that the attack is broken. The canaries are
-    samples with random wrong labels. The target trains on several copies of half of the canaries,
-    so that the global model also memorises them. No client trains on the other half.
+    This control shows that the attacks work. Without it, an AUC of 0.51 may mean that an attack is
+    broken. The canaries are samples with random wrong labels. The twin's target client trains on
+    several copies of half of the canaries, so that the global model memorises them. No client
+    trains on the other half.
 
     The twin has no defense. It uses federated averaging with a small, fixed learning rate, because
     attacks on gradients find nothing after convergence or in unstable training.
@@ -538,8 +542,8 @@ def planted_leak(setup: Setup, resources: Resources) -> Iterator[ControlResult]:
         passed: bool | None = auc.low > 0.5
         note = auc.method
         if resolve_attack(name).learns:
-            # The attack was fitted to a federation with the run's training, which differs from the
-            # twin's. It may miss the canaries although it works.
+            # The attack was fitted to a federation with the run's training settings, which differ
+            # from the twin's. So it may work and still miss the canaries.
             passed = passed or None
             note += "; learned on a run with other training than the twin"
         return Outcome(auc.value, auc.low, auc.high, passed, note)
@@ -577,8 +581,7 @@ def _measure_twin(
     )
     view, n_merged = setup.view, len(setup.study.audit.merge)
     if n_merged:
-        # If clients of the run are attacked as one client, attack as many clients of the twin as
-        # one.
+        # If several clients of the run are attacked as one, do the same in the twin.
         merged = range(min(n_merged, _OTHER_CLIENTS - 1))
         view = merged_view(view_named(setup.study.audit.view), merged)
     phase = f"seed {setup.seed}: planted leak"
@@ -592,8 +595,8 @@ def _measure_twin(
 
 
 def _twin_training(sizes: Sequence[int]) -> LocalTraining:
-    """Return the twin's training settings, with which no last batch has a single sample."""
-    # Batch normalisation raises an error for a batch with a single sample.
+    """Return the twin's training settings, with a batch size that leaves no batch of one sample."""
+    # Batch normalisation fails on a batch with a single sample.
     batch_size = _TWIN_TRAINING.batch_size
     while any(size % batch_size == 1 for size in sizes):
         batch_size += 1
@@ -606,7 +609,7 @@ def _draw_canaries(setup: Setup) -> tuple[Samples, np.ndarray]:
     pool = audit.samples.take(torch.from_numpy(audit.owner < 0))
     rng = seeded(setup.seed, "canaries")
     canaries = pool.take(torch.randperm(len(pool), generator=rng)[: 2 * _CANARIES])
-    # A shift of at least 1 never gives the true label.
+    # Labels are shifted by at least 1 and less than the number of classes, so all are wrong.
     shift = torch.randint(1, setup.dataset.classes, (len(canaries),), generator=rng)
     wrong_labels = (canaries.labels + shift) % setup.dataset.classes
     is_member = np.arange(len(canaries)) < len(canaries) // 2

@@ -1,4 +1,4 @@
-"""Formal epsilon that a defense guarantees, for the whole training and for one round."""
+"""Epsilon that a defense guarantees, for the whole training and for one round."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ def formal_epsilon(
     reason: str = "",
     method: str = "",
 ) -> Estimate:
-    """Return an estimate with the epsilon of a guarantee, or with the reason why there is none.
+    """Return an estimate with the guaranteed epsilon, or with the reason why there is none.
 
     Args:
         make_estimate: Constructor of the estimate.
@@ -49,7 +49,7 @@ def formal_epsilons(runs: Sequence[Setup]) -> list[Estimate]:
     whole_training = _formal_epsilon_over(runs, rounds, FORMAL_EPSILON, "")
     if whole_training is None:
         return []
-    if rounds == 1 or whole_training.value is None:  # Epsilon of one round would add nothing.
+    if rounds == 1 or whole_training.value is None:  # One round has the same epsilon, or none.
         return [whole_training]
     one_round = _formal_epsilon_over(runs, 1, FORMAL_EPSILON_OF_A_ROUND, "one round alone; ")
     return [whole_training] if one_round is None else [whole_training, one_round]
@@ -58,8 +58,8 @@ def formal_epsilons(runs: Sequence[Setup]) -> list[Estimate]:
 def _formal_epsilon_over(
     runs: Sequence[Setup], rounds: int, metric: str, scope: str
 ) -> Estimate | None:
-    # All runs are compared, because a client may have fewer samples in another run. Each of these
-    # samples is then drawn more often.
+    # Compare all runs, since a client may have fewer samples in another run, where each sample is
+    # then drawn more often.
     guarantees = [guarantee for run in runs for guarantee in _guarantees(run, rounds)]
     if not guarantees:
         return None
@@ -80,7 +80,7 @@ def _formal_epsilon_over(
 def _guarantees(run: Setup, rounds: int) -> Iterator[Guarantee]:
     """Yield the guarantees of the defended targets; if no target is defended, of all clients."""
     targets = [client for client in run.study.audit.targets if client in run.defenses]
-    # Source inference attacks samples of all clients.
+    # Source inference attacks the samples of all clients.
     clients = run.defenses if run.source_attacks or not targets else targets
     for client in clients:
         workload = replace(

@@ -1,7 +1,7 @@
 """Scores of audited samples, for paired comparisons of attacks.
 
-The file ``scores.safetensors`` in a study's folder stores them, with ids and origins of the samples
-of each run and target. Records contain no scores, so that records can be shared.
+They are stored in the file ``scores.safetensors`` in a study's folder, with ids and origins of the
+samples of each run and target. Records contain no scores, so they can be shared.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ class SampleScores(NamedTuple):
     Attributes:
         ids: Ids in the data set.
         origin: ``Origin`` of each sample.
-        by_attack: Scores by name of the attack, larger for likelier members.
+        by_attack: Scores by name of the attack; a larger score suggests a member.
     """
 
     ids: Int[ndarray, " samples"]
@@ -84,10 +84,13 @@ def read_scores(path: Path) -> Scores:
     scores: dict[tuple[int, ClientId], SampleScores] = {}
     for name, values in tensors.items():
         seed, target, key = (*name.split("/", 2), "", "")[:3]
-        # The length is limited, because converting digits takes quadratic time.
+        # Limit the length, since converting a string of digits takes quadratic time.
         are_numbers = all(t.isdecimal() and len(t) <= _MAX_DIGITS for t in (seed, target))
         if not are_numbers or values.ndim != 1:
-            raise Damaged(f"{path} contains {name[:80]!r}, which is not scores of a study")
+            raise Damaged(
+                f"{path} contains {name[:80]!r}, which are not scores of a study; restore the file "
+                "from a copy, or write it again with `fedaudit attack`"
+            )
         run = (int(seed), int(target))
         if key == "ids":
             origin = tensors.get(f"{seed}/{target}/origin")
@@ -101,9 +104,7 @@ def read_scores(path: Path) -> Scores:
             samples = scores.get(run)
             has_ids = samples is not None and samples.ids.shape == tuple(values.shape)
             if samples is None or not has_ids or not _are_scores(values):
-                raise Damaged(
-                    f"{path} has scores of {name[:80]!r} for samples that it does not name"
-                )
+                raise Damaged(f"{path} has scores of {name[:80]!r} without the ids of the samples")
             by_attack = {**samples.by_attack, key.removeprefix("scores/"): values.numpy()}
             scores[run] = samples._replace(by_attack=by_attack)
     return scores
@@ -114,10 +115,10 @@ def _are_scores(values: torch.Tensor) -> bool:
 
 
 def refuse_scores_of_another_record(record: Record, stored: Scores) -> None:
-    """Raise if an AUC of a record does not follow from the scores in its folder.
+    """Raise if an AUC of a record differs from the AUC of the scores in its folder.
 
     Raises:
-        Damaged: The scores of an attack give another AUC.
+        Damaged: The scores of an attack have another AUC.
     """
     for estimate in record.findings:
         # Estimates with `within` use a subset of the units that the file does not contain.
@@ -146,8 +147,8 @@ def paired_auc(
 ) -> AucDifference:
     """Return the difference in AUC between two attacks, or between two runs of an attack.
 
-    Samples with different origins in the two runs are left out. For example, a defense may hold out
-    samples of its client for validation, which are then not members.
+    Samples with different origins in the two runs are left out. For example, samples that a defense
+    holds out for validation are not members.
 
     Args:
         first: Scores of a run and target.

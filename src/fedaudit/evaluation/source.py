@@ -1,10 +1,10 @@
 """Source inference in one run: success rates, baselines, and the combination with membership.
 
-An attack infers which client trained on each queried sample. Queries are random training samples,
-equally many of every client, as in the paper. If the audited samples of membership inference follow
-the label distribution of one target, they are a second set of queries. The label-distribution
-baseline, and shuffles of clients within classes, show how many correct answers follow from label
-distributions.
+An attack infers for each query, a training sample, which client trained on it. As in the paper,
+queries are random training samples, with the same number from every client. If the audited samples
+of membership inference follow the label distribution of one target, they are a second set of
+queries. Many correct answers may follow from label distributions alone. The label-distribution
+baseline, and permutations of clients within classes, measure how many.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -62,15 +62,15 @@ _CHAINED_FPRS = (0.01, 0.1)
 
 
 class SourceQueries(NamedTuple):
-    """Samples whose owner is inferred, equally many of each client.
+    """Samples whose owner is inferred, with the same number from each client.
 
     Attributes:
         positions: Positions of the samples in the audit set.
         owner: Client of each sample, as an index into ``clients``.
         labels: Class of each sample.
-        clients: All clients, ascending.
-        at_random: Whether the samples of each client are a random subset of its training data, so
-            that they follow its label distribution.
+        clients: All clients in ascending order.
+        at_random: Whether the samples of each client are a random subset of its training data, and
+            therefore follow its label distribution.
     """
 
     positions: Int[ndarray, " samples"]
@@ -86,12 +86,12 @@ def source_queries(run: Setup) -> SourceQueries | None:
 
 
 def source_draws(run: Setup) -> dict[str, SourceQueries]:
-    """Return queries by draw.
+    """Return the sets of queries by name.
 
-    The draw "own", which comes first, has random training samples of each client. The draw "fair"
-    has the audited samples of membership inference, which follow the label distribution of one
-    target. In recordings, or if label distributions are equal, audited samples are the draw "own".
-    The result is empty if a client has no samples.
+    The set "own", which comes first, has random training samples of each client. The set "fair" has
+    the audited samples of membership inference, which follow the label distribution of one target.
+    In recordings, or if label distributions are equal, the audited samples are the set "own". The
+    result is empty if a client has no samples.
     """
     study, assignment = run.study, run.assignment
     draws: dict[str, SourceQueries] = {}
@@ -112,7 +112,7 @@ def source_draws(run: Setup) -> dict[str, SourceQueries]:
 
 
 def _audited_queries(run: Setup) -> SourceQueries | None:
-    """Return equally many audited samples of every client; None if a client has none."""
+    """Return the same number of audited samples of every client; None if a client has none."""
     audit, clients = run.assignment.audit, tuple(sorted(run.assignment.clients))
     rng = seeded_numpy(run.seed, "source")
     positions_by_owner = positions_of(audit.owner)
@@ -307,10 +307,10 @@ def infer_from_labels(
 ) -> Int[ndarray, " samples"]:
     """Return the answers of the label-distribution baseline.
 
-    A recording contains only audited training samples, so the queries would determine the label
-    distributions from which their sources are inferred. Therefore, the queries are split into two
-    random halves. The sources of each half are inferred from the label distributions of the other
-    half.
+    In a recording, the only known training samples of clients are the queries themselves. Label
+    distributions that include a query would reveal its source. Therefore, the queries are split
+    into two random halves, and the sources of each half are inferred from the label distributions
+    of the other half.
     """
     owner, labels = queries.owner, queries.labels
     if run.recording_info is None or len(owner) < 2 * len(queries.clients):
@@ -336,8 +336,8 @@ def sources_of_inferred_members(
 ) -> list[ChainedInference]:
     """Count correct sources among the queries that membership inference classifies as members.
 
-    The membership score of a sample is the maximum over clients of the attack's signal, averaged
-    over rounds. The result is empty without held-out samples, which determine the threshold.
+    The membership score of a sample is the attack's signal, averaged over rounds, with its maximum
+    over clients. The threshold follows from held-out samples. Without them, the result is empty.
     """
     is_held_out = run.assignment.audit.owner == NO_CLIENT
     if not is_held_out.any():
@@ -439,12 +439,13 @@ def source_estimates(
 
 
 _LIMIT_IN_DEVIATIONS = 5
-"""Number of standard deviations above the mean of shuffled owners at which a control fails. By
-chance, a control fails once in millions of runs."""
+"""Number of standard deviations above the mean of shuffled owners at which a control fails.
+
+A control without a fault fails about once in millions of runs."""
 
 
 def source_controls(run: Setup, device: torch.device = CPU) -> Iterator[ControlResult]:
-    """Yield a control per attack: untrained models reveal no more than label distributions do."""
+    """Yield a control per attack: on untrained models, only label distributions help the attack."""
     queries = source_queries(run)
     if not run.source_attacks or queries is None:
         return

@@ -1,4 +1,4 @@
-"""Ground truth of audited samples for each target, and a container for estimates of a study."""
+"""Ground truth about audited samples for each target, and a container for a study's estimates."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,7 +45,7 @@ def view_coordinates(run: Setup) -> ViewCoordinates:
 
 
 class Comparison(NamedTuple):
-    """Members and non-members that one contrast compares.
+    """Members and non-members that are compared in one contrast.
 
     Attributes:
         mask: Whether each unit is compared.
@@ -69,7 +69,7 @@ class UnitTruth:
         target: The audited client.
         unit: Unit of membership: "sample" or "person".
         origin: Origin of each unit. A person with samples at several clients is a member if the
-            target is one of them.
+            target is one of these clients.
         fair: Whether a fair draw decided if the unit is a member or held out.
         ids: Ids of the units in the data set, or numbers of people.
     """
@@ -93,7 +93,7 @@ class UnitTruth:
 
     @property
     def for_controls(self) -> Comparison:
-        """Comparison for controls: with held-out samples if only these are fair, else with all."""
+        """Comparison for controls: only held-out samples if other non-members are not fair."""
         # With unfair non-members, controls would detect differences between clients.
         mixed, unseen = self.comparisons["mixed"], self.comparisons["unseen"]
         has_both = 0 < self.is_member[unseen.mask].sum() < unseen.mask.sum()
@@ -157,11 +157,11 @@ class TargetTruth(UnitTruth):
             return self
         people, person = np.unique(self.subject, return_inverse=True)
         origin = np.full(len(people), Origin.UNSEEN, dtype=np.int64)
-        # Members are assigned last, because one sample at the target makes a person a member.
+        # Assign members last, since a person with one sample at the target is a member.
         for code in (Origin.OTHER_CLIENT, Origin.MEMBER):
             origin[person[self.origin == code]] = code
-        # A person's membership was not decided at random if a client that is attacked together with
-        # the target has a sample of the person.
+        # A person is not fairly drawn if a client that is attacked together with the target has one
+        # of the person's samples.
         fair = np.ones(len(people), dtype=bool)
         fair[person[~self.fair]] = False
         return UnitTruth(self.target, "person", origin, fair, people)
@@ -169,8 +169,8 @@ class TargetTruth(UnitTruth):
     def unit_scores(self, scores: Float[ndarray, " samples"]) -> Float[ndarray, " units"]:
         """Return the score of each unit; a person's score is the mean over their samples.
 
-        Infinite scores are replaced by the largest or smallest finite score. Otherwise, a single
-        infinite score would decide the mean.
+        Infinite scores are replaced by the largest or smallest finite score, since a single
+        infinite score would otherwise determine the mean.
 
         Source: Kandpal et al. 2023, User inference attacks on large language models, where the
             score is a log-likelihood ratio to reference models.
@@ -198,9 +198,9 @@ class Findings:
     """Estimates, curves and scores of a study, to which each attack adds its results.
 
     Attributes:
-        limits: Limits of rates at any confidence, by index in ``estimates``. Limits at one
-            confidence are not enough to bound a mean over runs.
-        failed: Errors of failed attacks, by attack and by target of a run.
+        limits: Limits of rates at any confidence level, by index in ``estimates``. They are needed
+            to bound means over runs.
+        failed: Errors of failed attacks, by attack, and by run and target.
         too_few_rounds: The same for targets that participated in too few rounds for an attack.
         too_few_peers: The same for targets that participated with too few other clients.
     """
@@ -239,7 +239,8 @@ def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
     """
     audit, study = setup.assignment.audit, setup.study
     origin = origin_of(setup, target)
-    # The fair draw did not decide which of the clients that are attacked as one has a sample.
+    # Several clients that are attacked as one share their members, but the fair draw decided only
+    # about the target's.
     fair = audit.fair_for(target) & ~np.isin(audit.owner, _partners(setup, target))
     is_used = np.ones(len(origin), dtype=bool)
     if audit.subject is not None:
@@ -294,7 +295,7 @@ def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
 def repeats(contrast: str, truth: UnitTruth) -> bool:
     """Return True if the contrast "mixed" has the same units as another contrast.
 
-    This is the case if all non-members are held out, or all belong to other clients.
+    This is true if all non-members are held out, or all belong to other clients.
     """
     has_one_origin = not all((truth.origin == origin).any() for origin in Origin)
     return contrast == "mixed" and has_one_origin
@@ -322,7 +323,7 @@ def has_equal_clients(setup: Setup) -> bool:
 
 
 def origin_of(setup: Setup, target: ClientId) -> Int[ndarray, " samples"]:
-    """Return the origin of each sample; samples of all clients attacked as one are members."""
+    """Return the origin of each sample; if clients are attacked as one, all their samples count."""
     origin = setup.assignment.audit.origin(target)
     of_partners = np.isin(setup.assignment.audit.owner, _partners(setup, target))
     return np.where(of_partners, Origin.MEMBER, origin).astype(np.int64)

@@ -1,10 +1,12 @@
 """Controls on clients' updates: their norms, and the training metrics that clients report.
 
-A client may return the model that it received, repeat another client's update, or send huge
-numbers. If an attack compares clients, such an update distorts the results of all other clients.
+The first control finds clients that return the model that they received, repeat another client's
+update, or send huge numbers. In attacks that compare clients, such updates distort the results of
+all other clients.
 
-A recorder finds no leak if it measures a different network than clients train. It then measures a
-much lower accuracy than clients report on the same data.
+The second control finds recorders that measure a different network than the clients train, and
+therefore miss leaks. Such a recorder measures a much lower accuracy than clients report on the same
+data.
 """
 
 import json
@@ -32,17 +34,19 @@ from fedaudit.results.text import plain
 _PEER_CONTROL = "peer updates"
 _UPDATE = "update/client-"
 _MIN_NORM, _MAX_NORM = 0.01, 100.0
-"""Smallest and largest norm of a valid update, relative to the median norm of its round. A client
-with twenty times the data of others, or a tenth of their local steps, is well within the limits."""
+"""Smallest and largest norm of a valid update, relative to the median norm of its round.
+
+A client with twenty times the data of others, or a tenth of their local steps, is well within the
+limits."""
 
 _MIN_CLIENTS = 3
 """Smallest number of clients in a round for which the median norm is meaningful."""
 
 _MAX_DEGENERATE = 0.1
-"""Tolerated fraction of a client's updates that are degenerate: training can fail occasionally."""
+"""Tolerated fraction of degenerate updates of a client, since training can fail occasionally."""
 
 _MAX_LISTED = 5
-"""Largest number of clients that a note describes."""
+"""Maximum number of clients that a note describes."""
 
 ACCURACY: Final = "accuracy"
 LOSS: Final = "loss"
@@ -52,15 +56,16 @@ Reported = Mapping[ClientId, Mapping[Metric, float]]
 _REPORTED_CONTROL = "reported training metrics"
 _REPORT = "reported/client-"
 _MAX_SAMPLES, _MIN_SAMPLES = 500, 10
-"""Largest number of members on which a client's model is measured, and the smallest number for
-which the control is conclusive."""
+"""Maximum number of members on which a client's model is measured, and minimum number for a
+conclusive control."""
 
 _CONFIDENCE = 0.999
 """Confidence of the one-sided limit of a client's accuracy."""
 
 _ACCURACY_MARGIN = 0.1
-"""Tolerated difference beyond sampling error. Clients report averages over an epoch, and running
-batch statistics lag behind."""
+"""Tolerated difference in addition to sampling error.
+
+Clients report averages over an epoch, and running batch statistics lag behind."""
 
 _MIN_ACCURACY_IN_CHANCE_LEVELS = 0.5
 """Smallest plausible accuracy of a trained model, as a multiple of the chance level."""
@@ -69,12 +74,13 @@ _LOSS_FACTOR, _LOSS_MARGIN = 2.0, 0.5
 """A measured loss above factor x reported loss + margin disagrees with the reported loss."""
 
 _MAX_LOG_RATIO_RANGE = 0.5
-"""Largest range over rounds (maximum minus minimum) of log2(measured loss / reported loss) for
-losses that differ by a constant factor. Such a factor occurs, for example, if a client divides a
-mean by the batch size."""
+"""Largest range over rounds (maximum minus minimum) of log2(measured loss / reported loss), up to
+which losses count as differing by a constant factor.
+
+Such a factor occurs, for example, if a client divides a mean by the batch size."""
 
 _MIN_ROUNDS = 2
-"""Smallest number of rounds in which a constant factor can be recognised."""
+"""Minimum number of rounds for the detection of a constant factor."""
 
 _CAUSES = (
     "likely causes: the client's loader normalises samples and the audited ones are raw, batch "
@@ -138,7 +144,7 @@ def peer_controls(run: Setup, stored: Sequence[Stored]) -> Iterator[ControlResul
 
 
 def _describe(flagged: dict[ClientId, list[float]], run: Setup) -> str:
-    """Describe clients with degenerate updates, given the relative norms of these updates."""
+    """Describe clients with degenerate updates; ``flagged`` has these updates' relative norms."""
     sentences = []
     for client, ratios in sorted(flagged.items())[:_MAX_LISTED]:
         ratio = median(ratios)
@@ -185,7 +191,7 @@ def _updates(stored: Stored) -> dict[ClientId, _Update]:
 
 
 class Comparison(NamedTuple):
-    """Metrics of one client in one round, reported and measured on its audited members.
+    """Metrics of one client in one round: reported, and measured on its audited members.
 
     Attributes:
         reported: Reported "accuracy" (a fraction or a percentage) and "loss".
@@ -211,7 +217,7 @@ def metrics_in(values: object) -> dict[Metric, float]:
     """Return the valid metrics among the values that a client reported.
 
     Values that are negative or not finite, and accuracies above 100, are left out. An accuracy may
-    be a fraction or a percentage; the control decides this from the values of all rounds.
+    be a fraction or a percentage; the control infers which from the values of all rounds.
     """
     metrics = dict[Metric, float]()
     if not isinstance(values, Mapping):
@@ -289,11 +295,11 @@ def reported_controls(run: Setup, stored: Sequence[Stored]) -> Iterator[ControlR
     """Yield a control that compares reported with measured metrics, for each reporting client.
 
     A control fails if the reported metric is much better than the measured metric in most measured
-    rounds. A worse reported metric is acceptable: clients average over an epoch in which the model
-    improves, and train with dropout and augmentation.
+    rounds. A worse reported metric is acceptable, since clients average over an epoch in which the
+    model improves, and train with dropout and augmentation.
 
-    An accuracy of 0.8 may be a fraction or a percentage. A control fails only if neither of them
-    agrees with the measured accuracy.
+    An accuracy of 0.8 may be a fraction or a percentage. The control fails only if both
+    interpretations disagree with the measured accuracy.
     """
     for client in run.study.audit.targets:
         comparisons = [_read(stored_round, client) for stored_round in stored]
@@ -325,7 +331,7 @@ class _Outcome(NamedTuple):
 
 def _compare_reports(rounds: Sequence[Comparison], classes: int) -> _Outcome:
     as_fractions = [c for c in rounds if ACCURACY in c.reported and c.correct is not None]
-    # Clients' losses may have different scales, so accuracy decides if it is known.
+    # Prefer accuracies, since clients may report losses with different scales.
     if not as_fractions:
         return _compare_losses(rounds)
     as_percentages = [
@@ -336,8 +342,8 @@ def _compare_reports(rounds: Sequence[Comparison], classes: int) -> _Outcome:
         return _compare_accuracies(as_percentages)
     outcome = _compare_accuracies(as_fractions)
     # The value may be a percentage only if value / 100 is at least half of the chance level and
-    # not far below the measured accuracy. Reports of other clients are not used. Otherwise, a
-    # single client could disable the controls of all others.
+    # not far below the measured accuracy. Do not use reports of other clients, since a single
+    # client could then disable the controls of all others.
     reported = median(c.reported[ACCURACY] for c in as_percentages)
     shortfalls = (
         lower_limit(c.correct or 0, c.samples, confidence=_CONFIDENCE) - c.reported[ACCURACY]
