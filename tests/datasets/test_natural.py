@@ -106,7 +106,11 @@ def test_held_out_samples_resemble_their_own_client(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "sections", "message"),
     [
-        ({}, {"partition": {"clients": 3}}, r"would mix them; use 'natural' .*Natural\(3\)"),
+        (
+            {},
+            {"partition": {"clients": 3}},
+            r"assigns samples to other clients; use 'natural' .*Natural\(3\)",
+        ),
         ({}, {"partition": NATURAL | {"clients": 4}}, "names 3 clients, .* is 4; set it to 3"),
         ({"client": "", "ignore": ["hospital"]}, {}, "does not name the client of each sample"),
     ],
@@ -128,7 +132,7 @@ def test_an_audit_of_more_samples_than_a_client_has_is_refused(tmp_path: Path) -
 
 def test_a_shift_is_refused(tmp_path: Path) -> None:
     dataset = table(tmp_path, group="ward")
-    with pytest.raises(Unsupported, match="a shift divides the clients again"):
+    with pytest.raises(Unsupported, match="cannot be combined with a shift"):
         deal_of(dataset, study(shift={"kind": "attribute"}))
 
 

@@ -313,7 +313,7 @@ def test_a_script_without_a_main_block_gets_an_explanation(tmp_path: Path) -> No
         [sys.executable, script], capture_output=True, timeout=300, check=False, text=True
     )
     assert ended.returncode == 1
-    assert "must start its work under if __name__ == '__main__'" in ended.stderr
+    assert "call fedaudit under if __name__ == '__main__'" in ended.stderr
 
 
 ALWAYS_THE_SAME = ValueError("what else")

@@ -104,7 +104,7 @@ def test_a_barely_trained_run_passes_only_if_the_policy_allows_it(
     policy.write_text(POLICY.replace("0.59", "0.99"))
     out = tmp_path / "verdict.json"
     assert exit_code("gate", small, "--policy", policy, "--json", out) == 3
-    assert "near guessing" in json.loads(out.read_text())["reason"]
+    assert "close to guessing" in json.loads(out.read_text())["reason"]
     policy.write_text(policy.read_text() + "[evidence]\nleast_learned = 0.0\n")
     assert exit_code("gate", small, "--policy", policy, "--json", out) == 0
 

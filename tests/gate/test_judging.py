@@ -262,10 +262,8 @@ def test_a_failed_control_affects_only_its_attack() -> None:
     high = auc(0.7, 0.8)
     audit_verdict = verdict(record_of(high, controls=rows))
     assert audit_verdict.outcome is Outcome.INCONCLUSIVE
-    assert (
-        "the control “untrained model” of FedMIA, gradients (fedmia-2) failed"
-        in audit_verdict.reason
-    )
+    assert "the control “untrained model” of fedmia-2 failed" in audit_verdict.reason
+    assert "untrained model” of FedMIA, gradients (fedmia-2) failed" in audit_verdict.reason
     other = high.model_copy(update={"attack": "fedmia-1"})
     assert outcome(record_of(high, other, controls=rows)) is Outcome.FAIL
 
@@ -296,7 +294,7 @@ def test_a_failed_planted_leak_does_not_prevent_a_failure() -> None:
 def test_an_insignificant_estimate_above_chance_does_not_fail() -> None:
     audit_verdict = verdict(record_of(auc(0.51, 0.6, significant=False)), asking("auc = 0.505"))
     assert audit_verdict.outcome is Outcome.INCONCLUSIVE
-    assert "corrected over the study" in audit_verdict.reason
+    assert "not significantly better than guessing" in audit_verdict.reason
     # Below guessing a ceiling is exceeded by a figure that is no leak at all.
     assert (
         outcome(record_of(auc(0.41, 0.5, significant=False)), asking("auc = 0.4")) is Outcome.FAIL
@@ -338,7 +336,7 @@ def test_missing_seeds_or_views_are_inconclusive() -> None:
 
 
 def test_a_policy_without_a_ceiling_for_the_record_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"give it \[membership\], \[sources\] or \[clusters\]"):
+    with pytest.raises(BadInput, match=r"add a table \[membership\], \[sources\] or \[clusters\]"):
         verdict(record_of(auc(0.48, 0.52)), 'name = "x"\n[games]\nsuccess = 0.6')
 
 
@@ -388,7 +386,7 @@ def test_sample_size_searches_are_limited(
         ]
         texts = [result.more.text for result in check.open if result.more is not None]
         assert len(texts) == 5
-        assert sum("was not computed" in text for text in texts) == 2
+        assert sum("is computed only for the first" in text for text in texts) == 2
 
 
 EACH = """

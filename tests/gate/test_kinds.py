@@ -70,7 +70,7 @@ def test_the_worst_seed_of_a_source_attack_decides() -> None:
     several = about_owners(1, 2, 3)
     check = ceiling(judged(several, SOURCES.format(0.5)))
     assert check.figures == 3
-    assert worst_of(check).what == "sia in seed 3"
+    assert worst_of(check).what == "Smallest loss (sia) in seed 3"
     means = SOURCES.format(0.5).replace("0.5", '0.5\nseeds = "mean"')
     assert ceiling(judged(several, means)).figures == 1
 
@@ -110,7 +110,7 @@ def test_all_final_models_of_all_runs_are_judged() -> None:
     assert judged(audit, f"[clusters]\nrisk = {above!r}").outcome is Outcome.FAIL
     between = judged(audit, f"[clusters]\nrisk = {largest_limit - 1e-6!r}")
     assert between.outcome is Outcome.INCONCLUSIVE
-    assert "is unknown, since the record does not state" in needed_by(ceiling(between)).text
+    assert "is unknown, since the result file lacks" in needed_by(ceiling(between)).text
 
 
 def test_unknown_model_risks_are_inconclusive() -> None:

@@ -99,4 +99,4 @@ def test_required_seeds_are_limited() -> None:
 def test_missing_requirements_are_reported_as_unknown() -> None:
     required = required_sample_size(lambda size: None, 100, 0.05, what="members")
     assert required.count == 0
-    assert "the record does not show how many" in required.text
+    assert "cannot be computed from the result file" in required.text

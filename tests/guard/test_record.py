@@ -91,7 +91,7 @@ def test_a_planted_leak_that_was_not_checked_is_stated() -> None:
         {"name": "x", "membership": {"auc": 0.9}, "controls": {"required": ["planted leak"]}}
     )
     (unjudged,) = [text for text in evaluate_policy(record, policy).unjudged if "planted" in text]
-    assert unjudged.endswith("fedaudit check-guard plants a leak at the site before a job")
+    assert unjudged.endswith("run fedaudit check-guard before a job")
     quiet = none_found().model_copy(update={"coverage": record.coverage, "watched": True})
     assert "fedaudit check-guard plants one" in verdict(quiet).meaning
 

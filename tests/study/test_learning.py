@@ -423,8 +423,8 @@ def test_the_shadow_is_attacked_with_the_same_merged_clients(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("audit", "sentence"),
     [
-        ({"merge": (1,)}, "at least two clients"),
-        ({"merge": (1, 1)}, "each once"),
+        ({"merge": (1,)}, "at least two different clients"),
+        ({"merge": (1, 1)}, "at least two different clients"),
         ({"merge": (0, 9)}, r"names \[9\], but clients are numbered 0 to 3"),
         ({"merge": (0, 1), "targets": (0, 1)}, "attacked as one client; give only one of them"),
         (

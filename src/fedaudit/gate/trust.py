@@ -60,7 +60,7 @@ class Trust(NamedTuple):
         """Return the reason why an estimate may be too high; empty without such a reason."""
         if self.unsound or figure is None or not figure.doubt:
             return self.unsound
-        return f"the control “{figure.doubt}” failed, so the figure may not show a leak"
+        return f"the control {figure.doubt} failed, so the figure may not show a leak"
 
 
 def trust_in(record: Record, evidence: EvidencePolicy) -> Trust:

@@ -126,7 +126,7 @@ def requirement_check(
         section=section,
         name=name,
         outcome=outcome_of_fault if faults else Outcome.PASS,
-        reason="; ".join(faults) if faults else "met",
+        reason="; ".join(faults) if faults else "requirement met",
     )
 
 

@@ -260,7 +260,7 @@ class View:
         else:
             hint = "no view of a passive adversary shows it"
         raise NotVisible(
-            f"{what} needs {names}, which is hidden in the view {self.name!r} "
+            f"{what} needs {names}, but this is hidden in the view {self.name!r} "
             f"({self.description}); {hint}"
         )
 
@@ -347,7 +347,7 @@ def merged_view(view: View, members: Collection[ClientId]) -> View:
     """
     if Sees.UPLOADS not in view.offers:
         raise NotVisible(
-            f"audit.merge needs {SIGHTS['uploads']}, which is hidden in the view {view.name!r} "
+            f"audit.merge needs {SIGHTS['uploads']}, but this is hidden in the view {view.name!r} "
             f"({view.description}); remove audit.merge, or use the view 'uploads'"
         )
     names = ", ".join(str(client) for client in sorted(members))
