@@ -151,9 +151,9 @@ def test_crate_has_the_files_and_the_audit_as_an_assessment(
     assert audit["object"]["sha256"] == evidence.model.sha256 if evidence.model else False
     with pytest.raises(BadInput, match="new or empty folder"):
         write_export(evidence, "ro-crate", folder, AGENTS)
-    with pytest.raises(BadInput, match="names the agent"):
+    with pytest.raises(BadInput, match="needs the name of the agent"):
         write_export(evidence, "ro-crate", tmp_path / "new", Options(organisation="TRE 72"))
-    with pytest.raises(BadInput, match="names the agent"):
+    with pytest.raises(BadInput, match="needs the name of the agent"):
         write_export(evidence, "ro-crate", tmp_path / "new", AGENTS._replace(agent=" <x:y>"))
 
 

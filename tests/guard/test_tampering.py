@@ -33,7 +33,7 @@ def test_a_forged_log_line_does_not_release_an_upload(tmp_path: Path) -> None:
     write_lines(tmp_path, [json.dumps(forged)])
     with guard(tmp_path) as again:
         assert again.check(1, sent=initial(), upload=memorising()) is None
-    assert "has changed" in again.decisions[-1].reason
+    assert "a new measurement differs" in again.decisions[-1].reason
 
 
 def test_a_forged_measurement_does_not_release_an_upload(
