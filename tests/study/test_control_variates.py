@@ -57,13 +57,13 @@ def test_only_studies_of_scaffold_show_control_variates() -> None:
     assert Sees.CONTROL_VARIATES in setup(scaffold_study(), 1, None).view.offers
     others = quick_study()
     assert Sees.CONTROL_VARIATES not in setup(others, 1, None).view.offers
-    with pytest.raises(NotVisible, match=r"CONTROL_VARIATES.*such as scaffold"):
+    with pytest.raises(NotVisible, match=r"needs the clients' control variates.*such as scaffold"):
         setup(scaffold_study(algorithm={"name": "fedavg"}), 1, None)
 
 
 @pytest.mark.parametrize("audit", [{"view": "sum"}, {"view": "globals"}, {"merge": [0, 1]}])
 def test_attacks_on_control_variates_need_single_uploads(audit: dict[str, object]) -> None:
-    with pytest.raises(NotVisible, match="CONTROL_VARIATES"):
+    with pytest.raises(NotVisible, match="the clients' control variates"):
         setup(scaffold_study(attacks={"avg-cosine-control": {}}, audit=audit), 1, None)
 
 
