@@ -162,7 +162,7 @@ def _from_16_bits(tensors: Params, name: str, like: Params, divisor: float) -> P
     """
     compressed = with_prefix(tensors, f"{name}/")
     if _shapes(compressed) != _shapes(like):
-        raise ValueError("its tensors are not those of the model")
+        raise ValueError("its tensors have other names or shapes than those of the model")
     if not 0 < divisor < math.inf:
         raise ValueError(f"peak {divisor} is out of range")
     values = scaled({key: compressed[key].float() for key in like}, divisor)
