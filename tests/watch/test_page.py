@@ -7,12 +7,14 @@ from typing import get_args
 
 from fedaudit.core.files import RECORDING_FILE
 from fedaudit.report.evidence import Status
+from fedaudit.results.ladder import ladder
 from fedaudit.watch.folder import state_of
+from fedaudit.watch.ladder import place
 from fedaudit.watch.page import state_event, watch_page
 from fedaudit.watch.state import Participation, RoundFigures, RunState, WatchState
 from fedaudit.watch.text import PROVISIONAL, view_of
 from tests.report.records import HOSTILE, HOSTILE_LINK, HOSTILE_TAG
-from tests.watch.small import at_round, finished
+from tests.watch.small import at_round, finished, study
 from tests.watch.test_recording import record_rounds
 
 BAD = HOSTILE + HOSTILE_TAG + HOSTILE_LINK + "\x1b[2J\u202e\n\nevent: state\ndata: {}"
@@ -20,7 +22,7 @@ BAD = HOSTILE + HOSTILE_TAG + HOSTILE_LINK + "\x1b[2J\u202e\n\nevent: state\ndat
 
 def test_a_running_study_is_shown_as_provisional(tmp_path: Path) -> None:
     page = watch_page(view_of(state_of(at_round(tmp_path / "small", {1: 3})))).html
-    assert PROVISIONAL in page
+    assert f"{PROVISIONAL} The result follows at the end." in page
     assert "Round 3 of 4, seed 1" in page
     assert "left" in page
 
@@ -87,3 +89,15 @@ def test_a_hostile_client_name_in_a_recording_is_escaped(tmp_path: Path) -> None
     assert "<script" not in html
     assert "<img" not in html
     assert "&lt;script" in html
+
+
+def test_a_gap_beyond_the_ladder_is_stated() -> None:
+    rule = ladder().uploads
+    inside, outside = (rule.smallest_gap + rule.largest_gap) / 2, 3 * rule.largest_gap
+    sentence, expected = place(study(), [RoundFigures(1, gap=inside)])
+    assert expected == rule.range_at(inside)
+    assert f"{expected[0]:.2f} to {expected[1]:.2f}" in sentence
+    sentence, expected = place(study(), [RoundFigures(1, gap=outside)])
+    assert expected is None
+    assert "larger than in all federations of the leak ladder" in sentence
+    assert place(study(audit={"view": "final", "samples": 60}), []) == ("", None)

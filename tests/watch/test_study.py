@@ -1,5 +1,6 @@
 """The state of a study while it is running, from the files that it has written so far."""
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -144,6 +145,23 @@ def test_federations_of_the_adversary_count_for_the_time_left(tmp_path: Path) ->
     assert state.phase == "adversary"
     assert [run.done for run in state.additional] == [ROUNDS, 0, 0, 0], "two for each seed"
     assert state.seconds_left == pytest.approx(3 * ROUNDS * SECONDS)
+
+
+def test_runs_in_a_pool_are_found(tmp_path: Path) -> None:
+    folder = at_round(tmp_path / "small", {1: ROUNDS, 2: 1})
+    pool = tmp_path / "pool"
+    pool.mkdir()
+    shutil.copytree(folder / "seed-1", pool / "shadow")
+    names = {"1": "../pool/a", "2": "../pool/b", "77": "../pool/shadow"}
+    for seed in SEEDS:
+        (folder / f"seed-{seed}").rename(tmp_path / "small" / names[str(seed)])
+    (folder / "runs.json").write_text(json.dumps(names), encoding="utf-8")
+    state = state_at(folder)
+    assert [run.done for run in state.runs] == [ROUNDS, 1]
+    assert [run.done for run in state.additional] == [ROUNDS]
+    shutil.rmtree(pool / "a")
+    (problem,) = state_at(folder, after=60).problems
+    assert "does not exist" in problem
 
 
 def test_the_clients_of_the_last_round_are_counted(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import webbrowser
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -85,6 +84,8 @@ def _open_browser(url: str, private_folder: Path) -> None:
 
     Other users of the computer can see the arguments of a browser's process, but not this file.
     """
+    import webbrowser
+
     page = private_folder / "open.html"
     redirect = f'<!doctype html><meta http-equiv="refresh" content="0;url={url}">'
     write_whole(page, redirect, private=True)

@@ -57,6 +57,7 @@ class Result(NamedTuple):
         auc: AUC with limits for the trend; None without attacks on membership.
         reason: Why there is no verdict; empty if there is one.
         is_finished: True if the audit has a record that can be read.
+        is_comparable: True if it can be compared with other results; security games cannot.
     """
 
     folder: Path
@@ -70,6 +71,7 @@ class Result(NamedTuple):
     auc: tuple[float, float | None, float | None] | None = None
     reason: str = ""
     is_finished: bool = False
+    is_comparable: bool = False
 
     @property
     def auc_text(self) -> str:
@@ -82,11 +84,17 @@ class Result(NamedTuple):
 
 
 class Trend(NamedTuple):
-    """AUCs of all results of one study over time, as a small chart."""
+    """AUCs of all results of one study over time, as a small chart.
+
+    Attributes:
+        path: Line through all results, as an SVG path in a box of 1,000 by 1,000.
+        text: Dates and AUCs.
+        mark: Position of this row's result, as fractions from the upper left.
+    """
 
     path: str
     text: str
-    last: tuple[float, float]
+    mark: tuple[float, float]
 
 
 class Row(NamedTuple):
@@ -195,6 +203,7 @@ def _finished(folder: Path, root: Path) -> Result:
         number=screen.numbers[0] if screen.numbers else None,
         auc=auc,
         is_finished=True,
+        is_comparable=record.kind != "games",
     )
 
 
@@ -262,18 +271,23 @@ def with_trends(results: Sequence[Result]) -> list[Row]:
     for result in sorted(results, key=lambda result: (result.date, result.path)):
         if result.auc is not None:
             by_name[result.name, result.kind].append(result)
-    trends = {key: _trend(same) for key, same in by_name.items() if len(same) > 1}
-    return [Row(result, trends.get((result.name, result.kind))) for result in results]
+    trends = {
+        result.path: trend
+        for same in by_name.values()
+        if len(same) > 1
+        for result, trend in zip(same, _trends(same), strict=True)
+    }
+    return [Row(result, trends.get(result.path)) for result in results]
 
 
-def _trend(results: Sequence[Result]) -> Trend:
+def _trends(results: Sequence[Result]) -> Iterator[Trend]:
+    """Yield the trend for each result of a study, oldest first."""
     values = [result.auc[0] for result in results if result.auc is not None]
     x, y = Axis("", 0.0, len(values) - 1.0), Axis("", min(0.5, *values), max(0.6, *values))
     positions = [float(position) for position in range(len(values))]
     listed = ", ".join(
         f"{result.date} {number(value)}" for result, value in zip(results, values, strict=True)
     )
-    last = (x.at(positions[-1]), 1 - y.at(values[-1]))
-    return Trend(
-        Curve("", positions, values, style(0)).path(x, y), f"AUC: {shortened(listed, 400)}", last
-    )
+    path, text = Curve("", positions, values, style(0)).path(x, y), f"AUC: {shortened(listed, 400)}"
+    for position, value in zip(positions, values, strict=True):
+        yield Trend(path, text, (x.at(position), 1 - y.at(value)))

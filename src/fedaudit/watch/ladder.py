@@ -29,7 +29,14 @@ def place(study: Study, figures: Sequence[RoundFigures]) -> tuple[str, tuple[flo
         and study.figures.evaluation == "aligned"
         and not study.figures.null_members
     )
-    if not gaps or not is_similar or not rule.covers(fmean(gaps)):
+    if not gaps or not is_similar:
         return "", None
     gap = fmean(gaps)
+    if not rule.covers(gap):
+        low, high = number(rule.smallest_gap), number(rule.largest_gap)
+        side = "larger" if gap > rule.largest_gap else "smaller"
+        return (
+            f"The mean gap over these rounds, {number(gap)} standard deviations, is {side} than in "
+            f"all federations of the leak ladder ({low} to {high}), so no AUC is expected from it."
+        ), None
     return place_on_ladder("uploads", gap, number(gap)), rule.range_at(gap)

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from fedaudit.report.fixed import package_file
 from fedaudit.report.page import templates
-from fedaudit.watch.text import PROVISIONAL, View
+from fedaudit.watch.text import View
 
 _SCRIPTS = {"guard": "guard.js", "watch": "watch.js"}
 
@@ -65,4 +65,4 @@ def policy_for(scripts: Mapping[str, str]) -> str:
 
 def _values(view: View) -> dict[str, object]:
     clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(view.last_change))
-    return {"view": view, "provisional": PROVISIONAL, "clock": clock}
+    return {"view": view, "clock": clock}

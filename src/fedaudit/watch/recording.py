@@ -71,13 +71,18 @@ class RecordingFolder:
             last_change=last_change,
             is_silent=not is_closed
             and is_silent(last_change, reader.clock(), pace, recording.every),
-            clients=_participation(recording, log),
+            clients=None if is_guard else _participation(recording, log),
             ladder=sentence,
             expected=expected,
             guard=guard,
             has_report=record is not None,
             is_final=is_final,
-            notes=(*run.omitted, *_notes(folder, recording, log), *_report_note(record, is_final)),
+            notes=(
+                *run.omitted,
+                # A guard's log has a reason for each upload that was withheld.
+                *([] if is_guard else _notes(folder, recording, log)),
+                *_report_note(record, is_final),
+            ),
         )
 
     def _stamps(self, files: Sequence[RoundFile]) -> list[Stamp]:

@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 from fedaudit.live.decisions import Figure
 from fedaudit.report.first import FirstScreen
 from fedaudit.results.ladder import Auc
-from fedaudit.results.runs import GuardOutcome
+from fedaudit.results.runs import DecideBy, GuardOutcome
 
 Kind = Literal["study", "games", "recording", "guard", "result"]
 
@@ -95,7 +95,7 @@ class GuardState(NamedTuple):
     """
 
     limit: float
-    decide_by: str
+    decide_by: DecideBy
     uploads: tuple[GuardedUpload, ...]
     last: str
 

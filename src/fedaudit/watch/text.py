@@ -23,13 +23,14 @@ from fedaudit.report.grid import Cell, Cells, Grid, Tile, clean, grid_of, shorte
 from fedaudit.report.wording import attack_name, interval, join_some, number, plural
 from fedaudit.results.estimate import Interval
 from fedaudit.results.ladder import Auc
-from fedaudit.results.runs import GuardOutcome
+from fedaudit.results.runs import DecideBy, GuardOutcome
 from fedaudit.watch.state import GuardState, RoundFigures, RunState, WatchState
 
 PROVISIONAL = (
-    "Provisional: no control has run, and the limits are not corrected for the number of attacks. "
-    "The result follows at the end."
+    "Provisional: no control has run, and the limits are not corrected for the number of attacks."
 )
+_RESULT_FOLLOWS = "The result follows at the end."
+_RESULT_BY_COMMAND = "Run `fedaudit attack` for the result."
 _MOST_MISSING = 3
 
 _KINDS = {
@@ -46,6 +47,11 @@ _BADGES = {
     "evaluating": "evaluating",
     "recording": "recording",
     "finished": "finished",
+}
+_DECIDED_BY: dict[DecideBy, str] = {
+    "upper": "compared with the upper limit of each AUC",
+    "estimate": "compared with each AUC",
+    "lower": "compared with the lower limit of each AUC",
 }
 _OUTCOMES: dict[GuardOutcome, tuple[str, Style]] = {
     "sent": ("sent", Style("#009E73", "", "circle")),
@@ -64,7 +70,8 @@ class View(NamedTuple):
         look: Class that decides the colour of the badge.
         headline: What is happening, in one line.
         detail: What the figures say so far, or what the result means.
-        is_provisional: True if figures are shown that are not final.
+        provisional: Why the shown figures are not final, and when the result follows; empty if
+            there are none, or if they are final.
         progress: Fraction of all rounds that are trained; None if the number is unknown.
         tiles: Main numbers.
         figure: Chart over rounds; None before the first measured round.
@@ -81,7 +88,7 @@ class View(NamedTuple):
     look: str
     headline: str
     detail: str
-    is_provisional: bool
+    provisional: str
     progress: float | None
     tiles: tuple[Tile, ...]
     figure: Figures | None
@@ -100,15 +107,14 @@ class View(NamedTuple):
 def view_of(state: WatchState) -> View:
     """Return the contents of the page on an audit."""
     result = state.result
-    is_provisional = result is None and (state.figures is not None)
     return View(
         kind=_KINDS[state.kind],
         name=shortened(state.name, 80),
-        badge=result.status if result else "no news" if state.is_silent else _BADGES[state.phase],
+        badge=result.status if result else _badge(state),
         look=result.look.replace(" ", "-") if result else "weak-leak" if state.is_silent else "now",
         headline=result.finding if result else clean(_headline(state)),
         detail="" if result else clean(_detail(state)),
-        is_provisional=is_provisional,
+        provisional=_provisional(state),
         progress=None if result else _progress(state),
         tiles=tuple(result.numbers if result else _tiles(state)),
         figure=_figure(state),
@@ -119,6 +125,20 @@ def view_of(state: WatchState) -> View:
         has_report=state.has_report,
         last_change=state.last_change,
     )
+
+
+def _badge(state: WatchState) -> str:
+    if state.is_silent:
+        return "no news"
+    is_guarding = state.kind == "guard" and state.phase == "recording"
+    return "guarding" if is_guarding else _BADGES[state.phase]
+
+
+def _provisional(state: WatchState) -> str:
+    if state.result is not None or state.figures is None:
+        return ""
+    is_recording = state.kind == "recording"
+    return f"{PROVISIONAL} {_RESULT_BY_COMMAND if is_recording else _RESULT_FOLLOWS}"
 
 
 def duration(seconds: float) -> str:
@@ -164,7 +184,7 @@ def _detail(state: WatchState) -> str:
         usual = f" A round takes about {duration(pace)}." if pace else ""
         return f"No file has changed for a while, so the training may have stopped.{usual}"
     if state.kind == "guard":
-        return state.guard.last if state.guard else ""
+        return f"Last decision: {state.guard.last}" if state.guard else ""
     figures = state.figures
     best = figures.strongest if figures else None
     if best is None:
@@ -257,7 +277,7 @@ def _guard_tiles(guard: GuardState) -> Iterator[Tile]:
     for outcome, (text, _) in _OUTCOMES.items():
         count = guard.count(outcome)
         yield tile(f"Uploads {text}", f"{count:,}", tone=tones[outcome] if count else "")
-    yield tile("Limit of the policy, AUC", f"{guard.limit:g}", f"decided by: {guard.decide_by}")
+    yield tile("Limit of the policy, AUC", f"{guard.limit:g}", _DECIDED_BY[guard.decide_by])
 
 
 def _tone(auc: Auc) -> str:
