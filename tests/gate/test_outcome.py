@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from fedaudit.gate.outcome import Outcome, compare_bound, compare_limits, severity, worst_outcome
 from fedaudit.gate.sample_size import required_sample_size, smallest_deciding_size
+from fedaudit.gate.verdict import MISSING_FIGURE, FigureCheck, ceiling_check
 from fedaudit.metrics import clopper_pearson
 
 shares = st.floats(0, 1)
@@ -100,3 +101,14 @@ def test_missing_requirements_are_reported_as_unknown() -> None:
     required = required_sample_size(lambda size: None, 100, 0.05, what="members")
     assert required.count == 0
     assert "cannot be computed from the result file" in required.text
+
+
+def test_figures_that_the_audit_does_not_compute_need_another_audit_and_not_more_samples() -> None:
+    missing = [
+        FigureCheck(
+            what=f"seed {seed}", value=None, outcome=Outcome.INCONCLUSIVE, reason=MISSING_FIGURE
+        )
+        for seed in (1, 2)
+    ]
+    check = ceiling_check("membership", "TPR at 5% FPR", "tpr@0.05", 0.3, missing)
+    assert check.needs == "run the audit again with this figure in its settings ([figures])"

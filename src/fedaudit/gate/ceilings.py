@@ -53,6 +53,7 @@ from fedaudit.gate.sample_size import (
 from fedaudit.gate.trust import Trust
 from fedaudit.gate.verdict import (
     EXACT,
+    MISSING_FIGURE,
     Check,
     ComparedFigure,
     FigureCheck,
@@ -72,8 +73,6 @@ from fedaudit.results.games import ACTUAL, PROVEN, SUCCESS
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Record
 from fedaudit.results.runs import FAIR, LABELS, OLDER_LEVEL, has_older_level
-
-_MISSING = "the result file has no such figure"
 
 
 @dataclass(frozen=True)
@@ -150,7 +149,7 @@ def _membership_figures(rule: CeilingRule) -> Iterator[ComparedFigure]:
             continue
         if figure is None:
             has_few_seeds = generalises and n_seeds < FEWEST_RUNS
-            explanation = too_few_runs(n_seeds) if has_few_seeds else reason(run) or _MISSING
+            explanation = too_few_runs(n_seeds) if has_few_seeds else reason(run) or MISSING_FIGURE
             yield ComparedFigure(str(run), None, explanation)
             continue
         doubt = (
@@ -317,7 +316,9 @@ def _source_figures(rule: CeilingRule) -> Iterator[ComparedFigure]:
         present = {figure.seed for figure in excesses}
         for seed in dict.fromkeys(record.seeds) if uses_single_runs else (None,):
             if seed not in present:
-                yield ComparedFigure(str(FigureRun(attack, "none", None, seed)), None, _MISSING)
+                yield ComparedFigure(
+                    str(FigureRun(attack, "none", None, seed)), None, MISSING_FIGURE
+                )
 
 
 def _excess_over_labels(

@@ -118,6 +118,10 @@ class Verdict(RecordPart):
     unjudged: list[str] = Field(default_factory=list)
 
 
+MISSING_FIGURE = "the result file has no such figure"
+"""Reason for an estimate that the audit did not compute."""
+
+
 def requirement_check(
     section: Section, name: str, faults: Sequence[str], outcome_of_fault: Outcome
 ) -> Check:
@@ -142,7 +146,7 @@ def ceiling_check(
         metric=metric,
         ceiling=ceiling,
         outcome=worst_outcome(result.outcome for result in results),
-        reason=(worst.reason or "") if worst else "the result file has no such figure",
+        reason=(worst.reason or "") if worst else MISSING_FIGURE,
         figures=len(results),
         outcomes=dict(sorted(Counter(str(result.outcome) for result in results).items())),
         worst=worst,
@@ -172,6 +176,10 @@ def _needs(results: Sequence[FigureCheck]) -> str:
         for result in results
         if result.outcome is Outcome.INCONCLUSIVE and not is_doubted(result.reason)
     ]
+    # More samples cannot decide an estimate that the audit does not compute.
+    computed = [result for result in undecided if MISSING_FIGURE not in (result.reason or "")]
+    if len(computed) < len(undecided):
+        return "run the audit again with this figure in its settings ([figures])"
     required = [
         result.more for result in undecided if result.more is not None and result.more.count
     ]
