@@ -7,7 +7,7 @@ would give.
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -281,7 +281,7 @@ def count_guesses(scores: npt.ArrayLike, is_member: npt.ArrayLike, guesses: int)
             f"guesses must be an even number from 2 to the {members + nonmembers} samples, "
             f"got {guesses}"
         )
-    if sp.stats.binomtest(members, members + nonmembers).pvalue < IMPLAUSIBLE_COIN:
+    if _coin_p_value(members, members + nonmembers) < IMPLAUSIBLE_COIN:
         raise BadInput(
             f"this bound assumes that fair coins decided membership, which is implausible for "
             f"{members} members and {nonmembers} non-members; draw the membership of each audited "
@@ -295,6 +295,12 @@ def count_guesses(scores: npt.ArrayLike, is_member: npt.ArrayLike, guesses: int)
     highest, lowest = order[: guesses // 2], order[-guesses // 2 :]
     correct = int(truth[highest].sum() + (~truth[lowest]).sum())
     return Guesses(guesses, correct, len(values))
+
+
+# Each attack of an audit has the same members.
+@lru_cache(maxsize=1024)
+def _coin_p_value(members: int, samples: int) -> float:
+    return float(sp.stats.binomtest(members, samples).pvalue)
 
 
 def one_run_bound(guesses: Guesses, *, delta: float = 0.0, alpha: float = 0.05) -> EpsilonBound:
@@ -365,6 +371,12 @@ def one_run_gaussian_bound(guesses: Guesses, *, delta: float, alpha: float = 0.0
         the recursion for guesses with abstention.
     """
     require_error(delta, alpha, least=1e-300)
+    return _one_run_gaussian_bound(guesses, delta, alpha)
+
+
+# Simulations of many runs repeat the same few counts.
+@lru_cache(maxsize=1024)
+def _one_run_gaussian_bound(guesses: Guesses, delta: float, alpha: float) -> EpsilonBound:
     refuted = partial(_gaussian_refuted, delta=delta, alpha=alpha)
     return _from_guesses(guesses, refuted, bound_method("one run, Gaussian", delta, alpha))
 
