@@ -95,7 +95,7 @@ def test_topics_without_policy_rule_are_listed() -> None:
     audit = about_owners(1).model_copy(update={"clusters": [clustered(clients=10, minority=2)]})
     verdict_given = judged(audit, "[clusters]\nrisk = 1.0")
     assert verdict_given.unjudged == [
-        "which client a sample belongs to (no [sources] in the policy)"
+        "which client a sample belongs to (the policy has no rule: no [sources])"
     ]
     assert verdict_given.outcome is Outcome.PASS
 

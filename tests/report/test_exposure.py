@@ -26,7 +26,10 @@ from tests.report.games import played
 from tests.report.records import record, source, with_sources
 
 HOLDING = [control(kind) for kind in KINDS]
-UNKNOWN = "no limit for a single sample is known, because limits of attacks are averages"
+UNKNOWN = (
+    "no limit is known for a single sample, which may be much more exposed: limits of attacks are "
+    "averages"
+)
 
 
 def proven(epsilon: float, **changes: object) -> Estimate:

@@ -223,11 +223,13 @@ def _unjudged(record: Record, policy: Policy) -> list[str]:
             reason += "; at a client with a guard, run fedaudit check-guard before a job"
         questions.append(f"whether the attacks detect a planted leak: {reason}")
     if has_membership and policy.membership is None:
-        questions.append("who was in the training data (no [membership] in the policy)")
+        questions.append("who was in the training data (the policy has no rule: no [membership])")
     if record.sources and policy.sources is None:
-        questions.append("which client a sample belongs to (no [sources] in the policy)")
+        questions.append("which client a sample belongs to (the policy has no rule: no [sources])")
     if record.clusters and policy.clusters is None:
-        questions.append("the risk of the federation's models (no [clusters] in the policy)")
+        questions.append(
+            "the risk of the federation's models (the policy has no rule: no [clusters])"
+        )
     return questions
 
 
