@@ -141,7 +141,7 @@ def test_the_command_writes_an_offline_page(
     assert 'href="one/report.html"' in html
     assert not re.search(r'(src|href)="(https?:)?//', html)
     assert "Content-Security-Policy" in html
-    assert "index of 1 results" in capsys.readouterr().out
+    assert "index of 1 result:" in capsys.readouterr().out
 
 
 def test_the_command_replaces_no_other_file(tmp_path: Path) -> None:

@@ -6,9 +6,12 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
+from fedaudit.cli import watch
+from fedaudit.core.errors import BadInput
 from fedaudit.watch.server import Answer, WatchServer
 
 
@@ -198,6 +201,18 @@ def test_the_number_of_streams_is_limited(
 def test_the_server_listens_on_the_loopback_address_only(server: WatchServer) -> None:
     assert server.server_address[0] == "127.0.0.1"
     assert len(server.token) >= 32
+
+
+def test_the_command_refuses_a_port_in_use_and_a_missing_folder(
+    server: WatchServer, tmp_path: Path
+) -> None:
+    (tmp_path / "study.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(BadInput, match="cannot be used"):
+        watch(tmp_path, port=server.server_port, browser=False)
+    with pytest.raises(BadInput, match="--port is from 0"):
+        watch(tmp_path, port=70_000, browser=False)
+    with pytest.raises(BadInput, match="does not exist"):
+        watch(tmp_path / "missing", browser=False)
 
 
 def test_each_server_has_another_token(pages: Pages) -> None:

@@ -4,7 +4,6 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -46,6 +45,9 @@ def watch(
     """
     if not 0 <= port <= _MAX_PORT:
         raise BadInput(f"--port is from 0 (a free port) to {_MAX_PORT}, got {port}")
+    # Imported here, since these modules would slow down the help of all commands.
+    from tempfile import TemporaryDirectory
+
     with importing():
         from fedaudit.watch.server import WatchServer
     try:
@@ -112,6 +114,7 @@ def index(folder: Path, /, *, out: Path | None = None) -> None:
         if it is an HTML page.
     """
     from fedaudit.report.page import write_page
+    from fedaudit.report.wording import plural
     from fedaudit.study.running.outputs import refuse_foreign_page, refuse_missing_folder
     from fedaudit.watch.index import Index
     from fedaudit.watch.index_page import index_page, report_links
@@ -129,4 +132,4 @@ def index(folder: Path, /, *, out: Path | None = None) -> None:
         )
     links = report_links(folder, rows, target)
     write_page(target, index_page(folder, rows, results.notes, links=links).html)
-    log(f"index of {len(rows)} results: {target}")
+    log(f"index of {plural(len(rows), 'result')}: {target}")
