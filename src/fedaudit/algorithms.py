@@ -42,8 +42,10 @@ __all__ = [
     "IFCA",
     "IFCAMIR",
     "SCAFFOLD",
+    "Ditto",
     "FedAdam",
     "FedAvg",
+    "FedDyn",
     "FedEmbedding",
     "FedMD",
     "FedNova",
@@ -322,6 +324,62 @@ class SCAFFOLD(FederatedAlgorithm):
         from fedaudit.fl.algorithms import scaffold
 
         return scaffold.Scaffold(task.architecture, task.training, self.option)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedDyn(FederatedAlgorithm):
+    """FedAvg with a regulariser that each client updates after its rounds.
+
+    Attributes:
+        alpha: Weight of the regulariser, at least 0; 0 is FedAvg.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> fa.algorithms.FedDyn(alpha=0.1).alpha
+        0.1
+
+    Source: Acar et al. 2021, Algorithm 1.
+    Differs: Clients take a fixed number of steps, and are weighted by data size.
+    """
+
+    catalogue_name: ClassVar[str] = "feddyn"
+    alpha: AtLeastZero = 0.01
+
+    def build(self, task: FederatedTask) -> Algorithm:
+        """Return the algorithm for a federation."""
+        from fedaudit.fl.algorithms import feddyn
+
+        return feddyn.FedDyn(task.architecture, task.training, self.alpha)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ditto(FederatedAlgorithm):
+    """FedAvg, with a personal model of each client near the global model.
+
+    Attacks see the global model and the updates, as in FedAvg. Personal models never leave the
+    clients; the utility of a study is theirs.
+
+    Attributes:
+        lam: Weight of the penalty on the distance from the global model (lambda), at least 0; 0
+            trains personal models only on the client's samples.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> fa.algorithms.Ditto(lam=1.0).lam
+        1.0
+
+    Source: Li et al. 2021, Algorithm 1.
+    Differs: Personal models are trained with the settings of the global model's local training.
+    """
+
+    catalogue_name: ClassVar[str] = "ditto"
+    lam: AtLeastZero = 0.1
+
+    def build(self, task: FederatedTask) -> Algorithm:
+        """Return the algorithm for a federation."""
+        from fedaudit.fl.algorithms import ditto
+
+        return ditto.Ditto(task.architecture, task.training, self.lam)
 
 
 @dataclass(frozen=True, kw_only=True)

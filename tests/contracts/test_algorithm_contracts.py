@@ -45,6 +45,8 @@ SETTINGS: dict[str, Mapping[str, Setting]] = {
     "fedadam": {"server_lr": 0.05},
     "fednova": {},
     "scaffold": {},
+    "feddyn": {"alpha": 0.1},
+    "ditto": {"lam": 0.5},
     "fed-embedding": {},
     "fedmd": {
         "public": "a public set",
@@ -76,6 +78,8 @@ REFUSED: dict[str, Wrong] = {
     },
     "fednova": {},
     "scaffold": {"option": ("III",)},
+    "feddyn": {"alpha": (-0.1, inf, nan)},
+    "ditto": {"lam": (-0.1, inf, nan)},
     "fed-embedding": {},
     "fedmd": {
         "public_samples": (77,),
@@ -404,7 +408,7 @@ PROBE = Samples.concatenate(DATA[0], samples(6, 9, PUBLIC_CLASSES, CLASSES - PUB
 def test_views_refuse_signals_that_they_do_not_show(name: str, view: str) -> None:
     algorithm = make_algorithm(name)
     available = OF_OUTPUTS if view == "final" else OF_OUTPUTS + OF_UPDATES
-    if isinstance(algorithm, KeepsModels):
+    if algorithm.upload_kind is Logits:
         available = OF_OUTPUTS if view == "uploads" else ()
     elif isinstance(algorithm, ChoosesModels) and view != "uploads":
         # The sum view needs clients that all chose the same model.

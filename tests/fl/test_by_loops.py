@@ -26,7 +26,9 @@ from fedaudit.core.values import (
 )
 from fedaudit.defenses.clip import ClientDP
 from fedaudit.fl.algorithms.base import Algorithm
+from fedaudit.fl.algorithms.ditto import Ditto
 from fedaudit.fl.algorithms.fedavg import FedAvg
+from fedaudit.fl.algorithms.feddyn import FedDyn
 from fedaudit.fl.algorithms.fednova import STEPS, FedNova, step_weight_norm
 from fedaudit.fl.algorithms.scaffold import CONTROL, Scaffold
 from fedaudit.fl.hooks import Defense, TrainingContext
@@ -330,3 +332,107 @@ def test_a_kept_round_has_the_control_variates(tmp_path: Path) -> None:
         )
         torch.testing.assert_close(kept, original, rtol=1e-3, atol=1e-3)
         assert kept.norm() > 0
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.6])
+def test_feddyn_equals_plain_loops(participation: float) -> None:
+    """Follow Algorithm 1, with clients that are absent from some rounds."""
+    alpha = 0.2
+    algorithm = FedDyn(ARCHITECTURE, LocalTraining(lr=LR, batch_size=BATCH, epochs=2), alpha)
+    defenses: dict[ClientId, Defense] = {client: InOrder() for client in DATA}
+    rounds = list(
+        simulate(algorithm, DATA, rounds=5, seed=3, defenses=defenses, participation=participation)
+    )
+    theta = start(rounds)
+    kept = {client: [0.0] * len(theta) for client in DATA}
+    h = [0.0] * len(theta)
+    for round in rounds:
+        cohort = round.selected
+        total = sum(len(DATA[client]) for client in cohort)
+        mean = [0.0] * len(theta)
+        for client in cohort:
+            local = list(theta)
+            for batch in batches_of(DATA[client], epochs=2):
+                slope = gradient(local, batch)
+                for i in range(len(theta)):
+                    regulariser = alpha * (local[i] - theta[i]) - kept[client][i]
+                    slope[i] += regulariser
+                local = [p - LR * g for p, g in zip(local, slope, strict=True)]
+            for i in range(len(theta)):
+                kept[client][i] -= alpha * (local[i] - theta[i])
+                h[i] -= alpha * share(DATA, client) * (local[i] - theta[i])
+                mean[i] += len(DATA[client]) / total * local[i]
+        theta = [m - value / alpha for m, value in zip(mean, h, strict=True)]
+        assert_close(round.after["global"], theta)
+
+
+def test_feddyn_with_alpha_zero_equals_fedavg_bit_for_bit() -> None:
+    training = LocalTraining(lr=LR, batch_size=BATCH, momentum=0.5)
+    ours, average = (
+        run(FedDyn(ARCHITECTURE, training, 0.0), DATA),
+        run(FedAvg(ARCHITECTURE, training), DATA),
+    )
+    for first, second in zip(ours, average, strict=True):
+        assert vector(first.after["global"]) == vector(second.after["global"])
+
+
+def test_ditto_equals_plain_loops() -> None:
+    """Follow Algorithm 1 with full batches, whose order does not matter."""
+    lam, epochs = 0.7, 3
+    training = LocalTraining(lr=LR, batch_size=100, epochs=epochs)
+    rounds = run(Ditto(ARCHITECTURE, training, lam), DATA)
+    theta = start(rounds)
+    personal = {client: list(theta) for client in DATA}
+    for round in rounds:
+        mean = [0.0] * len(theta)
+        for client, data in DATA.items():
+            local = list(theta)
+            for _ in range(epochs):
+                slope = gradient(local, rows_of(data))
+                local = [p - LR * g for p, g in zip(local, slope, strict=True)]
+                pulled = gradient(personal[client], rows_of(data))
+                personal[client] = [
+                    v - LR * (g + lam * (v - w))
+                    for v, g, w in zip(personal[client], pulled, theta, strict=True)
+                ]
+            mean = [m + share(DATA, client) * p for m, p in zip(mean, local, strict=True)]
+            assert_close(round.private_models[client], personal[client])
+        theta = mean
+        assert_close(round.after["global"], theta)
+
+
+def test_ditto_shares_exactly_what_fedavg_shares() -> None:
+    training = LocalTraining(lr=LR, batch_size=BATCH, momentum=0.5)
+    ours, average = (
+        run(Ditto(ARCHITECTURE, training), DATA),
+        run(FedAvg(ARCHITECTURE, training), DATA),
+    )
+    for first, second in zip(ours, average, strict=True):
+        assert vector(first.after["global"]) == vector(second.after["global"])
+        for client in DATA:
+            sent, plain = first.uploads[client], second.uploads[client]
+            assert torch.equal(flat(sent.values), flat(plain.values))
+
+
+def test_ditto_without_penalty_trains_personal_models_only_locally() -> None:
+    training = LocalTraining(lr=LR, batch_size=BATCH)
+    together = run(Ditto(ARCHITECTURE, training, 0.0), DATA)
+    alone = run(Ditto(ARCHITECTURE, training, 0.0), {1: DATA[1]})
+    for first, second in zip(together, alone, strict=True):
+        assert vector(first.private_models[1]) == vector(second.private_models[1])
+    pulled = run(Ditto(ARCHITECTURE, training, 1.0), DATA)
+    # The received model is the personal model in the first round only.
+    assert vector(pulled[-1].private_models[1]) != vector(alone[-1].private_models[1])
+
+
+def test_ditto_personal_models_are_not_defended_and_not_shown() -> None:
+    algorithm = Ditto(ARCHITECTURE, LocalTraining(lr=LR, batch_size=BATCH), 0.0)
+    noise = ClientDP(clip=1.0, noise_multiplier=2.0)
+    plain = list(simulate(algorithm, DATA, rounds=2, seed=3))
+    noisy = list(simulate(algorithm, DATA, rounds=2, seed=3, defenses={1: noise}))
+    assert vector(plain[-1].after["global"]) != vector(noisy[-1].after["global"])
+    for first, second in zip(plain, noisy, strict=True):
+        assert vector(first.private_models[1]) == vector(second.private_models[1])
+        shown = first.exposed[1].local
+        assert shown is not None
+        assert vector(shown) != vector(first.private_models[1])

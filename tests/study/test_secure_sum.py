@@ -128,6 +128,8 @@ def test_bounds_of_another_run_are_refused(tmp_path: Path) -> None:
         ({"audit": {"view": "uploads"}}, 'audit.view = "sum"'),
         ({"training": {"participation": 0.5}}, "participation = 1"),
         ({"algorithm": {"name": "fedsgd"}, "training": {"epochs": 1}}, "FedSgd"),
+        ({"algorithm": {"name": "scaffold"}}, "scaffold"),
+        ({"algorithm": {"name": "feddyn"}}, "keep tensors between rounds"),
         ({"defense": {"name": "mixup", "options": {"alpha": 0.2}}}, "client-dp"),
         ({"canaries": {"count": 30, "length": 1.0}}, "canaries"),
     ],

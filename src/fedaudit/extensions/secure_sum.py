@@ -23,7 +23,7 @@ from fedaudit.datasets.dataset import Dataset
 from fedaudit.engines.local import LOCAL
 from fedaudit.extensions.canaries import Canaries, client_dp_of
 from fedaudit.fl.accounting import FORMAL_DELTA
-from fedaudit.fl.algorithms.base import ClientTask, Participants, run_client
+from fedaudit.fl.algorithms.base import ClientTask, CorrectsDrift, Participants, run_client
 from fedaudit.fl.canary import CanaryUpload
 from fedaudit.fl.chain import Chain
 from fedaudit.fl.hooks import ClientContext, Defense
@@ -143,6 +143,11 @@ def _refuse_unsupported(run: Setup) -> None:
             f"{setting('training.participation')} = 1, and leave out audit.merge"
         )
     run.refuse_several_models("secure_sum")
+    if isinstance(run.algorithm, CorrectsDrift):
+        raise Unsupported(
+            f"{table('secure_sum')} simulates updates of clients without an earlier round, but "
+            f"clients of {type(run.algorithm).__name__} keep tensors between rounds; use fedavg"
+        )
     all_defended = len(run.defenses) == len(run.assignment.clients)
     has_other_defense = client_dp_of(run.defenses) is None or not all_defended
     if run.extension(Canaries) is not None or (run.defenses and has_other_defense):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 CLIENT_DP, DP_SGD = "client-dp", "dp-sgd"
 
-_LOCAL_EPOCHS = ("fedavg", "fedprox", "fedadam", "fednova", "ifca")
+_LOCAL_EPOCHS = ("fedavg", "fedprox", "fedadam", "fednova", "feddyn", "ditto", "ifca")
 """Algorithms whose clients train for the epochs of the study in each round."""
 
 _WRITE_SETUP = (
