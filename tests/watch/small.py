@@ -5,7 +5,7 @@ import os
 import shutil
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
 import fedaudit as fa
 from fedaudit.core.files import RECORD_FILE
@@ -17,6 +17,9 @@ ROUNDS, SEEDS = 4, (1, 2)
 OLD = 1_700_000_000.0
 """Time of the start of the study; a round takes 10 seconds."""
 SECONDS = 10.0
+
+
+_temporary = TemporaryDirectory(prefix="fedaudit-test-")
 
 
 def study(**settings: object) -> Study:
@@ -37,7 +40,7 @@ def study(**settings: object) -> Study:
 @cache
 def finished() -> Path:
     """The folder of the study; it must not be changed."""
-    out = Path(mkdtemp(prefix="fedaudit-test-")) / "small"
+    out = Path(_temporary.name) / "small"
     fa.run_study(study(), out)
     return out
 
