@@ -71,12 +71,13 @@ class FederatedTask:
         architecture: The study's model, or the first of its models.
         training: Local training of a client.
         shape: Shape of a sample.
-        first_class: Number of the first class of which clients have samples.
+        first_class: Smallest class index in the clients' data; smaller ones are of public data.
         model: Function that returns another model of the catalogue, from its name and settings.
         public: Function that returns the training samples of a data set, from its name.
         seed: Seed for the choice of public samples.
-        risk: Function that returns the server's measure of its models' membership risk.
-        own_risk: Function that returns a client's measure of a model's membership risk.
+        risk: Function that returns the server's risk estimator. The risk of a model is the
+            balanced accuracy of membership inference.
+        own_risk: Function that returns a client's risk estimator.
         accepted: The lowest and the highest membership risk that clients accept.
         nets: Networks of the clients, which are assigned cyclically; empty if all clients have the
             same model.
@@ -245,9 +246,9 @@ class FedAdam(FederatedAlgorithm):
 
     Attributes:
         server_lr: The server's learning rate, above 0.
-        beta1: Decay of the mean update, in [0, 1).
-        beta2: Decay of the mean square, in [0, 1).
-        adaptivity: Number that is added to the root of the mean square, above 0.
+        beta1: Decay rate of the first moment of the updates over rounds, in [0, 1).
+        beta2: Decay rate of the second moment, in [0, 1).
+        adaptivity: Number that is added to the root of the second moment, above 0.
 
     Examples:
         >>> import fedaudit as fa
@@ -305,7 +306,8 @@ class SCAFFOLD(FederatedAlgorithm):
 
     Attributes:
         option: New control variate of a client. "II": mean gradient of its local steps. "I":
-            gradient over all its samples at the received model, on which defenses do not act.
+            gradient over all its samples at the received model; defenses do not change this
+            gradient.
 
     Examples:
         >>> import fedaudit as fa
@@ -384,7 +386,9 @@ class Ditto(FederatedAlgorithm):
 
 @dataclass(frozen=True, kw_only=True)
 class FedEmbedding(FederatedAlgorithm):
-    """Clients train embeddings of concepts for a frozen model; each concept is averaged separately.
+    """Clients train concept embeddings (textual inversion or soft prompts) for a frozen model.
+
+    The embedding of a concept is averaged over the clients with samples of the concept.
 
     Examples:
         >>> import fedaudit as fa
@@ -426,8 +430,8 @@ class FedMD(FederatedAlgorithm):
         5000
 
     Source: Li and Wang 2019; SIA, Algorithm 3 and its published code.
-    Differs: The published code's client networks normalise over batches, have dropout (0.2) after
-        every convolution, pool by means and end in a ReLU.
+    Differs: The published code's client networks use batch normalisation, dropout (0.2) after
+        every convolution and average pooling, and end in a ReLU.
     """
 
     catalogue_name: ClassVar[str] = "fedmd"
@@ -512,8 +516,8 @@ class IFCAMIR(FederatedAlgorithm):
             accepts. "fixed": by ``alpha`` for all clients. "hard": clients only choose models whose
             risk they accept.
         alpha: Weight of the loss if ``preference`` is "fixed", in [0, 1]; 1 is IFCA.
-        bonus: Reward for training a model that no client trains, in units of the cost, at
-            least 0; 0 for none.
+        bonus: Amount that is subtracted from the cost (alpha x loss + (1 - alpha) x risk) of a
+            model that no client trains, at least 0; 0 for none.
         explore: Number of rounds at the beginning in which clients choose a model at random.
 
     Examples:

@@ -114,7 +114,7 @@ def test_two_spellings_of_a_client_in_uploads_exclude_it(tmp_path: Path) -> None
 def test_two_spellings_of_a_client_in_sent_models_exclude_it(tmp_path: Path) -> None:
     first = next(rounds())
     sent: dict[ClientRef, dict[str, Tensor]] = dict.fromkeys((0, 1, "1 ", 2), first.sent)
-    warning = "client 1: sent has two models for it"
+    warning = "client 1: the argument sent has several models for it"
     with (
         record(tmp_path, network, data().split.audit, attacks=["blackbox-loss"]) as recorder,
         pytest.warns(RuntimeWarning, match=warning),

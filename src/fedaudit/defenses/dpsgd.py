@@ -87,9 +87,9 @@ class DPSGD(ConfiguredDefense):
 
     Source: Abadi et al. 2016, Algorithm 1; De et al. 2022, section 3.2 (multiplicity);
         CoFedMID, appendix E (multipliers 0.05, 0.1 and 0.2).
-    Differs: CoFedMID calls this client-level DP, although it clips local gradients. The sum is
-        divided by the expected batch size, since the actual size would reveal information without
-        noise.
+    Differs: CoFedMID calls this client-level DP, although it clips per-sample gradients during
+        local training and not the update. The sum is divided by the expected batch size, since
+        the actual size would reveal information without noise.
     """
 
     clip: AboveZeroOrInfinite
@@ -119,11 +119,11 @@ class DPSGD(ConfiguredDefense):
             _refuse_other_than_images(plan.shape, self.padding)
 
     def batches(self, data: Samples, batch_size: int, context: TrainingContext) -> Iterator[Batch]:
-        """Yield Poisson-sampled batches, with the number and mean size of shuffled batches."""
+        """Yield Poisson-sampled batches: as many, and on average as large, as with shuffling."""
         if self._neutral:
             yield from super().batches(data, batch_size, context)
             return
-        # Another defense, such as class-guided, may have removed all samples.
+        # Another defense, such as the class-guided partition, may have removed all samples.
         if len(data) == 0:
             return
         rate = sampling_rate(batch_size, len(data))
@@ -171,7 +171,7 @@ class DPSGD(ConfiguredDefense):
 
     @property
     def gradient_limit(self) -> float:
-        """Largest norm of one sample's gradient in the mean that the last drawn batches give."""
+        """Largest norm that one sample contributes to the mean gradient of the last batches."""
         return self.clip / self._expected
 
     def guarantee(self, work: Workload, *, delta: float) -> Guarantee:

@@ -45,7 +45,7 @@ class DenseLayer(NamedTuple):
 
 
 def indicator(measure: Indicator) -> Indicator:
-    """Decorate an indicator so that it is infinite if a parameter or its value is not finite.
+    """Make an indicator infinite if a parameter or the computed value is not finite.
 
     An honest server does not send such parameters, and comparisons with NaN would be meaningless.
     """

@@ -62,7 +62,8 @@ class NameTable:
     def matched(self, keys: Collection[str], subject: str) -> Mapping[str, str]:
         """Return the network's name for each key; raise if no name or several names match.
 
-        Names are compared without wrappers and without a prefix that all keys share or lack.
+        Wrappers are ignored. If all keys have an additional prefix, or all lack one, it is removed
+        or added.
         """
         if self._known.issuperset(keys):
             return {key: key for key in keys}

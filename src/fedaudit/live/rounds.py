@@ -147,7 +147,7 @@ def _can_spoil_mean(
 def _with_trained_statistics(
     clients: Mapping[ClientId, _ClientModels], layout: ModelLayout, kind: UploadKind
 ) -> tuple[dict[ClientId, _ClientModels], bool]:
-    """Remove initial running statistics; also return True if most uploads have trained ones."""
+    """Remove untrained running statistics, and return whether most uploads have trained ones."""
     unsent = layout.unsent
     if not unsent.statistics:
         return dict(clients), True
@@ -225,7 +225,7 @@ def digests_of_globals(
 
     A digest is the SHA-256 over the model's floating-point tensors by name. It can be computed from
     the file of a state dict too. There is none for networks whose state dict has other tensors, and
-    for models with initial running statistics, which the loop may not have passed.
+    for models with untrained running statistics, which may be those of fedaudit's network.
     """
     if not layout.equals_state_dict:
         return {}
@@ -251,7 +251,7 @@ def digest_of_models(models: Mapping[ClientId, Model]) -> str:
 def _most_common_names(
     names_of: Mapping[ClientId, tuple[str, ...]], n_trained: int
 ) -> tuple[tuple[str, ...], dict[ClientId, str]]:
-    """Return the most common parameter names, and a reason against each upload without them."""
+    """Return the most common parameter names, and why uploads with other names are excluded."""
     if not names_of:
         return (), {}
     counts = Counter(names_of.values())
@@ -330,7 +330,9 @@ def bases_of(
     for client in clients:
         candidates = weights_of.get(client, [])
         if len(candidates) != 1:
-            excluded[client] = f"sent has {'two models' if candidates else 'no model'} for it"
+            excluded[client] = (
+                f"the argument sent has {'several models' if candidates else 'no model'} for it"
+            )
             continue
         weights = candidates[0]
         try:

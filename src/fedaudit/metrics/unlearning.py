@@ -32,8 +32,9 @@ class Unlearned(NamedTuple):
         retrained: AUC with a model that was retrained without the deleted samples; None if there
             is no such model.
         excess: ``after`` minus ``retrained``, with its equivalence interval. Without a retrained
-            model, it is ``after`` minus 0.5. The p-value is two-sided. It is 1 if the two AUCs
-            could not be tested together; the verdict then uses only the interval.
+            model, it is ``after`` minus 0.5. The p-value is two-sided. It is 1 without a
+            retrained model, or if no paired DeLong test is possible; the verdict then uses only
+            the interval.
         both: AUC of the difference between the scores before and after unlearning, which an
             adversary with both models can compute.
         margin: Largest excess, above or below 0, that counts as 0.

@@ -59,8 +59,8 @@ from fedaudit.results.tradeoffs import (
 )
 
 EntryRole = Literal["inside", "outside", "reference"]
-"""Clients of an entry: those that use the row's defense ("inside"), other clients of the row
-("outside"), or the clients of another row's entry in its base ("reference")."""
+"""Clients of an entry. "Inside" are clients that use the row's defense, and "outside" its other
+clients. "Reference" are the clients of the base row with which another row is compared."""
 
 Targets = frozenset[int | None]
 
@@ -73,8 +73,8 @@ _IGNORED_SETTINGS = (
 _FIGURE_SETTINGS = ("evaluation", "null_members")
 """Evaluation settings that must be equal in a row and its base."""
 
-NOTHING_COUNTS = "no attack is above chance undefended, so there is no average"
-NO_UNDEFENDED_ROW = "no undefended row shows which attacks count"
+NOTHING_COUNTS = "without a defense, no attack is above chance level, so there is no average"
+NO_UNDEFENDED_ROW = "there is no row without a defense, which decides the attacks to average"
 NO_SHARED_RUN = "no run has every attack that counts, so there is no average"
 
 
@@ -88,7 +88,8 @@ class _AttackFigures(NamedTuple):
             interval.
         significant: Targets whose estimate is above chance level by the test.
         has_tests: Whether any estimate was tested.
-        directions: Direction of the attack's scores by target, from the estimates of this row.
+        directions: For each target, 1 if the attack is above chance level, -1 if its AUC is below
+            it, and 0 otherwise, from the estimates of this row.
         combined_attacks: For a mean or a strongest attack, the attacks from which it is computed,
             by target.
     """
@@ -110,7 +111,8 @@ def compare_records(records: Sequence[Record], paths: Sequence[str] = ()) -> Com
     """Compare studies: attacks, accuracy, clients without the defense, and Pareto fronts.
 
     Args:
-        records: At least two records. The first one is the base of rows without an undefended row.
+        records: At least two records. The first row is the base of rows that have no matching
+            undefended row.
         paths: Paths of the records relative to the comparison file; optional.
 
     Raises:
@@ -121,7 +123,7 @@ def compare_records(records: Sequence[Record], paths: Sequence[str] = ()) -> Com
     if games is not None:
         raise BadInput(
             f"{games.name[:80]!r} is a record of games, but only studies can be compared; the "
-            "report of games compares their points"
+            "report of games compares their settings"
         )
     if len(records) < 2:
         raise BadInput(

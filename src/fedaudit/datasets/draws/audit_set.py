@@ -32,10 +32,12 @@ class AuditSet:
         subject: Person of each sample, if fair draws chose people with all their samples; None if
             they chose single samples.
         drawn_for: The target with whose label distribution each sample was drawn, or
-            ``NO_CLIENT``. It differs from ``fair_target`` for extra samples, whose owner no fair
-            draw decided. None if there are no such samples.
+            ``NO_CLIENT``. It differs from ``fair_target`` for additional audited non-members
+            (``extra_other``, ``extra_unseen``), which are not part of a fair draw. None if there
+            are no such samples.
         unaudited: Clients that declined the audit or sent unusable samples, with the reason.
-        names: Names of the clients that are identified by name; their numbers are computed from it.
+        names: Names of the clients that have names. The number of such a client is a hash of its
+            name.
     """
 
     samples: Samples
@@ -84,6 +86,7 @@ class AuditSet:
             "ids": self.samples.ids,
             "labels": self.samples.labels,
             "owner": torch.from_numpy(self.owner.astype(np.int64)),
+            # An older name of the field, which stored runs have.
             "panel": torch.from_numpy(self.fair_target.astype(np.int64)),
         }
         if len(self.samples.parts) > 3:
@@ -278,7 +281,7 @@ def shadow_assignment(
             f"a shadow federation needs {needed} training samples that the audited run does not "
             f"use, but {available} of {len(dataset.train)} are left; lower "
             f"{setting('partition.samples_per_client')} so that the clients take less than half of "
-            'the data (or, for attacks that learn, set shadow.mode = "known-split")'
+            'the data (or, for attacks that train a classifier, set shadow.mode = "known-split")'
         )
     ids = torch.cat([free_ids, dataset.test.ids])
     remaining = with_parts(

@@ -18,7 +18,7 @@ from fedaudit.datasets.tables.table import StoredTable, TableSource
 class parquet(TableSource, DataFile):
     """Data set in a table in a Parquet file.
 
-    Columns of texts, and of true and false, are categories. Other types, such as dates and lists,
+    String and boolean columns are categorical. Other types, such as dates and lists,
     are refused, unless ``ignore`` names the column.
 
     Attributes:

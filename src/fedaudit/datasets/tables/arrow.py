@@ -28,7 +28,7 @@ _BATCH_ROWS = 100_000
 
 
 def unpacked_sizes(path: Path) -> Iterator[int]:
-    """Yield the sizes in bytes of the batches to which a Parquet file unpacks."""
+    """Yield the size in memory of each decoded batch of a Parquet file, in bytes."""
     from pyarrow import parquet
 
     with open_regular(path) as opened, parquet.ParquetFile(opened) as file:
@@ -37,7 +37,7 @@ def unpacked_sizes(path: Path) -> Iterator[int]:
             # process.
             next(file.iter_batches(batch_size=1, row_groups=[index]), None)
             group = file.metadata.row_group(index)
-            # A single value can be as large as its whole stored column.
+            # Repeated values may be stored once, so each row may be as large as the whole column.
             columns = [group.column(number) for number in range(group.num_columns)]
             largest = max((column.total_uncompressed_size for column in columns), default=1)
             rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(largest, 1)))

@@ -1,4 +1,4 @@
-"""Recording filter for NVFlare's server, and an adapter to check filters by check-dp."""
+"""Recording filter for NVFlare's server, and a wrapper with which check-dp checks filters."""
 
 import threading
 import warnings
@@ -266,7 +266,7 @@ def _add_result(collector: NvflareRoundCollector, result: Shareable, fl_ctx: FLC
         return
     try:
         upload = upload_in(result) if collector.reads_uploads else None
-    # Catch any error, to report it with the name of the site, which has replied.
+    # Catch any error: the site has replied, and the error is reported with its name.
     except Exception as error:
         fault = str(error)
     collector.add_result(task_id, upload, fault=fault)
