@@ -12,9 +12,10 @@ import torch
 from fedaudit.gate.policy import policy_from
 from fedaudit.live.attack import attack_recording
 from fedaudit.observe.tensors import read_tensors, write_tensors
+from fedaudit.pack.choices import suspicious_names
 from fedaudit.pack.packing import write_pack
 from fedaudit.pack.remaking import compare_choices, compare_with_run
-from fedaudit.pack.verifying import Verified, suspicious_names, verify
+from fedaudit.pack.verifying import Verified, verify
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
 from fedaudit.results.runs import ClientCoverage, Coverage, MissingRounds
@@ -65,7 +66,7 @@ def test_an_honest_pack_of_kept_updates_is_sound(run: Path, tmp_path: Path) -> N
 
 def test_an_omitted_attack_is_reported(run: Path, tmp_path: Path) -> None:
     pack = attacked(run, tmp_path, "blackbox-loss")
-    assert any("attacks, targets, seeds" in line for line in verify(pack).unchecked)
+    assert any("attacks, clients, samples, seeds" in line for line in verify(pack).unchecked)
     verified = compare_with_run(verify(pack), run)
     assert wrong(verified) == "the record omits attacks of the run: loss-series"
 

@@ -19,22 +19,19 @@ from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.policy import Policy
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.recording import read_recording
-from fedaudit.pack.consistency import other_version
-from fedaudit.pack.suppressing import suppressed, total_suppressed
-from fedaudit.pack.verifying import (
-    FROM_THE_RUN,
+from fedaudit.pack.choices import (
     Findings,
-    Verified,
     as_table,
     attacks_of,
     change_at,
-    describe_environment,
     differing_paths,
     listed,
-    not_shown_by_pack,
     required_attacks,
     setting_at,
 )
+from fedaudit.pack.consistency import other_version
+from fedaudit.pack.suppressing import suppressed, total_suppressed
+from fedaudit.pack.verifying import FROM_THE_RUN, Verified, describe_environment, not_shown_by_pack
 from fedaudit.plan.sections import FiguresSection
 from fedaudit.report.grid import shortened
 from fedaudit.results.read import read_record

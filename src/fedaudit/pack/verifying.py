@@ -4,204 +4,61 @@ The packed policy, the validity of the packer's statement, the names of attacks 
 the recording are also checked.
 """
 
-import hashlib
-import json
 import os
 import re
-import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from pydantic import ValidationError
-
-from fedaudit.attacks import ATTACKS, SOURCE_ATTACKS
 from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.files import (
     MANIFEST_FILE,
     MAX_RESULT_BYTES,
-    MAX_SETTINGS_BYTES,
     RECORD_FILE,
-    open_regular,
     parse_json,
     read_bytes,
     read_text,
     refuse_absent,
-    refuse_many_values,
 )
-from fedaudit.core.importing import installed_entry_points, is_custom
-from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.policy import Policy, read_policy
 from fedaudit.gate.verdict import Verdict
-from fedaudit.pack.consistency import check_attacks, describe_age, unequal_sizes
-from fedaudit.pack.manifest import (
-    SIGNATURE_BYTES,
-    SIGNATURE_FILE,
-    Manifest,
-    digest_of,
-    is_signed,
-    manifest_of,
-    manifest_text,
-    public_key,
+from fedaudit.pack.choices import (
+    MOST_NAMED,
+    Findings,
+    compare_policy,
+    coverage_notes,
+    listed,
+    suspicious_names,
 )
-from fedaudit.pack.packing import (
-    FILES,
-    OPTIONAL_FILES,
-    POLICY_FILE,
-    VERDICT_FILE,
-    compute_files,
-    package_versions,
+from fedaudit.pack.consistency import (
+    check_attacks,
+    check_lineage,
+    describe_age,
+    fewer_than_audited,
+    missing_results,
+    seed_faults,
+    start_faults,
+    unequal_sizes,
 )
+from fedaudit.pack.integrity import (
+    changed_files,
+    digest_faults,
+    read_manifest,
+    reading_fault,
+    signature_fault,
+    unexpected_files,
+    wrong_names,
+)
+from fedaudit.pack.manifest import SIGNATURE_FILE, Manifest, manifest_of, public_key
+from fedaudit.pack.packing import POLICY_FILE, VERDICT_FILE, compute_files, package_versions
 from fedaudit.pack.statement import STATEMENT_FILE, read_statement
 from fedaudit.pack.suppressing import least_suppressed, suppressed, wrongly_suppressed
-from fedaudit.report.deciding.caveats import coverage_gaps
 from fedaudit.report.grid import shortened
 from fedaudit.report.statement import Statement
-from fedaudit.report.wording import without_capital
 from fedaudit.results.read import read_record
 from fedaudit.results.record import RECORDER_SETTINGS, RECORDING_KEYS, Record, games_hash
-
-MOST_NAMED = 20
-"""Maximum number of attacks or settings that are listed individually."""
-ABSENT = object()
-"""Placeholder for the value of a missing setting."""
-
-
-class Findings(NamedTuple):
-    """Results of one check of a pack.
-
-    Attributes:
-        problems: Descriptions of faults. A pack with a fault is unsound.
-        checked: Statements that are confirmed.
-        unchecked: Statements that are not confirmed, which the receiver must judge.
-    """
-
-    problems: Sequence[str] = ()
-    checked: Sequence[str] = ()
-    unchecked: Sequence[str] = ()
-
-
-_LABELS = (("name",), ("owner",))
-"""Settings of a policy that do not affect its outcome."""
-
-
-def compare_policy(record: Record, packed: Policy, receiver: Policy, source: Path) -> Findings:
-    """Compare the policy of a pack with the receiver's policy, read from ``source``."""
-    packed_settings, expected = (policy.model_dump(mode="json") for policy in (packed, receiver))
-    differences = [
-        path for path in differing_paths(packed_settings, expected) if path not in _LABELS
-    ]
-    missing = sorted(required_attacks(receiver) - attacks_of(record))
-    problems = []
-    if differences:
-        outcome = evaluate_policy(record, receiver).outcome
-        problems.append(
-            f"policy.toml is not your policy {source.name}: "
-            f"{listed(change_at(path, packed_settings, expected) for path in differences)}; by "
-            f"your policy the verdict on the packed record is {outcome}"
-        )
-    if missing:
-        problems.append(f"the record lacks attacks that your policy requires: {listed(missing)}")
-    checked = [] if problems else [f"policy.toml has the settings of your policy {source.name}"]
-    return Findings(problems, checked)
-
-
-def suspicious_names(record: Record, policy: Policy) -> Findings:
-    """Report names with non-ASCII letters as problems, and unknown and custom attacks as unchecked.
-
-    A name with non-ASCII letters can look the same as a name of the catalogue.
-    """
-    attacks = attacks_of(record) | {row.attack for row in record.controls if row.attack}
-    attacks |= {row.attack for row in record.estimates if row.attack} | required_attacks(policy)
-    attacks |= {row.attack for row in record.curves} | {row.attack for row in record.sources}
-    names = attacks | {record.view.name} | {row.control for row in record.controls}
-    for row in record.estimates:
-        names |= {row.metric, row.contrast, row.view, row.algorithm, row.against, row.topic}
-    not_ascii = sorted(name for name in names if not (name.isascii() and name.isprintable()))
-    catalogue = {*ATTACKS, *SOURCE_ATTACKS, *installed_entry_points("attack")}
-    unknown = sorted(name for name in attacks - catalogue - set(not_ascii) if not is_custom(name))
-    custom = sorted(name for name in attacks - set(not_ascii) if is_custom(name))
-    unchecked = []
-    if unknown:
-        unchecked.append(f"attacks that this version of fedaudit does not know: {listed(unknown)}")
-    if custom:
-        unchecked.append(f"what the sender's custom attacks compute: {listed(custom)}")
-    problems = [f"names with letters outside ASCII: {listed(ascii(name) for name in not_ascii)}"]
-    return Findings(problems if not_ascii else [], [], unchecked)
-
-
-def coverage_notes(record: Record) -> Iterator[str]:
-    """Yield descriptions of rounds and uploads that a record does not cover.
-
-    Each text completes the sentence "Not checked: ...".
-    """
-    gaps = coverage_gaps(record)
-    if gaps:
-        yield f"what was {without_capital(gaps)}; the record has no figures for it"
-    elif record.watched and record.coverage is None:
-        yield "which rounds and uploads were measured: the record does not state its coverage"
-
-
-def differing_paths(
-    first: object, second: object, path: tuple[str, ...] = ()
-) -> Iterator[tuple[str, ...]]:
-    """Yield paths of settings that differ in value or type; 1, 1.0 and true all differ."""
-    if isinstance(first, Mapping) and isinstance(second, Mapping):
-        for key in dict.fromkeys([*first, *second]):
-            pair = first.get(key, ABSENT), second.get(key, ABSENT)
-            yield from differing_paths(*pair, (*path, key))
-    elif ABSENT in (first, second) or _text(first) != _text(second):
-        yield path
-
-
-def setting_at(config: object, path: tuple[str, ...]) -> object:
-    """Return the value at a path of keys; ``ABSENT`` if there is none."""
-    for key in path:
-        config = config.get(key, ABSENT) if isinstance(config, Mapping) else ABSENT
-    return config
-
-
-def change_at(path: tuple[str, ...], config: object, expected: object, table: str = "") -> str:
-    """Describe a difference between settings: the dotted name and both values."""
-    values = (setting_at(config, path) for config in (config, expected))
-    first, second = ("absent" if value is ABSENT else repr(value) for value in values)
-    name = ".".join([*([table] if table else []), *path])
-    return f"{shortened(name)} is {shortened(first, 80)} instead of {shortened(second, 80)}"
-
-
-def attacks_of(record: Record) -> set[str]:
-    """Return the attacks that are listed in a record or in its settings."""
-    return {row.name for row in record.attacks} | set(as_table(record.config.get("attacks")))
-
-
-def required_attacks(policy: Policy) -> set[str]:
-    """Return the attacks that a policy names; empty if the policy judges all attacks."""
-    tables = [table for table in (policy.membership, policy.sources) if table is not None]
-    if not all(table.attacks for table in tables):
-        return set()
-    return {name for table in tables for name in table.attacks}
-
-
-def as_table(value: object) -> dict[str, object]:
-    """Return a table of settings; an empty table for any other value."""
-    return dict(value) if isinstance(value, dict) else {}
-
-
-def listed(names: Iterator[str] | list[str]) -> str:
-    """Join at most :data:`MOST_NAMED` names with commas, and count the others."""
-    texts = [shortened(name, 160) for name in names]
-    others = f" and {len(texts) - MOST_NAMED} more" if len(texts) > MOST_NAMED else ""
-    return ", ".join(texts[:MOST_NAMED]) + others
-
-
-def _text(value: object) -> str:
-    return json.dumps(value, sort_keys=True)
-
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 SOUND = 0
 UNSOUND = 1
@@ -215,7 +72,6 @@ FROM_THE_RUN = (
     "every setting is the run's"
 )
 _PASS_RECORDING = "to check this, pass the run folder with --recording"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
 
 
 class Verified(NamedTuple):
@@ -292,25 +148,25 @@ def verify(
         )
     key = public_key(signer) if signer is not None else None
     own_policy = read_policy(policy) if policy is not None else None
-    fault = _reading_fault(folder / MANIFEST_FILE)
+    fault = reading_fault(folder / MANIFEST_FILE)
     if fault and not any((folder / name).exists() for name in (MANIFEST_FILE, VERDICT_FILE)):
         raise BadInput(
             f"{folder} is not a pack: it has no {MANIFEST_FILE}; give the folder that `fedaudit "
             "pack` wrote"
         )
-    manifest = fault or _manifest(folder / MANIFEST_FILE)
+    manifest = fault or read_manifest(folder / MANIFEST_FILE)
     if isinstance(manifest, str):
         return Verified([f"{MANIFEST_FILE} {manifest}"])
-    problems = [f"{MANIFEST_FILE} {fault}" for fault in _digest_faults(manifest, digest)]
+    problems = [f"{MANIFEST_FILE} {fault}" for fault in digest_faults(manifest, digest)]
     checked = ["the manifest has the given digest"] if digest and not problems else []
     if key is not None:
-        fault = _signature_fault(folder, key)
+        fault = signature_fault(folder, key)
         problems += [fault] if fault else []
         checked += [] if fault else [f"the manifest is signed by the key of {signer}"]
     problems += [
-        *_wrong_names(manifest),
-        *_unexpected_files(folder, manifest),
-        *_changed_files(folder, manifest),
+        *wrong_names(manifest),
+        *unexpected_files(folder, manifest),
+        *changed_files(folder, manifest),
     ]
     if problems:
         return Verified(problems, checked)
@@ -328,11 +184,9 @@ def verify(
         if verified.statement is not None:
             parts.append(_check_statement(verified.statement, today or date.today()))
         attacks = check_attacks(record)
-        parts.append(Findings(attacks.problems, attacks.checked))
-        if not_before is not None:
-            age = describe_age(record, not_before)
-            recent = f"the record states that its run started on {not_before} or later"
-            parts.append(Findings([age] if age else [], [] if age else [recent]))
+        faults = [*attacks.problems, *seed_faults(record)]
+        parts += [Findings(faults, attacks.checked), check_lineage(record)]
+        parts.append(_check_age(record, not_before, today or date.today()))
         parts.append(Findings(unchecked=[*not_shown_by_pack(record), *coverage_notes(record)]))
         if own_policy is not None and policy is not None:
             parts.append(compare_policy(record, packed_policy, own_policy, policy))
@@ -348,6 +202,18 @@ def verify(
         manifest=manifest,
         own_policy=own_policy,
     )
+
+
+def _check_age(record: Record, not_before: date | None, today: date) -> Findings:
+    """Compare the start of the run, as the record states it, with the first allowed day."""
+    faults = [*start_faults(record, today)]
+    if not_before is None:
+        started = shortened(record.environment.started[:10], 40) or "not stated"
+        question = f"whether the pack is recent enough (start of the run: {started}; --not-before)"
+        return Findings(faults, unchecked=[question])
+    if age := describe_age(record, not_before):
+        return Findings([*faults, age])
+    return Findings(faults, [f"the record states that its run started on {not_before} or later"])
 
 
 def _check_statement(statement: Statement, today: date) -> Findings:
@@ -378,13 +244,16 @@ def not_shown_by_pack(record: Record) -> Iterator[str]:
     yield f"whether {FROM_THE_RUN}; {_PASS_RECORDING}"
     if unexplained := check_attacks(record).unexplained:
         yield f"whether these attacks could not run: {listed(unexplained)}; {_PASS_RECORDING}"
-    for text in unequal_sizes(record)[:MOST_NAMED]:
-        yield f"{text}; {_PASS_RECORDING}"
+    for texts in (missing_results(record), unequal_sizes(record), fewer_than_audited(record)):
+        for text in texts[:MOST_NAMED]:
+            yield f"{text}; {_PASS_RECORDING}"
     yield (
-        "whether attacks, targets, seeds or evaluation settings of the run were omitted or "
-        f"changed; {_PASS_RECORDING}"
+        "whether attacks, clients, samples, seeds, rounds or evaluation settings of the run were "
+        f"omitted or changed; {_PASS_RECORDING}"
     )
     yield f"{describe_environment(record)}: a pack cannot prove this"
+    if record.coverage is None or not record.coverage.models:
+        yield "which model the record is about: it has no digest of a model"
     unconfirmed = ", ".join(sorted(suppressed(record).counts.keys() - {"findings"}))
     yield (
         f"the numbers of suppressed {unconfirmed} in {MANIFEST_FILE}, since the record confirms "
@@ -405,107 +274,6 @@ def describe_environment(record: Record) -> str:
         f"versions {shortened(versions, 200) or 'not stated'}",
     ]
     return f"the origin of the record ({'; '.join(statements)})"
-
-
-def _signature_fault(folder: Path, key: "Ed25519PublicKey") -> str:
-    """Return the reason why the signature of a key is not valid; empty if it is valid."""
-    fault = _reading_fault(folder / SIGNATURE_FILE, limit=SIGNATURE_BYTES)
-    if fault:
-        return f"{SIGNATURE_FILE} {fault}: the pack is not signed by that key"
-    content = read_bytes(folder / MANIFEST_FILE, max_bytes=MAX_SETTINGS_BYTES)
-    signature = read_bytes(folder / SIGNATURE_FILE, max_bytes=SIGNATURE_BYTES)
-    if not is_signed(content, signature, key):
-        return f"{SIGNATURE_FILE} is not that key's signature of {MANIFEST_FILE}"
-    return ""
-
-
-def _manifest(path: Path) -> Manifest | str:
-    try:
-        text = read_text(path, max_bytes=MAX_SETTINGS_BYTES)
-        refuse_many_values(text)
-        manifest = Manifest.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        field = ".".join(str(part) for part in first["loc"])
-        return f"is not a manifest of this version ({shortened(field)}: {shortened(first['msg'])})"
-    except (OSError, ValueError) as error:
-        return f"cannot be read ({shortened(str(error), 120)})"
-    if manifest_text(manifest) != text:
-        return "is not in the canonical form of a manifest (a space, a key or a number differs)"
-    return manifest
-
-
-def _digest_faults(manifest: Manifest, digest: str) -> Iterator[str]:
-    if digest_of(manifest) != manifest.digest:
-        yield "does not match its digest: it was changed"
-    if digest and manifest.digest != digest:
-        yield "does not have the given digest: the pack was replaced or changed"
-
-
-def _wrong_names(manifest: Manifest) -> Iterator[str]:
-    """Describe wrong file names in the manifest. Files with these names are never opened."""
-    names = [file.name for file in manifest.files]
-    for name in names:
-        if not _NAME.fullmatch(name):
-            yield f"{MANIFEST_FILE} names {shortened(name)!r}, which is not a plain file name"
-        elif name not in FILES | OPTIONAL_FILES:
-            yield f"{MANIFEST_FILE} names {name}, which no pack has"
-    for name in sorted(FILES - set(names)):
-        yield f"{MANIFEST_FILE} does not name {name}"
-    for name in sorted({name for name in names if names.count(name) > 1}):
-        yield f"{MANIFEST_FILE} names {shortened(name)} twice"
-
-
-def _unexpected_files(folder: Path, manifest: Manifest) -> Iterator[str]:
-    """Describe files in the folder that the manifest does not name."""
-    optional = OPTIONAL_FILES & {file.name for file in manifest.files}
-    expected = {*FILES, *optional, MANIFEST_FILE, SIGNATURE_FILE}
-    with os.scandir(folder) as entries:
-        extra = sorted(entry.name for entry in entries if entry.name not in expected)
-    for name in extra[:MOST_NAMED]:
-        yield f"{shortened(name)} is not in the manifest"
-    if len(extra) > MOST_NAMED:
-        yield f"{len(extra) - MOST_NAMED} more are not in the manifest"
-
-
-def _changed_files(folder: Path, manifest: Manifest) -> Iterator[str]:
-    for file in manifest.files:
-        if file.name not in FILES | OPTIONAL_FILES:
-            continue
-        path = folder / file.name
-        fault = _reading_fault(path)
-        if fault:
-            yield f"{file.name} {fault}"
-            continue
-        size, sha256 = _size_and_hash(path)
-        if size != file.bytes:
-            yield f"{file.name} has {size:,} bytes, but {file.bytes:,} in the manifest"
-        elif sha256 != file.sha256:
-            yield f"{file.name} was changed: its SHA-256 is {sha256}, which the manifest lacks"
-
-
-def _reading_fault(path: Path, *, limit: int = MAX_RESULT_BYTES) -> str:
-    """Return the reason why a file cannot be read; empty if it can. Links are not followed."""
-    try:
-        status = path.lstat()
-    except OSError as error:
-        return "is missing" if isinstance(error, FileNotFoundError) else f"({error.strerror})"
-    if stat.S_ISLNK(status.st_mode):
-        return "is a link, which no pack has"
-    if not stat.S_ISREG(status.st_mode):
-        return "is not a regular file"
-    if status.st_size > limit:
-        return f"is larger than {limit:,} bytes"
-    return ""
-
-
-def _size_and_hash(path: Path) -> tuple[int, str]:
-    digest, size = hashlib.sha256(), 0
-    with open_regular(path) as file:
-        while chunk := file.read(2**20):
-            digest.update(chunk)
-            size += len(chunk)
-    return size, digest.hexdigest()
 
 
 def _check_contents(folder: Path, manifest: Manifest) -> Verified:
