@@ -68,10 +68,10 @@ DEPENDENCIES: dict[str, str] = {
     "privacy_budget": EVERYTHING_BELOW,
     "gate": "core.errors core.files core.metric_names core.naming metrics results report "
     "plan.values study.running.outputs",
-    "pack": "core.errors core.files core.importing core.metric_names plan.values results report "
-    "gate",
+    "pack": "core.errors core.files core.importing core.metric_names core.values observe.views "
+    "plan.values results report gate",
     # A file of weights is compared with the models of a recording.
-    "pack.models": "core live.checkpoints live.weights observe.tensors results pack",
+    "pack.models": "core live.checkpoints live.digests live.weights observe.tensors results pack",
     "exports": "core gate pack report results",
     "integrations": EVERYTHING_BELOW,
     # Pages on running audits.
@@ -104,7 +104,7 @@ EXCEPTIONS = {
     ("study.front.asking", "live.files"): "a recording keeps the audited samples",
     ("study.front.tables", "live.files"): "a recording keeps the audited samples",
     ("study.front.tables", "live.recording"): "and the measured signals",
-    ("pack.verifying", "attacks"): "names of attacks are those of the catalogue",
+    ("pack.choices", "attacks"): "names of attacks are those of the catalogue",
     ("pack.consistency", "attacks"): "as are their needs",
     ("pack.consistency", "attacks.base"): "as are their needs",
 }

@@ -5,15 +5,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import fedaudit as fa
 from fedaudit.core.errors import BadInput
 from fedaudit.core.tasks import CLASSIFICATION
 from fedaudit.datasets.draws.audit_set import AuditSet
+from fedaudit.live.attack import attack_recording
 from fedaudit.live.network import network_of
 from fedaudit.live.recording import read_round_log
 from fedaudit.live.weights import ModelLayout
+from fedaudit.pack.models import compare_model
 
 peft = pytest.importorskip("peft", reason="PEFT is not installed: pip install 'fedaudit[text]'")
 
@@ -104,7 +107,7 @@ def test_peft_lists_raise_and_named_parameters_are_read() -> None:
 def test_one_parameter_under_two_names_is_refused() -> None:
     net = adapted()
     state = peft.get_peft_model_state_dict(net) | net.state_dict()
-    with pytest.raises(BadInput, match="under two names; send the adapters alone"):
+    with pytest.raises(BadInput, match="under two names; send only the adapters"):
         shape_of(net).model_of(state, subject="it")
 
 
@@ -132,8 +135,33 @@ def test_mismatched_names_warn_once(
         for index in (1, 2, 3):
             recorder.round(index, sent=sent, uploads=dict.fromkeys(range(3), odd))
     (warning,) = told
-    assert "client 0's upload has 'unknown', which the model" in str(warning.message)
+    assert "client 0: its upload has 'unknown', which the model" in str(warning.message)
     notes = [entry.note for entry in read_round_log(tmp_path)]
     assert [note.split(":")[0] for note in notes] == [
         f"round {n} is not recorded" for n in (1, 2, 3)
     ]
+
+
+def test_digests_are_those_of_the_files_of_adapter_and_base(tmp_path: Path) -> None:
+    net, base = adapted(), dict(adapted().unload().state_dict())  # type: ignore[operator]
+    with fa.record(
+        tmp_path / "recording", net, audit(), attacks=["loss-series"], log=lambda line: None
+    ) as recorder:
+        for number in (1, 2):
+            sent = peft.get_peft_model_state_dict(net)
+            sent = {name: value.clone() for name, value in sent.items()}
+            moved(net, 0.5)
+            after = peft.get_peft_model_state_dict(net)
+            recorder.round(number, sent=sent, uploads=dict.fromkeys(range(3), after), after=after)
+    result = attack_recording(tmp_path / "recording", (), tmp_path / "record")
+    net.save_pretrained(tmp_path / "saved", save_embedding_layers=False)  # type: ignore[operator]
+    save_file(base, tmp_path / "base.safetensors")
+    torch.save(net.state_dict(), tmp_path / "whole.pt")
+    for file, text in (
+        ("saved/adapter_model.safetensors", "is the adapter after the last round"),
+        ("whole.pt", "is the model after the last round"),
+        ("base.safetensors", "is the base model, which no client trained"),
+    ):
+        findings = compare_model(result, tmp_path / file)
+        assert not findings.problems
+        assert any(text in line for line in (*findings.checked, *findings.unchecked))

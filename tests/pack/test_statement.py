@@ -264,6 +264,13 @@ def test_an_expired_statement_is_a_problem(tmp_path: Path) -> None:
     ]
 
 
+def test_the_export_of_an_expired_pack_asks_for_a_later_day(tmp_path: Path) -> None:
+    pack = packed_with(tmp_path)
+    tomorrow = LAST_DAY + timedelta(days=1)
+    with pytest.raises(BadInput, match=f"valid until {LAST_DAY}.*with a later valid_until"):
+        read_evidence(pack, today=tomorrow)
+
+
 @pytest.mark.parametrize("last_day", ["2020-01-01", str(date.today() - timedelta(days=1))])
 def test_an_expired_statement_is_not_packed(last_day: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=f"valid_until in .* is {last_day}, which has passed"):

@@ -228,10 +228,13 @@ def verify(
         result = verify_pack(
             folder, digest=digest, signer=signer, policy=policy, not_before=not_before
         )
+    is_about_model = False
     if model is not None and result.record is not None:
         from fedaudit.pack.models import compare_model
 
-        result = result.extended(compare_model(result.record, model))
+        compared = compare_model(result.record, model)
+        is_about_model = bool(compared.checked)
+        result = result.extended(compared)
     if recording is not None:
         from fedaudit.pack.remaking import compare_with_run
 
@@ -255,7 +258,7 @@ def verify(
     for claim, option, is_checked in (
         ("its author is the one you expect", "--digest or --signer", bool(digest or signer)),
         ("its policy is yours", "--policy", policy is not None),
-        ("it is about your model", "--model", model is not None),
+        ("it is about your model", "--model", is_about_model),
         ("it is recent enough", "--not-before", not_before is not None),
         ("its record's estimates are those of the run", "--recording", recording is not None),
     ):

@@ -9,7 +9,7 @@ from fedaudit.results.estimate import TEST_ACCURACY
 
 
 def bill_of_materials(evidence: Evidence) -> str:
-    """Return a bill of materials with the model and its model card, as JSON.
+    """Return a bill of materials with the model, its ancestors and its model card, as JSON.
 
     The card lists the worst estimate for each ceiling of the policy, and the test accuracies. It
     states as limitations what the record says was not tested.
@@ -22,7 +22,7 @@ def bill_of_materials(evidence: Evidence) -> str:
     refuse_missing("this export", "exports", "cyclonedx")
     from cyclonedx.model import HashAlgorithm, HashType, Property
     from cyclonedx.model.bom import Bom
-    from cyclonedx.model.component import Component, ComponentType
+    from cyclonedx.model.component import Component, ComponentType, Pedigree
     from cyclonedx.output import make_outputter
     from cyclonedx.schema import OutputFormat, SchemaVersion
 
@@ -33,12 +33,26 @@ def bill_of_materials(evidence: Evidence) -> str:
         "fedaudit:record": manifest.content_hash,
         "fedaudit:pack": manifest.digest,
     }
+    if manifest.model:
+        properties["fedaudit:tensors"] = manifest.model
+    ancestors = {"initial model": manifest.initial_model, "base model": manifest.base_model}
     model = Component(
         name=printable(evidence.record).name,
         type=ComponentType.MACHINE_LEARNING_MODEL,
         bom_ref="model",
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=file.sha256)] if file else [],
         properties=[Property(name=key, value=value) for key, value in properties.items()],
+        pedigree=Pedigree(
+            ancestors=[
+                Component(
+                    name=name,
+                    type=ComponentType.MACHINE_LEARNING_MODEL,
+                    properties=[Property(name="fedaudit:tensors", value=digest)],
+                )
+                for name, digest in ancestors.items()
+                if digest
+            ]
+        ),
     )
     bom = Bom(components=[model], serial_number=identifier(manifest.digest, "pack"))
     bom.metadata.timestamp = evidence.started

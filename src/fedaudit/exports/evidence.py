@@ -1,12 +1,12 @@
 """Contents of a verified evidence pack, in the form that exports use."""
 
 import hashlib
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from typing import NamedTuple
 from uuid import NAMESPACE_URL, UUID, uuid5
 
-from fedaudit.core.errors import BadInput, Damaged
+from fedaudit.core.errors import BadInput, Damaged, option
 from fedaudit.core.files import open_regular
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.verdict import Check, FigureCheck, Verdict
@@ -73,21 +73,39 @@ def identifier(digest: str, kind: str) -> UUID:
     return uuid5(NAMESPACE_URL, f"fedaudit:{kind}:{digest}")
 
 
-def read_evidence(folder: Path, model: Path | None = None) -> Evidence:
+def read_evidence(
+    folder: Path, model: Path | None = None, *, today: date | None = None
+) -> Evidence:
     """Verify and read an evidence pack.
 
     Args:
         folder: Folder of the pack.
-        model: File of the released model, which must be a model of the record.
+        model: File of the released model, which must be the final model of the record, or its
+            adapter.
+        today: Day with which the last day of validity is compared; by default, the present day.
 
     Raises:
-        BadInput: The folder is not a pack, another version wrote it, or the model cannot be
-            compared with the record.
+        BadInput: The folder is not a pack, another version wrote it, the packer's statement has
+            expired, or the model cannot be compared with the record or is not the final model.
         Damaged: The pack fails verification, or the model is not in the record.
     """
-    verified = verify(folder)
+    today = today or date.today()
+    verified = verify(folder, today=today)
+    has_expired = verified.statement is not None and verified.statement.has_expired(today)
+    if has_expired and len(verified.problems) == 1:
+        raise BadInput(
+            f"{verified.problems[0]}, so {folder} is not exported; pack the record again with a "
+            "later valid_until (fedaudit pack --statement), or ask the packer to do so"
+        )
     if model is not None and verified.record is not None and not verified.problems:
-        verified = verified.extended(compare_model(verified.record, model))
+        compared = compare_model(verified.record, model)
+        verified = verified.extended(compared)
+        if not compared.checked and not compared.problems:
+            raise BadInput(
+                f"{folder} is not exported as evidence of {model.name}; not confirmed: "
+                f"{compared.unchecked[0]}; give the model after the last round of a recording that "
+                f"was closed, or leave out {option('model')}"
+            )
     record, manifest, policy = verified.record, verified.manifest, verified.policy
     if verified.problems or record is None or manifest is None or policy is None:
         raise Damaged(

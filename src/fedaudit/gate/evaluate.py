@@ -73,6 +73,7 @@ def evaluate_policy(record: Record, policy: Policy) -> Verdict:
         kind=safe_record.kind,
         content_hash=safe_record.content_hash,
         model=safe_record.coverage.final_model if safe_record.coverage else "",
+        base_model=safe_record.coverage.base_model if safe_record.coverage else "",
         policy=policy.name,
         policy_hash=policy_hash,
         outcome=outcome,

@@ -91,8 +91,9 @@ class Verdict(RecordPart):
         record: Name of the record.
         kind: "study" or "games".
         content_hash: Content hash of the record.
-        model: SHA-256 of the global model after the last round; empty if the record identifies no
-            model.
+        model: SHA-256 of the global model after the last round, or of its adapter; empty if the
+            record identifies no model.
+        base_model: SHA-256 of the base model of an adapter; empty if there is none.
         policy: Name of the policy.
         policy_hash: SHA-256 of the policy's settings.
         outcome: Outcome of the gate: pass, fail or inconclusive.
@@ -109,6 +110,7 @@ class Verdict(RecordPart):
     kind: Literal["study", "games"]
     content_hash: str
     model: str = ""
+    base_model: str = ""
     policy: str
     policy_hash: str
     outcome: Outcome

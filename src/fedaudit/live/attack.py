@@ -338,7 +338,7 @@ def _measured_targets(data: _RecordingData, targets: Sequence[ClientId]) -> tupl
     )
 
 
-_NOT_SETTINGS = {"format", "version", "refused", "conflicts", "is_closed"}
+_NOT_SETTINGS = {"format", "version", "refused", "conflicts", "is_closed", "adapter"}
 
 
 def _config(
@@ -469,6 +469,7 @@ def _coverage(data: _RecordingData, targets: Collection[ClientId]) -> Coverage:
         n_missing_rounds=len(reasons),
         identity=_identity(data),
         models=_model_digests(data.log),
+        adapter=recording.adapter,
         sampled_rounds=_has_skipped_uploads(data, targets),
         guard=guard_coverage(data.decisions),
     )

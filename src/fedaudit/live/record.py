@@ -148,6 +148,7 @@ def record(
         task={"name": resolved_task.name, "options": dict(resolved_task.settings)},
         sizes=by_number(sizes or {}),
         not_uploaded=tuple(not_uploaded),
+        adapter=net.layout.adapter_names,
         unaudited=dict(samples.unaudited),
         model=net.architecture.name,
     )

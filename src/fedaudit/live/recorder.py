@@ -13,6 +13,7 @@ from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.evaluation.uploads import Metric, metrics_in
 from fedaudit.live.background import raise_if_background_unsupported
 from fedaudit.live.clients import Attendance, ByClient, ClientRef, number_of, participants_of
+from fedaudit.live.digests import digest_of_models, digests_of_globals
 from fedaudit.live.faults import RecorderWarnings
 from fedaudit.live.files import prepare_folder, waiting_round_entries, write_audit, write_untrained
 from fedaudit.live.measuring import Measurement, MeasurementTime, RoundMeasurer, lock_recording
@@ -34,8 +35,6 @@ from fedaudit.live.rounds import (
     Sent,
     UploadKind,
     bases_of,
-    digest_of_models,
-    digests_of_globals,
     finite_model,
     round_of_globals,
     round_of_uploads,

@@ -34,6 +34,7 @@ from fedaudit.observe.views import View, updates_view, view_named, with_resource
 from fedaudit.plan.sections import TaskSection
 from fedaudit.plan.values import refusal_of
 from fedaudit.results.fields import Count, RecordPart
+from fedaudit.results.runs import AdapterNames
 from fedaudit.results.text import plain
 
 MAX_CLIENTS = MAX_KEYS
@@ -72,6 +73,8 @@ class Recording(RecordPart):
         task: The clients' task.
         sizes: Number of training samples of each client; empty if unknown.
         not_uploaded: Parameters and buffers declared as not uploaded.
+        adapter: Tensors that clients train, each with its name in the file of an adapter. Empty if
+            clients train all parameters.
         names: Names of clients, by number.
         unaudited: Clients that declined the audit or sent no valid audited samples, with the
             reason.
@@ -102,6 +105,7 @@ class Recording(RecordPart):
         default_factory=dict
     )
     not_uploaded: Annotated[tuple[Text, ...], Field(max_length=MAX_CLIENTS)] = ()
+    adapter: AdapterNames = Field(default_factory=dict)
     names: Annotated[
         dict[Client, Annotated[str, Field(max_length=200)]], Field(max_length=MAX_CLIENTS)
     ] = Field(default_factory=dict)
@@ -203,8 +207,8 @@ _MIN_LINE_BYTES = 50
 _MAX_LISTED = 5
 
 
-GlobalModel = Literal["sent", "after"]
-"""Global model at the beginning or at the end of a round."""
+GlobalModel = Literal["base", "sent", "after"]
+"""Global model at the beginning or at the end of a round, or its frozen parameters."""
 
 
 class RoundEntry(RecordPart):
@@ -222,8 +226,9 @@ class RoundEntry(RecordPart):
         has_unidentified: True if further clients, which are not identified, may have answered.
         sent: SHA-256 of the models that clients were sent; empty if unknown.
         uploads: SHA-256 of the uploads that can be measured.
-        models: SHA-256 of the global model that all clients were sent ("sent"), and of the model
-            after the round ("after"), if these are known; see :func:`digests_of_globals`.
+        models: SHA-256 of the global model that all clients were sent ("sent"), of the model after
+            the round ("after"), and of its frozen parameters ("base"), if these are known; see
+            :func:`fedaudit.live.digests.digests_of_globals`.
         weights: Weights of the uploads, stored until the round is measured. Empty if the loop
             passed the model after the round.
         reported: Training metrics that audited clients reported, stored until the round is

@@ -1,7 +1,5 @@
 """Rounds of a recorded loop, built from the uploads that pass all checks."""
 
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -23,11 +21,11 @@ from fedaudit.core.values import (
     weighted_sum,
 )
 from fedaudit.live.clients import ByClient, number_of
+from fedaudit.live.digests import digest_of_models, digests_of_globals
 from fedaudit.live.recording import GlobalModel, RoundEntry
 from fedaudit.live.weights import NOT_FINITE, ModelLayout, Weights, is_array
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.round import Exposed, Round
-from fedaudit.observe.tensors import digest_of
 from fedaudit.signals.measure import NotFinite
 
 _MAX_AVERAGED = 1e30
@@ -59,7 +57,8 @@ class CheckedRound(NamedTuple):
         weights: Weights of the uploads in the average.
         sent: Digest of the models that were sent.
         uploads: Digest of the uploads in the round.
-        models: Digests of the global models; see :func:`digests_of_globals`.
+        models: Digests of the global models; see
+            :func:`fedaudit.live.digests.digests_of_globals`.
         after_is_finite: True if the loop passed a model after the round, with finite values only.
     """
 
@@ -216,36 +215,6 @@ def _refuse_not_finite(models: _ClientModels) -> None:
         is_shared_buffer = name in local.buffers and name in sent_buffers
         if not is_shared_buffer or not torch.equal(value, sent_buffers[name]):
             raise BadInput(f"its upload has {name!r} with {NOT_FINITE}")
-
-
-def digests_of_globals(
-    layout: ModelLayout, sent: Collection[Model], after: Model | None = None
-) -> dict[GlobalModel, str]:
-    """Return digests of the model that all clients were sent, and of the model after the round.
-
-    A digest is the SHA-256 over the model's floating-point tensors by name. It can be computed from
-    the file of a state dict too. There is none for networks whose state dict has other tensors, and
-    for models with untrained running statistics, which may be those of fedaudit's network.
-    """
-    if not layout.equals_state_dict:
-        return {}
-    distinct = [*{id(model): model for model in sent}.values()]
-    models: dict[GlobalModel, Model] = {"sent": distinct[0]} if len(distinct) == 1 else {}
-    models |= {} if after is None else {"after": after}
-    return {
-        role: digest_of({**model.params, **model.buffers}, {})
-        for role, model in models.items()
-        if not layout.unsent.are_statistics_initial(model.buffers)
-    }
-
-
-def digest_of_models(models: Mapping[ClientId, Model]) -> str:
-    """Return the SHA-256 of the clients' models, or of their model if all have the same."""
-    digests = {id(model): digest_of(model.tensors(), {}) for model in models.values()}
-    if len(digests) == 1:
-        return next(iter(digests.values()))
-    by_client = [(client, digests[id(model)]) for client, model in sorted(models.items())]
-    return hashlib.sha256(json.dumps(by_client).encode()).hexdigest()
 
 
 def _most_common_names(

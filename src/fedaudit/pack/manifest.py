@@ -75,8 +75,11 @@ class Manifest(RecordPart):
         untested: Sentences on what the audit did not test.
         coverage: Numbers of measured and missing rounds and uploads; empty if unknown.
         identity: SHA-256 of the models that the server sent in all rounds; empty if unknown.
-        model: SHA-256 of the model after the last round, over its tensors by name; empty if
-            unknown.
+        initial_model: SHA-256 of the model that was sent in the first round; empty if unknown.
+        base_model: SHA-256 of the tensors that no client trained, the base model of an adapter;
+            empty if clients trained all tensors, or if it is unknown.
+        model: SHA-256 of the model after the last round, or of its adapter, over tensors by name;
+            empty if unknown.
         made_with: Versions of the packages with which the pack was made.
         files: All files except the manifest.
         digest: SHA-256 of all other fields. A receiver who knows the digest notices if the pack was
@@ -103,6 +106,8 @@ class Manifest(RecordPart):
     untested: list[str]
     coverage: dict[str, Count] = Field(default_factory=dict)
     identity: str = ""
+    initial_model: str = ""
+    base_model: str = ""
     model: str = ""
     made_with: dict[str, str]
     files: Annotated[list[PackedFile], Field(max_length=100)]
@@ -141,6 +146,8 @@ def manifest_of(
         untested=record.untested,
         coverage=_coverage_counts(record.coverage) if record.coverage else {},
         identity=record.coverage.identity if record.coverage else "",
+        initial_model=record.coverage.initial_model if record.coverage else "",
+        base_model=record.coverage.base_model if record.coverage else "",
         model=record.coverage.final_model if record.coverage else "",
         made_with=dict(made_with),
         files=list(files),
@@ -164,7 +171,8 @@ def _empty_coverage_fields(manifest: Manifest) -> set[str]:
 
     They are left out, so that digests of older manifests, without these fields, stay valid.
     """
-    return {name for name in ("coverage", "identity", "model") if not getattr(manifest, name)}
+    names = ("coverage", "identity", "initial_model", "base_model", "model")
+    return {name for name in names if not getattr(manifest, name)}
 
 
 def _coverage_counts(coverage: Coverage) -> dict[str, int]:

@@ -275,8 +275,12 @@ def release_policy(record: Record) -> Answer:
 
 def criteria(record: Record) -> Answer:
     """Return which files have the criteria, and the model to which they were applied."""
-    digest = record.coverage.final_model if record.coverage else ""
-    model = f"Final model: SHA-256 {digest}." if digest else fixed("answers.no_model")
+    coverage = record.coverage
+    digest, base = (coverage.final_model, coverage.base_model) if coverage else ("", "")
+    if not digest:
+        return Answer("stated", fixed("answers.criteria"), fixed("answers.no_model"))
+    of_base = f" of the base model with SHA-256 {base}" * bool(base)
+    model = f"Final {'adapter' if base else 'model'}{of_base}: SHA-256 {digest}."
     return Answer("stated", fixed("answers.criteria"), model)
 
 

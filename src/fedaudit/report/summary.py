@@ -32,6 +32,7 @@ from fedaudit.report.text.verdict import audited_samples, verdict
 from fedaudit.report.unlearning import WITHHELD
 from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.record import Record
+from fedaudit.results.runs import Coverage
 from fedaudit.results.text import escape_markdown, without_commands
 
 SUMMARY_FILE = "summary.html"  # name of the page next to a record and in a pack
@@ -243,8 +244,8 @@ def _facts(record: Record) -> dict[str, str]:
     else:
         models = shortened(coverage.identity, 80) if coverage else ""
         facts["Digest of the models"] = models or _FIXED["models"]
-        if coverage and coverage.final_model:
-            facts["Digest of the final model"] = f"{coverage.final_model} (SHA-256)"
+        if coverage:
+            facts |= _model_digests(coverage)
         if record.watched:
             model = wording.setting(record, "recording", "model")
             facts["Model"] = shortened(str(model or ""), _LONG) or "not stated in the result"
@@ -262,6 +263,20 @@ def _facts(record: Record) -> dict[str, str]:
     version = shortened(environment.versions.get("fedaudit", "not recorded"), 30)
     facts["Audit made"] = f"{shortened(environment.started[:10], 10)}, fedaudit {version}"
     return facts
+
+
+def _model_digests(coverage: Coverage) -> dict[str, str]:
+    """Return the known digests from the initial or base model to the final model."""
+    final = "final adapter" if coverage.adapter else "final model"
+    digests = {
+        "base model": coverage.base_model,
+        # The adapter of the first round is untrained, and belongs to no released model.
+        "initial model": "" if coverage.adapter else coverage.initial_model,
+        final: coverage.final_model,
+    }
+    return {
+        f"Digest of the {name}": f"{digest} (SHA-256)" for name, digest in digests.items() if digest
+    }
 
 
 def settings_line(entry: object) -> str:

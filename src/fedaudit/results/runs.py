@@ -26,6 +26,11 @@ MAX_MODELS = 10_000
 """Maximum number of rounds whose models a record identifies."""
 Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 Reason = Annotated[str, Field(max_length=2000)]
+MAX_ADAPTER_TENSORS = 5000
+MAX_TENSOR_NAME = 300
+_TensorName = Annotated[str, Field(max_length=MAX_TENSOR_NAME)]
+AdapterNames = Annotated[dict[_TensorName, _TensorName], Field(max_length=MAX_ADAPTER_TENSORS)]
+"""Tensors that clients train, each with its name in the file of an adapter."""
 
 
 class MissingUpload(RecordPart):
@@ -147,13 +152,18 @@ class GuardCoverage(RecordPart):
 class ModelDigests(RecordPart):
     """SHA-256 of the global models of one round, over their tensors by name.
 
+    If clients train only some tensors, ``sent`` and ``after`` cover these tensors, which are called
+    the adapter.
+
     Attributes:
         round: Number of the round.
+        base: Tensors that no client trains; empty if clients train all tensors, or if unknown.
         sent: Model that all clients were sent; empty if unknown.
         after: Model after the round; empty if unknown.
     """
 
     round: Count
+    base: Digest = ""
     sent: Digest = ""
     after: Digest = ""
 
@@ -179,6 +189,8 @@ class Coverage(RecordPart):
         n_missing_rounds: Number of missing rounds.
         identity: SHA-256 over the models that were sent in all rounds; empty if unknown.
         models: Digests of the global models, if the recorded loop passed these.
+        adapter: Tensors that clients train, each with its name in the file of an adapter. Empty if
+            clients train all parameters.
         sampled_rounds: True if ``every`` skipped rounds in which clients took part.
         guard: Decisions of the client's guard; None if no guard wrote the recording.
     """
@@ -198,8 +210,21 @@ class Coverage(RecordPart):
     models: Annotated[list[ModelDigests], Field(max_length=MAX_MODELS)] = Field(
         default_factory=list
     )
+    adapter: AdapterNames = Field(default_factory=dict)
     sampled_rounds: bool = False
     guard: GuardCoverage | None = None
+
+    @property
+    def initial_model(self) -> str:
+        """SHA-256 of the model that was sent in the first round; empty if unknown."""
+        first = self.models[0] if self.models else None
+        return first.sent if first is not None and first.round == 1 else ""
+
+    @property
+    def base_model(self) -> str:
+        """SHA-256 of the tensors that no client trained; empty without these, or if unknown."""
+        bases = {models.base for models in self.models}
+        return bases.pop() if len(bases) == 1 else ""
 
     @property
     def final_model(self) -> str:
