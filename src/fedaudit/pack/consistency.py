@@ -93,7 +93,8 @@ def _missing_attacks(record: Record) -> Iterator[str]:
         yield f"the record lacks attacks of its set {name}: {', '.join(missing)}"
 
 
-_ALGORITHM_MAY_HIDE = Sees.GLOBAL_MODEL | Sees.UPDATE | Sees.NEXT_MODEL
+_ALGORITHM_MAY_HIDE = Sees.GLOBAL_MODEL | Sees.UPDATE | Sees.NEXT_MODEL | Sees.CONTROL_VARIATES
+_RECORDER_MAY_HIDE = Sees.CONTROL_VARIATES
 """Parts of a view that some algorithms do not have, such as those without a common model."""
 
 
@@ -110,7 +111,7 @@ def _view_faults(record: Record) -> Iterator[str]:
     view = VIEWS.get(record.view.name)
     if view is None or other_version(record):
         return
-    hidden = view.offers & ~(Sees(0) if record.watched else _ALGORITHM_MAY_HIDE)
+    hidden = view.offers & ~(_RECORDER_MAY_HIDE if record.watched else _ALGORITHM_MAY_HIDE)
     missing = {(part.name or "").lower() for part in hidden} - {*record.view.sees}
     if missing:
         yield (
