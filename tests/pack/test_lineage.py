@@ -112,10 +112,10 @@ def test_a_changed_weight_and_another_base_are_found(packed_record: Record, tmp_
     final = state_after(ROUNDS)
     adapter, base = base_of(final, is_base=False), base_of(final)
     for state, text in (
-        (one_weight_changed(adapter) | base, "none of the models"),
+        ({**one_weight_changed(adapter), **base}, "none of the models"),
         (one_weight_changed(adapter), "none of the models"),
         (one_weight_changed(base), "none of the models"),
-        (adapter | one_weight_changed(base), "other tensors than those of its base model"),
+        ({**adapter, **one_weight_changed(base)}, "other tensors than those of its base model"),
         (final | {"4.weight": torch.ones(1)}, "other tensors than those of its base model"),
     ):
         (problem,) = compare_model(packed_record, saved(tmp_path, state)).problems
