@@ -18,14 +18,16 @@ ROOT = Path(fedaudit.__file__).parent
 EVERYTHING_BELOW = "everything below"
 DEPENDENCIES: dict[str, str] = {
     "core": "",
-    "metrics": "core.errors core.importing core.lazy core.limits core.metric_names",
+    "metrics": "core.display core.errors core.importing core.lazy core.limits core.metric_names",
     "observe": "core",
     "engines": "core",
     "models": "core",
     "datasets": "core",
     "partitions": "core datasets.partitions.schemes",
-    "results": "core.errors core.files core.limits core.metric_names core.seeds metrics",
+    "results": "core.display core.errors core.files core.limits core.metric_names core.seeds "
+    "metrics",
     "report": "core.errors core.files core.metric_names core.sights results",
+    "sinks": "core.errors core.lazy report results",
     # Gradient norms by layer, which attacks measure and DP-SGD clips.
     "signals.kernels": "core",
     "signals": "core observe engines signals.kernels",
@@ -66,8 +68,8 @@ DEPENDENCIES: dict[str, str] = {
     "live.tables": EVERYTHING_BELOW,
     "guard": EVERYTHING_BELOW,
     "privacy_budget": EVERYTHING_BELOW,
-    "gate": "core.errors core.files core.metric_names core.naming metrics results report "
-    "plan.values study.running.outputs",
+    "gate": "core.display core.errors core.files core.metric_names core.naming metrics results "
+    "report plan.values study.running.outputs",
     "pack": "core.errors core.files core.importing core.metric_names core.values observe.views "
     "plan.values results report gate",
     # A file of weights is compared with the models of a recording.
@@ -81,6 +83,8 @@ DEPENDENCIES: dict[str, str] = {
     "errors": "core.errors",
     "views": "core.values observe.views",
     "plots": "core.arguments core.errors core.metric_names results report study.front",
+    # Notebooks display results of every package.
+    "display": EVERYTHING_BELOW,
     "cli": EVERYTHING_BELOW,
 }
 """Packages from low to high, each with the lower packages and modules that it may import."""
@@ -123,7 +127,7 @@ WITHOUT_MEMBERSHIP = (
     "risk",
 )
 """Packages that must not import them."""
-MAY_IMPORT_REPORT = {"study.front", "integrations", "plots", "watch", "cli"}
+MAY_IMPORT_REPORT = {"study.front", "integrations", "plots", "watch", "display", "cli", "sinks"}
 """Packages that may import report."""
 
 

@@ -54,7 +54,7 @@ def test_every_phase_has_its_bar_on_standard_error(capsys: pytest.CaptureFixture
     assert output.out == ""
     assert output.err.count("2/2") == 2
     assert "seed [1]: controls" in output.err
-    assert re.search(r"2/2 0:00:00 elapsed, 0:00:00 left", output.err)
+    assert re.search(r"2/2 +0:00:00 elapsed, 0:00:00 left", output.err)
     assert "done before" not in output.err
 
 

@@ -126,7 +126,8 @@ def test_a_mark_at_an_undefined_position_is_refused() -> None:
 
 @pytest.mark.parametrize("variable", ["card", "band"])
 def test_marks_have_a_contrast_of_three_to_one_in_light_and_dark(variable: str) -> None:
-    grounds = re.findall(rf"--{variable}: (#\w+);", package_file("report.css"))
+    colors = package_file("light.css") + package_file("dark.css")
+    grounds = re.findall(rf"--{variable}: (#\w+);", colors)
     assert len(grounds) == 2
     assert all(contrast(colour, ground) >= 3 for ground in grounds for colour in (*OKABE_ITO, GREY))
 

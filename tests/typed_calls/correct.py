@@ -68,6 +68,15 @@ def mean_gap(scores: np.ndarray, is_member: np.ndarray) -> float:
     return float(scores[is_member].mean() - scores[~is_member].mean())
 
 
+class Printer:
+    """A custom sink."""
+
+    def metric(self, name: str, value: float, step: int | None) -> None: ...
+    def text(self, name: str, value: str) -> None: ...
+    def artifact(self, path: Path) -> None: ...
+    def close(self) -> None: ...
+
+
 run = fa.audit(
     fa.Federation(ARRAYS, task=fa.tasks.regression()),
     attacks=[fa.attacks.FedMIA2(), "loss-series"],
@@ -102,3 +111,7 @@ compared.save_page("comparison.html")
 fa.plots.front(compared, metric="tpr@0.01")
 fa.plots.bars(grid_runs, metric="auc")
 latex: str = fa.table(grid_runs, "latex")
+
+run.log_to("mlflow")
+run.log_to(["tensorboard", Printer()], artifacts=False)
+fa.audit(fa.Federation("mnist"), progress=None)

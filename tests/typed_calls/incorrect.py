@@ -56,3 +56,5 @@ fa.Grid("mnist", {})  # E: Argument 1 to "Grid" has incompatible type "str"
 fa.table(fa.Run("a"), "tex")  # E: Argument 2 to "table" has incompatible type
 fa.plots.front(fa.Run("a"))  # E: Argument 1 to "front" has incompatible type "Run"
 fa.Run("a").signals(3)  # E: Argument 1 to "signals" of "Run" has incompatible type "int"
+fa.Run("runs/mine").log_to(3)  # E: Argument 1 to "log_to" of "Run" has incompatible type "int"
+fa.audit(fa.Federation("mnist"), progress="yes")  # E: Argument "progress" to "audit"

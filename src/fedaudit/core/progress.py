@@ -35,8 +35,6 @@ LONG_SECONDS = 24 * 3600
 
 _MIN_SECONDS = 3.0
 """Seconds before the speed of a phase is estimated."""
-_SPEED_WINDOW = 3600
-"""Window of Rich's speed estimate in seconds. Rich shows no estimate if a step takes longer."""
 
 
 def quiet(phase: str, done: int, total: int) -> None:
@@ -95,56 +93,54 @@ class Pace:
         )
 
 
+def announce(progress: Progress, phase: str, total: int, seconds: float = 0.0) -> None:
+    """Announce a phase that follows, so that the whole run's remaining time is known.
+
+    Args:
+        progress: Callback for progress; a function of the user ignores announcements.
+        phase: The phase, as it will be passed to the callback.
+        total: Number of steps.
+        seconds: Typical number of seconds per step, until the phase has run.
+    """
+    if (time_left := getattr(progress, "time_left", None)) is not None:
+        time_left.announce(phase, total, seconds)
+
+
 @contextmanager
 def bars() -> Iterator[Progress]:
     """Show progress bars with the remaining time on standard error, one line per phase."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        TaskID,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-    from rich.progress import Progress as Bars
+    from fedaudit.core.progress_display import TerminalProgress
 
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("elapsed,"),
-        TimeRemainingColumn(),
-        TextColumn("left"),
-    )
-    tasks: dict[str, TaskID] = {}
-    pace = Pace()
-    console = Console(stderr=True)
-    display = Bars(
-        *columns,
-        console=console,
-        speed_estimate_period=_SPEED_WINDOW,
-        # Output that is redirected to a file must not appear in the terminal.
-        redirect_stdout=sys.stdout.isatty(),
-    )
-
-    def progress(phase: str, done: int, total: int) -> None:
-        display.start()  # Not earlier, so that a refused command shows no bars.
-        if phase not in tasks:
-            tasks[phase] = display.add_task(phase, total=total)
-        if not total:
-            display.remove_task(tasks.pop(phase))
-            return
-        # Rich estimates the speed from this first update, so that steps that were done before the
-        # command was resumed do not count.
-        display.update(tasks[phase], completed=done)
-        warning = pace.warning(phase, done, total)
-        if warning:
-            console.print(warning, markup=False)
-
+    display = TerminalProgress()
     try:
-        yield progress
+        yield display
     finally:
-        if display.live.is_started:
-            display.stop()
+        display.close()
+
+
+@contextmanager
+def progress_for(wanted: bool | None) -> Iterator[Progress]:
+    """Show progress in a notebook, or else as :func:`bars` do.
+
+    Args:
+        wanted: Whether to show progress; None to show it in a terminal and in a notebook only.
+    """
+    if wanted is not False and is_notebook():
+        from fedaudit.core.progress_display import NotebookProgress
+
+        display = NotebookProgress()
+        try:
+            yield display
+        finally:
+            display.close()
+    elif wanted or (wanted is None and sys.stderr is not None and sys.stderr.isatty()):
+        with bars() as progress:
+            yield progress
+    else:
+        yield quiet
+
+
+def is_notebook() -> bool:
+    """Return True if a kernel of a notebook runs this process."""
+    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)
+    return hasattr(get_ipython(), "kernel")

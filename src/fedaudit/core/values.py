@@ -40,12 +40,18 @@ def short_repr(kind: Kind) -> Kind:
 
     @functools.wraps(kind.__repr__)
     def summarise(self: object) -> str:
-        fields = dataclasses.fields(self)  # type: ignore[arg-type]
-        parts = (f"{field.name}={summary(getattr(self, field.name))}" for field in fields)
+        names = (field.name for field in dataclasses.fields(self))  # type: ignore[arg-type]
+        values = {name: getattr(self, name) for name in names}
+        # Most fields of data sets are optional.
+        parts = (f"{name}={summary(value)}" for name, value in values.items() if _is_set(value))
         return f"{type(self).__qualname__}({', '.join(parts)})"
 
     type.__setattr__(kind, "__repr__", summarise)
     return kind
+
+
+def _is_set(value: object) -> bool:
+    return value is not None and not (isinstance(value, Mapping | list | tuple) and not value)
 
 
 def summary(value: object) -> str:
@@ -64,7 +70,8 @@ def summary(value: object) -> str:
     if hasattr(type(value).__repr__, "__wrapped__") and dataclasses.is_dataclass(value):
         inner = type(value).__repr__.__wrapped__  # type: ignore[attr-defined]
         if hasattr(inner, "__wrapped__"):
-            return repr(value)
+            length = getattr(value, "__len__", None)
+            return f"<{type(value).__name__} of {length()}>" if length else repr(value)
     return f"<{getattr(value, '__qualname__', type(value).__name__)}>"
 
 

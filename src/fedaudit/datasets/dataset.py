@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedaudit.core import arguments
 from fedaudit.core.arguments import dataclass
+from fedaudit.core.display import repr_html
 from fedaudit.core.errors import BadInput, setting
 from fedaudit.core.lazy import entry_name
 from fedaudit.core.naming import DataPart, changed_fields
@@ -59,6 +60,8 @@ class Dataset:
     client: Int[Tensor, " samples"] | None = None
     client_names: tuple[str, ...] = ()
     statement: tuple[str, ...] = ()
+
+    _repr_html_ = repr_html
 
     def __post_init__(self) -> None:
         self._check_ids()

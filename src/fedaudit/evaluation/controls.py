@@ -84,18 +84,22 @@ _TWIN_ROUNDS = 6
 _TWIN_TRAINING = LocalTraining(epochs=2, batch_size=16, lr=0.1)
 
 
+def number_of_controls(setup: Setup) -> int:
+    """Return an upper bound on the number of controls, because some may be impossible."""
+    if not setup.membership_attacks:
+        return 0
+    per_target, total = 2 * len(setup.membership_attacks) + 1, 0
+    if setup.study.figures.blind_classifier:
+        per_target += len(_NONMEMBERS)
+        total += not has_equal_clients(setup)
+    return total + len(setup.study.audit.targets) * per_target
+
+
 def controls(
     setup: Setup, findings: Findings, device: torch.device = CPU, progress: Progress = quiet
 ) -> Iterator[ControlResult]:
     """Yield all controls of one run that need no further training."""
-    phase = f"seed {setup.seed}: controls"
-    # The total is an upper bound, since some controls may not apply.
-    per_target = 2 * len(setup.membership_attacks) + 1
-    total = 0
-    if setup.study.figures.blind_classifier:
-        per_target += len(_NONMEMBERS)
-        total += not has_equal_clients(setup)
-    total += len(setup.study.audit.targets) * per_target
+    phase, total = f"seed {setup.seed}: controls", number_of_controls(setup)
     progress(phase, 0, total)
     for done, result in enumerate(_controls(setup, findings, device), 1):
         yield result

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from jaxtyping import Float
 
+from fedaudit.core.display import describe, repr_html
 from fedaudit.core.errors import BadInput, option
 
 Arrays: TypeAlias = dict[str, np.ndarray]
@@ -55,6 +56,14 @@ class Claim:
     def std(self) -> float:
         """Declared standard deviation of the noise on every entry of the output."""
         return self.sigma * self.sensitivity
+
+    @property
+    def sentence(self) -> str:
+        """The declaration as a sentence without its subject."""
+        noise = f"{self.noise} noise" if self.sigma else "no noise added by this filter"
+        return (
+            f"sensitivity {self.sensitivity:g} ({self.adjacency}), sigma {self.sigma:g}, {noise}."
+        )
 
     def length(self, change: Arrays) -> float:
         """Return the norm of a change over all arrays: L2, or L1 for Laplace noise."""
@@ -122,7 +131,7 @@ _MAX_LINES, _WIDTH = 40, 80
 """Size of the screen for which an audit is printed."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FilterAudit:
     """Result of the audit of a filter; ``print`` shows verdict, table and advice on one screen.
 
@@ -148,23 +157,33 @@ class FilterAudit:
             return FilterVerdict.BROKEN
         return FilterVerdict.UNCHECKED if Result.UNTESTED in results else FilterVerdict.SOUND
 
+    _repr_html_ = repr_html
+
+    def __repr__(self) -> str:
+        return describe(self)
+
+    @property
+    def sentence(self) -> str:
+        """What the checks show, as the rest of a sentence that begins with the filter's name."""
+        return _SENTENCES[self.verdict]
+
+    @property
+    def serious(self) -> list[FilterCheck]:
+        """The failed checks, or without failed checks those that could not be made."""
+        return self.of(Result.FAILED) or self.of(Result.UNTESTED)
+
     def of(self, result: Result) -> list[FilterCheck]:
         """Return the checks with this result."""
         return [check for check in self.checks if check.result is result]
 
     def __str__(self) -> str:
-        claim = self.claim
-        serious = self.of(Result.FAILED) or self.of(Result.UNTESTED)
-        lines = _wrap(f"{self.verdict.upper()}: {self.filter} {_SENTENCES[self.verdict]}.")
+        serious = self.serious
+        lines = _wrap(f"{self.verdict.upper()}: {self.filter} {self.sentence}.")
         for check in serious[:3]:
             lines += _wrap(f"{check.why[:1].upper()}{check.why[1:]}.", "  ")
         lines += ["", _row(" ", "check", "measured", "declared")]
         lines += [_row(_MARKS[c.result], c.name, c.measured, c.declared) for c in self.checks]
-        noise = f"{claim.noise} noise" if claim.sigma else "no noise added by this filter"
-        footer = _wrap(
-            f"Declared: sensitivity {claim.sensitivity:g} ({claim.adjacency}), "
-            f"sigma {claim.sigma:g}, {noise}."
-        )
+        footer = _wrap(f"Declared: {self.claim.sentence}")
         footer += _wrap(f"Tested with {self.effort}.")
         advice = [*dict.fromkeys(f"To do: {check.advice}" for check in serious)]
         advice += [f"Note: {c.why}. {c.advice}".strip() for c in self.of(Result.NOTED)]

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field
 
+from fedaudit.core.display import describe, repr_html
 from fedaudit.gate.outcome import (
     Outcome,
     compare_bound,
@@ -118,6 +119,14 @@ class Verdict(RecordPart):
     limits: str
     checks: list[Check]
     unjudged: list[str] = Field(default_factory=list)
+
+    _repr_html_ = repr_html
+
+    def __repr__(self) -> str:
+        return describe(self)
+
+    def __str__(self) -> str:
+        return repr(self)
 
 
 MISSING_FIGURE = "the result file has no such figure"

@@ -11,6 +11,7 @@ import numpy as np
 from torch import nn
 
 from fedaudit.core.devices import device_named, refuse_several_workers
+from fedaudit.core.display import describe, repr_html
 from fedaudit.core.errors import BadInput, option, type_of
 from fedaudit.core.files import lock_folder
 from fedaudit.core.progress import print_to_stderr
@@ -160,6 +161,11 @@ class Guard:
         log(LIMITS)
         if warning := self.policy.warning(members, len(samples) - members):
             log(f"warning: {warning}")
+
+    _repr_html_ = repr_html
+
+    def __repr__(self) -> str:
+        return describe(self)
 
     def __enter__(self) -> "Guard":
         return self

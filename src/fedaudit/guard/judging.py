@@ -1,21 +1,15 @@
 """Attacks on a client's uploads, and comparison of their AUCs with the policy's limit."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
-import torch
-
 from fedaudit.attacks.base import Attack
-from fedaudit.core.errors import BadInput, FedauditError, TooFewRounds
-from fedaudit.evaluation.truth import target_truth
+from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.guard.policy import GuardPolicy
+from fedaudit.live.aucs import ClientAucs
 from fedaudit.live.decisions import Figure
-from fedaudit.metrics import auc_interval
 from fedaudit.observe.measurements import MeasuredRound, stacked
-from fedaudit.plan.parts import RecordingInfo, Setup
-
-_CONTRAST = "unseen"
+from fedaudit.plan.parts import Setup
 
 
 class Judgement(NamedTuple):
@@ -41,14 +35,9 @@ class Judge:
             BadInput: There are too few samples for the policy.
         """
         (self._client,) = run.study.audit.targets
-        # The label distributions of other clients are unknown, as in any recording.
-        run = replace(run, recording_info=RecordingInfo(untrained=(), config={}, limitations=()))
+        self._aucs = ClientAucs(run, self._client)
         self._attacks, self._policy = attacks, policy
-        self._truth = target_truth(run, self._client)
-        self._compared = self._truth.comparisons[_CONTRAST].mask
-        self._is_member = self._truth.is_member[self._compared]
-        members = int(self._is_member.sum())
-        policy.raise_if_audit_too_small(members, len(self._is_member) - members)
+        policy.raise_if_audit_too_small(self._aucs.members, self._aucs.nonmembers)
 
     def judge(self, rounds: Sequence[MeasuredRound]) -> Judgement:
         """Run each attack on the sent uploads and the new upload.
@@ -58,26 +47,15 @@ class Judge:
         Raises:
             BadInput: No attack could be measured, or one failed.
         """
-        positions = torch.from_numpy(self._truth.positions)
-        measurements = {
-            name: measured.on_samples(positions)
-            for name, measured in stacked(rounds, {self._client}).items()
-        }
-        figures = list[Figure]()
+        measurements, figures = stacked(rounds, {self._client}), list[Figure]()
         for name, attack in self._attacks.items():
             try:
-                scores = attack.on_samples(positions).scores(measurements, self._client).numpy()
-                interval = auc_interval(
-                    scores[self._compared], self._is_member, confidence=self._policy.level
-                )
-            except TooFewRounds:
-                continue
+                figure = self._aucs.figure(name, attack, measurements, self._policy.level)
             except FedauditError as error:
                 # Do not log the original message, which may contain numbers of samples.
                 raise BadInput(f"the attack {name!r} could not be measured") from error
-            figures.append(
-                Figure(attack=name, value=interval.value, low=interval.low, high=interval.high)
-            )
+            if figure is not None:
+                figures.append(figure)
         if not figures:
             raise BadInput(
                 "every attack of the policy needs several rounds, so the first upload cannot be "

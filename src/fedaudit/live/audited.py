@@ -13,6 +13,7 @@ from jaxtyping import Int
 from numpy import ndarray
 from torch import Tensor
 
+from fedaudit.core.display import repr_html
 from fedaudit.core.errors import BadInput, type_of, unknown_name
 from fedaudit.core.modules import SUPPORTED
 from fedaudit.core.seeds import seeded_numpy
@@ -49,6 +50,9 @@ class Split(NamedTuple):
 
     train: dict[ClientRef, Int[ndarray, " samples"]]
     audit: AuditSet
+
+    def _repr_html_(self) -> str:
+        return repr_html(self)
 
     def __repr__(self) -> str:
         """Return sizes only, since positions of samples reveal membership."""

@@ -6,6 +6,7 @@ from typing import Annotated, get_args
 
 from pydantic import Field
 
+from fedaudit.core.display import repr_html
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import (
     MAX_LOG_BYTES,
@@ -100,6 +101,11 @@ class Decision(RecordPart):
     upload: Digest = ""
     released: Digest = ""
     version: Annotated[int, Field(ge=0, le=10**6)] = 0
+
+    _repr_html_ = repr_html
+
+    def __repr__(self) -> str:
+        return f"<Decision on {self}>"
 
     @property
     def key(self) -> tuple[int, int]:

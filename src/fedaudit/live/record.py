@@ -32,9 +32,11 @@ from fedaudit.live.network import network_of
 from fedaudit.live.recorder import Recorder
 from fedaudit.live.recording import new_recording
 from fedaudit.live.rounds import UploadKind
+from fedaudit.live.sending import open_or_warn
 from fedaudit.live.setup import attacks_in
 from fedaudit.observe.tensors import Keep
 from fedaudit.observe.views import view_named
+from fedaudit.sinks.base import SinkLike
 
 
 @checked
@@ -59,6 +61,7 @@ def record(
     measure: MeasurementTime = "now",
     workers: int = 1,
     device: str = "cpu",
+    to: "SinkLike | Sequence[SinkLike] | None" = None,
     log: Callable[[str], None] = print_to_stderr,
 ) -> Recorder:
     """Start or continue a recording of a federation that runs elsewhere.
@@ -97,12 +100,17 @@ def record(
             recording is closed.
         workers: Threads for the gradient signals.
         device: Device on which models are run, such as "cuda".
+        to: Tracker that receives the AUC of each attack after each measured round, with limits:
+            "mlflow", "tensorboard" or "wandb", an object with the methods of
+            :class:`fedaudit.sinks.base.Sink`, or several. If it fails, a warning is issued and the
+            recording continues.
         log: Receives lines about cost and progress; by default they are written to standard error.
 
     Raises:
         BadInput: Settings or samples are invalid, the network cannot be audited, or the folder has
             other files or is in use by another process.
         NotVisible: An attack needs more than the view shows.
+        Unsupported: The library of a tracker is not installed.
         Damaged: The recording to continue cannot be read.
 
     Examples:
@@ -134,6 +142,7 @@ def record(
     for clients in (targets, sizes or {}):
         refuse_mixed_references(clients, owners)
     samples = replace(samples, samples=prepare_samples(samples.samples, resolved_task))
+    sink = None if to is None else open_or_warn(to, name or folder.name, folder, log)
     net = network_of(model, samples, resolved_task, not_uploaded)
     recording = new_recording(
         folder,
@@ -164,6 +173,7 @@ def record(
         workers=workers,
         device=device,
         log=log,
+        sink=sink,
     )
 
 

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import NoReturn, cast
 
 from fedaudit.core.devices import device_named
+from fedaudit.core.display import describe, repr_html
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import ClientId, Model
 from fedaudit.datasets.draws.audit_set import AuditSet
@@ -39,14 +40,16 @@ from fedaudit.live.rounds import (
     round_of_globals,
     round_of_uploads,
 )
+from fedaudit.live.sending import RoundSender
 from fedaudit.live.setup import setup_of_recording
 from fedaudit.live.unsent import layers_without_statistics
 from fedaudit.live.weights import NOT_FINITE, Weights, list_some
 from fedaudit.observe.round import ALL_CLIENTS, Round
-from fedaudit.observe.tensors import MAX_ROUND
+from fedaudit.observe.tensors import MAX_ROUND, round_paths
 from fedaudit.observe.views import seen_from
 from fedaudit.plan.parts import Setup
 from fedaudit.results.text import plain
+from fedaudit.sinks.base import Sink
 
 
 class Recorder:
@@ -66,6 +69,7 @@ class Recorder:
         workers: int,
         device: str,
         log: Callable[[str], None],
+        sink: Sink | None = None,
     ) -> None:
         self._folder, self._layout, self._uploads = folder, net.layout, uploads
         self._warnings = RecorderWarnings(strict=strict, log=log)
@@ -117,11 +121,19 @@ class Recorder:
         if self.recording != stored or is_new:
             write_recording(self.recording, folder)
         self._open.keep_names(samples.names)
+        self._sender: RoundSender | None = None
+        if sink is not None:
+            self._sender = RoundSender(sink, folder, self.recording, self._setup, log)
         if earlier:
             log(f"{self.recording.name}: continues after round {max(earlier)}")
         self._measurer.begin()
         if measure == "now":
             self._poll()
+
+    _repr_html_ = repr_html
+
+    def __repr__(self) -> str:
+        return describe(self)
 
     def __enter__(self) -> "Recorder":
         return self
@@ -315,6 +327,21 @@ class Recorder:
         return index in self._rounds.entries
 
     @property
+    def entries(self) -> list[RoundEntry]:
+        """Log entries of the recorded rounds, in order."""
+        return [self._rounds.entries[index] for index in sorted(self._rounds.entries)]
+
+    @property
+    def measured(self) -> list[int]:
+        """Numbers of the measured rounds, in order."""
+        return [number for number, _ in round_paths(self._folder / "measured", ".safetensors")]
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the recording."""
+        return self._folder
+
+    @property
     def recording(self) -> Recording:
         """The settings of the recording."""
         return self._open.settings
@@ -360,6 +387,8 @@ class Recorder:
             self._poll()
             with self._warnings.unless_strict("the recorder failed"):
                 self._open.update(is_closed=True)
+        if self._sender is not None:
+            self._sender.close()
         if summary := self._attendance.summary():
             self._warnings.warn(plain(summary), summary)
 
@@ -510,7 +539,10 @@ class Recorder:
     def _poll(self) -> None:
         """Warn of rounds that were not measured in full; raise if the recording is strict."""
         with self._warnings.unless_strict("the recorder failed"):
-            for index, _, error, excluded in self._measurer.outcomes():
+            for outcome in self._measurer.outcomes():
+                index, _, error, excluded = outcome
+                if self._sender is not None:
+                    self._sender.send(outcome, self._rounds.entries.get(index))
                 if error:
                     self._rounds.entries.pop(index, None)
                     self._set_missing_reason(index, error)

@@ -18,6 +18,7 @@ from torch.utils.data import (
     Subset,
 )
 
+from fedaudit.core.display import repr_html
 from fedaudit.core.errors import BadInput, type_of, unknown_name
 from fedaudit.live.audited import Labelled, Split, fair_split, n_audited
 from fedaudit.live.clients import ClientRef
@@ -47,6 +48,13 @@ class DatasetSplit(NamedTuple):
 
     train: Any
     split: Split
+
+    def _repr_html_(self) -> str:
+        return repr_html(self)
+
+    def __repr__(self) -> str:
+        """Return the split only, since training data may print their samples."""
+        return f"DatasetSplit(train=..., split={self.split!r})"
 
 
 def split_dataset(

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Bool, Float, Int, Shaped
 
+from fedaudit.core.display import describe, repr_html
 from fedaudit.core.errors import BadInput, custom_code, unknown_name
 from fedaudit.core.importing import location_of, look_up
 from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY, TPR, Origin, tpr_at
@@ -47,7 +48,7 @@ _FEWEST_FOR_BOOTSTRAP = 10
 """Fewest members, and fewest non-members, for a bootstrap interval."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class MetricValue(Limits[float | None]):
     """Value of a metric on one set of scores, with the fields that a result stores.
 
@@ -86,6 +87,11 @@ class MetricValue(Limits[float | None]):
     ceiling: float | None = None
     note: str = ""
     p_value: float | None = None
+
+    _repr_html_ = repr_html
+
+    def __repr__(self) -> str:
+        return describe(self)
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fedaudit.core.display import repr_html
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import create_subfolder
-from fedaudit.core.values import ClientId, Params
+from fedaudit.core.values import ClientId, Params, short_repr
 from fedaudit.observe.round import ALL_CLIENTS
 from fedaudit.observe.tensors import (
     client_ids_in,
@@ -28,6 +29,7 @@ from fedaudit.observe.tensors import (
 )
 
 
+@short_repr
 @dataclass(frozen=True)
 class MeasuredRound:
     """All signals of one round.
@@ -46,6 +48,8 @@ class MeasuredRound:
     bases: Int[Tensor, " clients"]
     signals: Mapping[str, Float[Tensor, "clients samples"]]
     stands_for: Mapping[ClientId, ClientId] = field(default_factory=dict)
+
+    _repr_html_ = repr_html
 
 
 def rounds_with(client: ClientId, measured: Iterable[MeasuredRound]) -> list[int]:
@@ -191,7 +195,7 @@ def write_measured(folder: Path, measured: MeasuredRound, notes: Mapping[str, st
     tensors["clients"] = torch.tensor(measured.clients, dtype=torch.int64)
     tensors["bases"] = measured.bases
     tensors["stands_for"] = group_pairs(measured.stands_for)
-    write_tensors(tensors, measured_folder / f"round-{measured.index:06d}.safetensors", notes)
+    write_tensors(tensors, measured_folder / _file_name(measured.index), notes)
 
 
 def read_measured(folder: Path) -> list[Stored]:
@@ -260,6 +264,19 @@ def fault_in(measured: MeasuredRound, clients: Collection[ClientId], samples: in
         return "it has clients that the run does not have"
     sizes = {values.shape[1] for values in measured.signals.values()}
     return "" if sizes == {samples} else f"it has {max(sizes)} samples instead of {samples}"
+
+
+def measured_round_in(folder: Path, index: int) -> MeasuredRound:
+    """Read one measured round of a run.
+
+    Raises:
+        Damaged: The file was not written by fedaudit.
+    """
+    return read_round(folder / "measured" / _file_name(index), index).measured
+
+
+def _file_name(index: int) -> str:
+    return f"round-{index:06d}.safetensors"
 
 
 def read_round(path: Path, index: int) -> Stored:

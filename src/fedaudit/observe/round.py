@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
-from fedaudit.core.values import ClientId, Model, Params
+from fedaudit.core.display import repr_html
+from fedaudit.core.values import ClientId, Model, Params, short_repr
 
 ALL_CLIENTS: ClientId = -2
 """Client number of a model that belongs to all clients together, such as the global model."""
@@ -101,6 +102,7 @@ class Exposed:
     control_variate: Params | None = None
 
 
+@short_repr
 @dataclass(frozen=True)
 class Round:
     """One round as an observer sees it.
@@ -144,6 +146,8 @@ class Round:
     chosen: Mapping[ClientId, str] = field(default_factory=dict)
     trained: Mapping[str, int] = field(default_factory=dict)
     seconds: Mapping[ClientId, float] = field(default_factory=dict)
+
+    _repr_html_ = repr_html
 
     @property
     def complete(self) -> bool:

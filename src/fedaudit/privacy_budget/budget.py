@@ -12,6 +12,7 @@ from os import PathLike
 from pathlib import Path
 
 from fedaudit.core.arguments import checked
+from fedaudit.core.display import describe, repr_html
 from fedaudit.core.errors import BadInput, option
 from fedaudit.core.files import record_at
 from fedaudit.plan.values import read_toml, settings_from, study_from
@@ -69,7 +70,7 @@ class BudgetRow:
     client: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Budget:
     """Epsilon of a federation over all rounds; printed as a table.
 
@@ -99,6 +100,11 @@ class Budget:
     rows: tuple[BudgetRow, ...]
     last_round: int | None
     measured: tuple[MeasuredBound, ...] = ()
+
+    _repr_html_ = repr_html
+
+    def __repr__(self) -> str:
+        return describe(self)
 
     @property
     def epsilon(self) -> float:
@@ -145,25 +151,35 @@ class Budget:
         }
         return json.dumps(document, indent=1)
 
-    def __str__(self) -> str:
+    @property
+    def headline(self) -> str:
+        """Epsilon after all rounds in words, compared with the target."""
         setup = self.setup
         head = (
-            f"{setup.name}: epsilon {_rounded_up(self.epsilon)} for one {self.unit} after "
+            f"{setup.name}: epsilon {self.rounded(self.epsilon)} for one {self.unit} after "
             f"{setup.rounds:,} rounds, at delta {setup.delta:g}"
         )
-        if self.target is not None:
-            head += f" ({self.verdict} of {self.target:g})"
-        lines = [*_wrapped(f"{head}."), ""]
+        return head if self.target is None else f"{head} ({self.verdict} of {self.target:g})"
+
+    @staticmethod
+    def rounded(epsilon: float) -> str:
+        """Format an upper bound; above 1,000 it gives no protection, and has no digits."""
+        return f"{ceil(epsilon * 1000 - 1e-6) / 1000:.3f}" if epsilon <= 1000 else "> 1,000"
+
+    def __str__(self) -> str:
+        lines = [*_wrapped(f"{self.headline}."), ""]
         lines.append(f"{'round':>9}  {'phase':>5}" + "".join(f"{unit:>12}" for unit in UNITS))
         for row in self.rows:
-            cells = "".join(f"{_rounded_up(getattr(row, unit)):>12}" for unit in UNITS)
+            cells = "".join(f"{self.rounded(getattr(row, unit)):>12}" for unit in UNITS)
             lines.append(f"{row.round:>9,}  {row.phase:>5}{cells}")
         lines.append("")
-        for sentence in self._remarks():
+        for sentence in self.remarks:
             lines += _wrapped(sentence)
         return "\n".join(lines)
 
-    def _remarks(self) -> Sequence[str]:
+    @property
+    def remarks(self) -> Sequence[str]:
+        """Sentences on the rounds left, the adjacency, and what attacks measured."""
         setup = self.setup
         remarks = list[str]()
         if self.target is not None:
@@ -215,11 +231,6 @@ class Budget:
         else:
             condition = "with the settings of the last phase"
         return f"Rounds left: {self.rounds_left:,} more {condition} stay within {limit}."
-
-
-def _rounded_up(epsilon: float) -> str:
-    """Format an upper bound; above 1,000 it gives no protection, so its value does not matter."""
-    return f"{ceil(epsilon * 1000 - 1e-6) / 1000:.3f}" if epsilon <= 1000 else "> 1,000"
 
 
 def _or_null(epsilon: float) -> float | None:

@@ -24,6 +24,7 @@ from fedaudit.report.grid import shortened
 from fedaudit.report.reproducing import reproducing
 from fedaudit.report.section import Section, table_section
 from fedaudit.report.sources import kind_of, source_sentence, source_table
+from fedaudit.report.style import page_css
 from fedaudit.report.tables.membership import membership_section
 from fedaudit.report.tables.run import run_sections
 from fedaudit.report.text.verdict import verdict
@@ -189,7 +190,7 @@ def _rendered(template: str, title: str, sections: Sequence[Section], **values: 
     page = templates().get_template(template)
     return page.render(
         title=title,
-        css=Markup(package_file("report.css")),
+        css=Markup(page_css()),
         policy=policy,
         scripts={name: Markup(text) for name, text in scripts.items()},
         sections=sections,
@@ -213,6 +214,7 @@ def templates() -> Environment:
         "client": wording.client_name,
         "without_verdict": wording.without_verdict,
         "sight": wording.sight_name,
+        "sign_tone": {"✓": "good", "✗": "alarm"}.get,
         "css_string": css_string,
     }
     return environment

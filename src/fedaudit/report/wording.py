@@ -452,7 +452,7 @@ def printable_comparison(
 ) -> tuple[Comparison, list[Record]]:
     """Return a comparison and its records with texts that are safe to print."""
     clean_text = without_digests([comparison, *records])
-    watched = all(record.watched for record in records)
+    watched = bool(records) and all(record.watched for record in records)
     names = [client_names(record) for record in records]
     # A number with different names in two records refers to different clients.
     same = {

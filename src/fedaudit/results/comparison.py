@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from fedaudit.core.display import describe, repr_html
 from fedaudit.core.files import MAX_RESULT_BYTES, refuse_unreadable, write_whole
 from fedaudit.results.estimate import Estimate, Interval
 from fedaudit.results.fields import RecordPart
@@ -202,6 +203,13 @@ class Comparison(RecordPart):
     entries: list[AttackEntry]
     figures: list[FigureEntry] = Field(default_factory=list)
     fronts: list[Front] = Field(default_factory=list)
+    _repr_html_ = repr_html
+
+    def __repr__(self) -> str:
+        return describe(self)
+
+    def __str__(self) -> str:
+        return repr(self)
 
     def on(self, topic: str, metric: str = "", against: str = "") -> list[FigureEntry]:
         """Return the estimates on a topic, of one metric if it is given."""

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field, PrivateAttr, model_validator
 
+from fedaudit.core.display import repr_html
 from fedaudit.results.fields import (
     LARGEST,
     Count,
@@ -245,6 +246,24 @@ class Estimate(Interval, Coordinates):
             if limits is not None:
                 refuse_unordered_limits(limits.low, self.value, limits.high)
         return self
+
+    _repr_html_ = repr_html
+
+    def __repr__(self) -> str:
+        value = "no value" if self.value is None else f"{self.value:.4g}"
+        if self.low is not None or self.high is not None:
+            limits = ("-" if limit is None else f"{limit:.4g}" for limit in (self.low, self.high))
+            value += f" [{', '.join(limits)}]"
+        about = {
+            name: getattr(self, name)
+            for name, field in Coordinates.model_fields.items()
+            if getattr(self, name) != field.default or name == "contrast"
+        }
+        words = ", ".join(f"{name}={value!r}" for name, value in about.items())
+        return f"<Estimate {self.metric} {value}: {words}>"
+
+    def __str__(self) -> str:
+        return repr(self)
 
     @property
     def doubt(self) -> str:

@@ -15,6 +15,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, field_serializer, field_validator, model_validator
 
+from fedaudit.core.display import conclusion, describe, repr_html
 from fedaudit.core.files import MAX_RESULT_BYTES, refuse_unreadable, write_whole
 from fedaudit.results.estimate import Coordinates, Estimate, Interval, compact, expand
 from fedaudit.results.fields import (
@@ -372,6 +373,15 @@ class Record(RecordPart):
     detector: Detector | None = None
     coverage: Coverage | None = None
     untested: list[str] = Field(default_factory=list)
+
+    _repr_html_ = repr_html
+
+    def __repr__(self) -> str:
+        return describe(self)
+
+    def __str__(self) -> str:
+        """Return verdict, estimates of the attacks and next steps, in 80 columns."""
+        return conclusion(self)
 
     def where(self, **fields: object) -> list[Estimate]:
         """Return the estimates with the given values of coordinates, ``metric`` or ``against``."""

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Int
 from numpy import ndarray
 from torch import Tensor
 
+from fedaudit.core.display import repr_html
 from fedaudit.core.errors import BadInput, setting
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seeded_numpy
@@ -48,6 +49,8 @@ class AuditSet:
     unaudited: Mapping[str, str] = field(default_factory=dict, repr=False)
     drawn_for: Int[ndarray, " samples"] | None = None
     names: tuple[str, ...] = field(default=(), repr=False)
+
+    _repr_html_ = repr_html
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -132,6 +135,8 @@ class Assignment:
     audit: AuditSet
     reported_sizes: Mapping[ClientId, int] = field(default_factory=dict)
     source_samples: SourceSamples | None = field(default=None, repr=False)
+
+    _repr_html_ = repr_html
 
     @property
     def sizes(self) -> dict[ClientId, int]:

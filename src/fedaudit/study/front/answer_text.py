@@ -22,7 +22,7 @@ _COLUMN_WIDTHS = (30, 10, 12, 16)
 
 def answer_lines(answer: AnswerFields) -> list[str]:
     """Return an answer in lines of at most 80 characters."""
-    lines = [line for text in _summary(answer) for line in _paragraph(text)]
+    lines = [line for text in answer_summary(answer) for line in _paragraph(text)]
     for run in answer.runs:
         lines += ["", *_paragraph(_heading(answer, run)), *_table(answer, run)]
     texts = [*_explanations(answer), *_sources(answer.sources)]
@@ -39,7 +39,8 @@ def _nonmembers(answer: AnswerFields) -> str:
     return names[answer.contrast]
 
 
-def _summary(answer: AnswerFields) -> Iterator[str]:
+def answer_summary(answer: AnswerFields) -> Iterator[str]:
+    """Yield the question, its answer, and what the answer means."""
     yield (
         f"Did {answer.client} train on {answer.unit} {answer.number} (row {answer.row})? Result: "
         f"{shortened(answer.record, 60)}, {plural(len(answer.runs), 'run')}."

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Int
 from numpy import ndarray
 
+from fedaudit.core.display import describe, repr_html
 from fedaudit.core.errors import BadInput, FedauditError, option, unknown_name
 from fedaudit.core.files import MANIFEST_FILE, SCORES_FILE
 from fedaudit.core.naming import number_of_client
@@ -55,6 +56,18 @@ _MAX_NEAREST = 3
 
 class Answer(AnswerFields):
     """Answer about one sample or person; ``print`` shows it as a text."""
+
+    _repr_html_ = repr_html
+
+    def __repr__(self) -> str:
+        return describe(self)
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """Question, result and its meaning, one sentence each."""
+        from fedaudit.study.front.answer_text import answer_summary
+
+        return tuple(answer_summary(self))
 
     def __str__(self) -> str:
         """Return the answer as a text."""

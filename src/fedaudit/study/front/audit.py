@@ -1,10 +1,7 @@
 """Audits of federations in Python, and their results."""
 
-import html
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
@@ -13,6 +10,7 @@ from numpy import ndarray
 
 from fedaudit.core.arguments import Count, checked
 from fedaudit.core.devices import device_named
+from fedaudit.core.display import describe, repr_html
 from fedaudit.core.errors import BadInput, Unsupported, called_by, unknown_name
 from fedaudit.core.files import (
     ATTACKED,
@@ -24,8 +22,9 @@ from fedaudit.core.files import (
     write_whole,
 )
 from fedaudit.core.importing import RegisteredObject, with_registered
+from fedaudit.core.metric_names import Origin
 from fedaudit.core.naming import changed_fields
-from fedaudit.core.progress import bars, quiet
+from fedaudit.core.progress import progress_for
 from fedaudit.core.values import ClientId
 from fedaudit.engines.base import CountedEngine
 from fedaudit.evaluation.sample_scores import read_scores
@@ -55,6 +54,7 @@ from fedaudit.study.running.run import run_study
 
 if TYPE_CHECKING:
     from fedaudit.report.summary import Section as SummarySection
+    from fedaudit.sinks.base import SinkLike
     from fedaudit.study.front.asking import Answer
 
 AnyPlan: TypeAlias = AuditPlan[Study] | AuditPlan[GameStudy]
@@ -82,11 +82,16 @@ class Scores(NamedTuple):
     scores: Float[ndarray, " samples"]
     origin: Int[ndarray, " samples"]
 
+    def __repr__(self) -> str:
+        """Return numbers of samples only, since scores and origins reveal membership."""
+        members = int((self.origin == Origin.MEMBER).sum())
+        return f"<Scores of {len(self.ids)} samples, of which {members} are members>"
+
 
 class Run:
     """The result of an audit, stored in a folder.
 
-    A notebook displays the report. ``print`` shows the verdict and the table of estimates.
+    A notebook displays the verdict with a chart, and ``print`` the verdict with a table.
 
     Attributes:
         folder: Folder of the audit's runs, result file (record) and report.
@@ -142,26 +147,14 @@ class Run:
         run._objects, run._data_dir, run._record = objects, data_dir, record
         return run
 
+    _repr_html_ = repr_html
+
     def __repr__(self) -> str:
-        from rich.console import Console
+        return describe(self)
 
-        from fedaudit.report.terminal import WIDTH, print_record
-
-        text = StringIO()
-        # Otherwise, rich would write to the page of a notebook, and use the colors of a terminal.
-        console = Console(file=text, width=WIDTH, force_jupyter=False, force_terminal=False)
-        print_record(self.record, console)
-        return f"<fedaudit.Run {self.record.name!r} in {str(self.folder)!r}>\n{text.getvalue()}"
-
-    def _repr_html_(self) -> str:
-        """Return the report in a frame for a notebook."""
-        from fedaudit.report.page import report_html
-
-        return (
-            '<iframe title="Report" sandbox="allow-scripts" '
-            'style="width: 100%; height: 640px; border: 0" '
-            f'srcdoc="{html.escape(report_html(self.record))}"></iframe>'
-        )
+    def __str__(self) -> str:
+        """Return verdict, estimates of the attacks and next steps, in 80 columns."""
+        return str(self.record)
 
     @property
     def record(self) -> Record:
@@ -288,6 +281,26 @@ class Run:
         target = self.folder / REPORT_FILE if path is None else Path(path)
         write_report(self.record, target)
         return target
+
+    def log_to(self, to: "SinkLike | Sequence[SinkLike]", *, artifacts: bool = True) -> None:
+        """Log estimates, verdict, report and summary to a tracker of experiments.
+
+        Names of metrics are paths such as "membership/fedmia-2/unseen/client-0/auc", with "_low"
+        and "_high" for the limits. With several seeds, estimates over all seeds are logged. Samples
+        and labels are never logged.
+
+        Args:
+            to: "mlflow", "tensorboard" or "wandb", an object with the methods of
+                :class:`fedaudit.sinks.base.Sink`, or several.
+            artifacts: Whether to log report and summary, too.
+
+        Raises:
+            BadInput: There is no such tracker.
+            Unsupported: The library of a tracker is not installed.
+        """
+        from fedaudit.sinks.records import log_audit
+
+        log_audit(self.record, to, self.folder, artifacts=artifacts)
 
     def summary(self, policy: Path | str | None = None, *, valid_until: str = "") -> str:
         """Return a summary for archiving, as Markdown: question, model, answer and limits.
@@ -417,6 +430,7 @@ class Run:
         out: Path | str | None = None,
         figures: "Figures | None" = None,
         device: str = "cpu",
+        progress: bool | None = None,
     ) -> "Run":
         """Run further attacks on the measured signals, without training.
 
@@ -426,6 +440,7 @@ class Run:
             out: Folder of the new record; by default, the folder "attacked" in the audit's folder.
             figures: Evaluation settings that differ from those of the audit: ``fedaudit.Figures``.
             device: Device that computes new signals and controls, such as "cuda".
+            progress: Whether to show progress; by default in a terminal and in a notebook.
 
         Raises:
             BadInput: An attack needs signals that were not measured, and no updates were stored.
@@ -434,7 +449,7 @@ class Run:
         names = list(attack_settings(attacks, registering(objects)))
         folder = path_without_links(self.folder, ATTACKED) if out is None else Path(out)
         changed = section_settings(figures=figures).get("figures", {})
-        with with_registered(objects):
+        with with_registered(objects), progress_for(progress) as report:
             record = reattack(
                 self.folder,
                 names,
@@ -443,6 +458,7 @@ class Run:
                 {f"figures.{name}": value for name, value in changed.items()},
                 device_named(device),
                 trust=True,
+                progress=report,
             )
         return Run._of(folder, objects, self._data_dir, record)
 
@@ -462,7 +478,7 @@ def audit(
     workers: Count = 1,
     device: str = "cpu",
     name: str = "",
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> Run:
     """Audit a federation: train it, attack what the adversary sees, and write the results.
 
@@ -488,7 +504,8 @@ def audit(
         workers: Number of training processes; 0 for one per core. Results do not depend on it.
         device: Device that trains clients and computes signals, such as "cuda".
         name: Name of the audit in its report; by default, the name of the folder ``out``.
-        progress: Whether to show progress.
+        progress: Whether to show progress and notes; by default, progress is shown in a terminal
+            and in a notebook.
 
     Returns:
         The audit's result, with record and scores. ``save_report`` and ``save_summary`` write
@@ -534,7 +551,7 @@ def audit(
             key = study_key(with_derived_settings(plan.study))
             out = Path("runs") / f"{name}-{key[:_KEY_LENGTH]}"
         folder = Path(out)
-        with bars() if progress else nullcontext(quiet) as report:
+        with progress_for(progress) as report:
             log: Callable[[str], None] = print if progress else lambda text: None
             if isinstance(plan.study, Study):
                 record = run_study(

@@ -1,11 +1,10 @@
 """Comparison of several audits in Python."""
 
-import html
 from collections.abc import Iterator, Mapping, Sequence
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from fedaudit.core.display import conclusion, describe, repr_html
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.files import record_at
 from fedaudit.results.comparison import Comparison
@@ -23,7 +22,7 @@ Audited: TypeAlias = Run | Record | Path | str
 
 
 class ComparedRuns:
-    """Comparison of several audits; a notebook displays its page.
+    """Comparison of several audits; ``print`` and a notebook show the best trade-off.
 
     Attributes:
         records: Records of the audits, the baseline first.
@@ -47,26 +46,14 @@ class ComparedRuns:
         self.records = list(records)
         self.comparison: Comparison = compare_records(self.records)
 
+    _repr_html_ = repr_html
+
     def __repr__(self) -> str:
-        from rich.console import Console
+        return describe(self)
 
-        from fedaudit.report.terminal import WIDTH, print_comparison
-
-        text = StringIO()
-        console = Console(file=text, width=WIDTH, force_jupyter=False, force_terminal=False)
-        print_comparison(self.comparison, self.records, console)
-        return text.getvalue().rstrip()
-
-    def _repr_html_(self) -> str:
-        """Return the page in a frame for a notebook."""
-        from fedaudit.report.page import comparison_html
-
-        page = html.escape(comparison_html(self.comparison, self.records))
-        style = "width: 100%; height: 640px; border: 0"
-        return (
-            f'<iframe title="Comparison" sandbox="allow-scripts" style="{style}" '
-            f'srcdoc="{page}"></iframe>'
-        )
+    def __str__(self) -> str:
+        """Return the best trade-off and the compared audits, in 80 columns."""
+        return conclusion(self)
 
     def to_frame(self) -> object:
         """Return all estimates as a pandas table, or as a list of rows without pandas.

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from fedaudit.algorithms import FederatedAlgorithm
 from fedaudit.attacks import Attack
 from fedaudit.core.arguments import Count, Range, dataclass, refuse_invalid
+from fedaudit.core.display import repr_html
 from fedaudit.core.errors import BadInput, called_by, setting, type_of
 from fedaudit.core.importing import RegisteredObject, with_registered
 from fedaudit.core.naming import AlgorithmPart, NamedPart, PartitionPart
@@ -172,6 +173,8 @@ class Federation:
     models: Sequence[ModelLike] = ()
     classes: Sequence[int] = ()
     first_class: int = 0
+
+    _repr_html_ = repr_html
 
     @called_by("objects")
     def __post_init__(self) -> None:

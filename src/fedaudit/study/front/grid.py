@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from fedaudit.core.arguments import Count, dataclass
+from fedaudit.core.display import repr_html
 from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.plan.file import MAX_POINTS, file_name_of
 from fedaudit.plan.sections import AuditSection as Audit
@@ -96,7 +97,7 @@ class Grid:
         options: AuditOptions | None = None,
         workers: Count = 1,
         device: str = "cpu",
-        progress: bool = False,
+        progress: bool | None = None,
     ) -> "GridRuns":
         """Audit the federation of every point.
 
@@ -113,7 +114,8 @@ class Grid:
             options: Less common settings.
             workers: Number of training processes.
             device: Device of training and signals.
-            progress: Whether to show progress.
+            progress: Whether to show progress and notes; by default, progress is shown in a
+                terminal and in a notebook.
 
         Raises:
             FedauditError: A setting or object cannot be used.
@@ -164,6 +166,8 @@ class GridRuns(Mapping[str, Run]):
 
     def __len__(self) -> int:
         return len(self._runs)
+
+    _repr_html_ = repr_html
 
     def __repr__(self) -> str:
         return f"<fedaudit.GridRuns of {len(self)} audits: {', '.join(self._runs)}>"

@@ -48,6 +48,7 @@ from fedaudit.results.record import (
 from fedaudit.results.runs import ClientCoverage, Coverage, SourceResult
 from fedaudit.results.text import plain
 from fedaudit.study.running.environment import Clock, environment
+from fedaudit.study.running.phases import announce_evaluation
 from fedaudit.study.running.pictures import write_pictures
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def evaluate_and_write(
     # Create the folder first, so that an unwritable folder fails before the work.
     out.mkdir(parents=True, exist_ok=True)
     evaluation = _Evaluation()
+    announce_evaluation((run for run, _ in measured_runs), resources.progress)
     for measured_run in measured_runs:
         _evaluate_run(measured_run, evaluation, resources, log)
     by_extension: dict[type[Extension], list[MeasuredRun]] = {}

@@ -41,6 +41,7 @@ from fedaudit.study.running.observing import (
     stored_rounds,
     with_all_signals,
 )
+from fedaudit.study.running.phases import announce_evaluation, announce_training
 from fedaudit.study.running.pool import assign_folder, is_measured, locked, write_run_folders
 from fedaudit.study.running.preflight import check_run, detectable_leaks, refuse_unsupported_device
 
@@ -141,6 +142,8 @@ def run_study(
     write_run_folders(all_runs, out)
     for folder in {out, *(run.folder for run in all_runs)}:
         delete_partial_files(folder, before=clock.start_time)
+    announce_training(all_runs, progress)
+    announce_evaluation(runs, progress)
     measured_runs = [
         MeasuredRun(run, _observe_and_measure(run, resources, log, notes.append)) for run in runs
     ]

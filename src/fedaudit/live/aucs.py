@@ -1,0 +1,56 @@
+"""AUCs of attacks on one client, from the rounds that are measured so far."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+
+from fedaudit.attacks.base import Attack
+from fedaudit.core.errors import TooFewRounds
+from fedaudit.core.values import ClientId
+from fedaudit.evaluation.truth import target_truth
+from fedaudit.live.decisions import Figure
+from fedaudit.metrics import auc_interval
+from fedaudit.observe.measurements import Measurements
+from fedaudit.plan.parts import RecordingInfo, Setup
+
+_CONTRAST = "unseen"
+
+
+class ClientAucs:
+    """Comparison of a client's members with held-out samples, as in a record of the recording.
+
+    Attributes:
+        members: Number of members.
+        nonmembers: Number of held-out samples.
+    """
+
+    def __init__(self, run: Setup, client: ClientId) -> None:
+        # In a recording, it is unknown whether clients have equal label distributions.
+        run = replace(run, recording_info=RecordingInfo(untrained=(), config={}, limitations=()))
+        self._client, self._truth = client, target_truth(run, client)
+        self._compared = self._truth.comparisons[_CONTRAST].mask
+        self._is_member = self._truth.is_member[self._compared]
+        self.members = int(self._is_member.sum())
+        self.nonmembers = len(self._is_member) - self.members
+
+    def figure(
+        self,
+        name: str,
+        attack: Attack,
+        measurements: Mapping[str, Measurements],
+        confidence: float = 0.95,
+    ) -> Figure | None:
+        """Return the AUC of an attack; None if it needs more measured rounds.
+
+        Raises:
+            FedauditError: The attack cannot be run.
+        """
+        positions = torch.from_numpy(self._truth.positions)
+        on_samples = {name: m.on_samples(positions) for name, m in measurements.items()}
+        try:
+            scores = attack.on_samples(positions).scores(on_samples, self._client).numpy()
+            interval = auc_interval(scores[self._compared], self._is_member, confidence=confidence)
+        except TooFewRounds:
+            return None
+        return Figure(attack=name, value=interval.value, low=interval.low, high=interval.high)

@@ -1,0 +1,39 @@
+"""Figures in MLflow."""
+
+from pathlib import Path
+
+from fedaudit.sinks.base import library
+
+
+class MLflow:
+    """Run of MLflow, in the experiment and on the server that MLflow is configured for.
+
+    If a run is active, figures are logged to it. Otherwise a run is started, which does not become
+    the active run, so that a training loop can start its own.
+    """
+
+    def __init__(self, name: str, folder: Path) -> None:
+        mlflow = library("mlflow", "mlflow")
+        self._client = mlflow.MlflowClient()
+        self._is_own = mlflow.active_run() is None
+        run = mlflow.active_run() or mlflow.start_run(run_name=name)
+        self._run: str = run.info.run_id
+        if self._is_own:
+            mlflow.end_run("RUNNING")
+
+    def metric(self, name: str, value: float, step: int | None) -> None:
+        """Log a metric of the run."""
+        self._client.log_metric(self._run, name, value, step=step or 0)
+
+    def text(self, name: str, value: str) -> None:
+        """Set a tag of the run."""
+        self._client.set_tag(self._run, f"fedaudit.{name}", value)
+
+    def artifact(self, path: Path) -> None:
+        """Upload a file to the run."""
+        self._client.log_artifact(self._run, str(path))
+
+    def close(self) -> None:
+        """End the run, unless it was started elsewhere."""
+        if self._is_own:
+            self._client.set_terminated(self._run)
