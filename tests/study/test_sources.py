@@ -264,6 +264,10 @@ ALGORITHMS: dict[str, dict[str, object]] = {
     "legacy-fedsgd": {"algorithm": {"name": "legacy-fedsgd"}, "training": {"epochs": 1}},
     "fedprox": {"algorithm": {"name": "fedprox", "options": {"mu": 0.1}}},
     "fedadam": {"algorithm": {"name": "fedadam", "options": {"server_lr": 0.1}}},
+    "fednova": {"algorithm": {"name": "fednova"}},
+    "scaffold": {"algorithm": {"name": "scaffold", "options": {"option": "I"}}},
+    "feddyn": {"algorithm": {"name": "feddyn"}},
+    "ditto": {"algorithm": {"name": "ditto"}},
 }
 
 
