@@ -72,7 +72,7 @@ def test_a_run_has_at_most_the_configured_number_of_uploads(filter: Any, tmp_pat
             assert opened.check(3, sent=honest(), upload=honest()) is not None
     with guard(tmp_path, **settings) as reopened:
         assert reopened.check(4, sent=honest(), upload=honest()) is None
-        assert "between 3 uploads (most_uploads)" in reopened.decisions[-1].reason
+        assert "allows 3 measured uploads in a run (most_uploads)" in reopened.decisions[-1].reason
         assert reopened.check(1, sent=initial(), upload=honest()) is not None
 
 
