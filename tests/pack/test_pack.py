@@ -449,7 +449,9 @@ def test_exit_codes_of_pack_and_verify(
     assert exit_code(*words) == 0
     digest = capsys.readouterr().out.split()[-1]
     assert exit_code("verify", out, "--digest", digest) == 0
-    assert "the pack is sound" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "the pack is sound" in printed
+    assert "verdict of its policy: " in printed
     monkeypatch.setenv("COLUMNS", "40")
     assert exit_code("verify", out) == 0
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 40

@@ -58,7 +58,7 @@ TITLES = (
 KINDS = {
     "cofedmid-location30/cofedmid-location30-cofedmid-half": (
         "training data of clients 0 and 9",
-        "(95% confidence):\n\n- An attack ranks a member above a non-member in at most",
+        "single classes or clients may have larger values:\n\n- An attack ranks a member above a non-member in at most",
         "10 clients with 143 to 168 samples each (5 training runs)",
         "**STRONG LEAK** · **Client 0, defended: clear leakage",
         "Client 9, undefended: strong leak",
@@ -324,7 +324,10 @@ def test_attacks_that_were_refused_and_parts_not_measured_are_listed() -> None:
     untested = section(record, "What was not tested")
     first, *others = record.untested
     assert first.startswith("Other adversaries than this one:")
-    assert untested.items[0] == "Adversaries other than the one in “What was asked”."
+    assert untested.items[:2] == (
+        "No adversary that sees only the released model was tested.",
+        "Adversaries other than the one in “What was asked”.",
+    )
     assert set(others) <= set(untested.items)
     assert any("(seqmia) was refused" in remark for remark in untested.remarks)
 

@@ -270,6 +270,11 @@ def verify(
     if not_checked:
         sentence += f"; not checked: that {', or that '.join(not_checked)}"
     log_wrapped(sentence)
+    if result.record is not None and result.policy is not None:
+        from fedaudit.gate.evaluate import evaluate_policy
+
+        outcome = evaluate_policy(result.record, result.policy).outcome
+        log_wrapped(f"verdict of its policy: {outcome}" + " (not a pass)" * (outcome != "pass"))
     sys.exit(SOUND)
 
 

@@ -293,8 +293,8 @@ def _check_contents(folder: Path, manifest: Manifest) -> Verified:
     checked = [
         "the record's content hash follows from its settings and points"
         if record.kind == "games"
-        else f"the record names no sample and shows no group of fewer than "
-        f"{manifest.smallest_group}"
+        else f"the record names no sample, and every figure is about at least "
+        f"{manifest.smallest_group} samples; counts of an attack's successes may be smaller"
     ]
     has_same_versions = manifest.made_with == package_versions()
     problems += _manifest_faults(record, computed.verdict, manifest)

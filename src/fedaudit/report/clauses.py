@@ -16,6 +16,7 @@ from fedaudit.report.deciding.caveats import (
     guard_decisions,
     hardly_learned,
     unit_of,
+    unseen_release,
 )
 from fedaudit.report.deciding.epsilons import epsilon_bounds, shown_bounds
 from fedaudit.report.evidence import distinct, grouped
@@ -159,14 +160,13 @@ def _unanswered(record: Record, why: str, metric: str = "") -> Answer:
 
 def caveats(record: Record) -> str:
     """Return the caveats that apply to every figure of a record, in sentences."""
-    views = {figure.view for figure in record.findings if figure.attack}
     applying = {
         "deletion": unlearning_rows(record),
         "canaries": isinstance(record.config.get("canaries"), dict),
         "hardly_learned": hardly_learned(record),
-        "released": views and "final" not in views,
     }
     texts = [fixed(f"answers.caveats.{name}") for name, applies in applying.items() if applies]
+    texts += unseen_release(record)
     texts += [f"{text}." for text in (guard_decisions(record), coverage_gaps(record)) if text]
     return wording.join(*texts, by=" ")
 

@@ -378,7 +378,8 @@ def _control_row(row: tuple[Cell, ...]) -> tuple[str, ...]:
 
 
 def _untested(record: Record, undecided: tuple[str, ...]) -> Section:
-    items = [*record.untested, *_unmeasured(record), *caveats.omissions(record)]
+    items = [*caveats.unseen_release(record), *record.untested, *_unmeasured(record)]
+    items += caveats.omissions(record)
     if record.kind == "games":
         items = [*_FIXED["untested_games"], *items]
         games = wording.plural(sum(point.success.total for point in record.games), "game")

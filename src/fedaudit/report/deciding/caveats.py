@@ -278,3 +278,9 @@ def range_headline(figures: Sequence[Estimate]) -> str:
     metric, attack = wording.metric_name(best.metric), shortened(best.attack, 60)
     estimate = f"{wording.value_text(best)} ({metric}, {attack})"
     return f"A leak is shown; its size is between {least} and {most}; best estimate {estimate}"
+
+
+def unseen_release(record: Record) -> list[str]:
+    """Return a sentence if attacks ran, but none of an adversary that sees only the final model."""
+    views = {figure.view for figure in record.findings if figure.attack}
+    return [fixed("answers.caveats.released")] if views and "final" not in views else []

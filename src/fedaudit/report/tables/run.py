@@ -125,6 +125,7 @@ def _client_row(name: str, row: ClientRow | OtherClients) -> Cells:
         "Client": name,
         "Samples": f"{row.samples:,}",
         "Audited": None if row.audited is None else f"{row.audited:,}",
-        "Classes": f"{sum(amount > 0 for amount in counts)}/{len(counts)}",
+        # A pack suppresses the classes of small groups.
+        "Classes": f"{sum(amount > 0 for amount in counts)}/{len(counts)}" if any(counts) else None,
         "Largest class": f"{percentage} (class {counts.index(largest)})" if largest else None,
     }
