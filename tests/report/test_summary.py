@@ -58,7 +58,7 @@ TITLES = (
 KINDS = {
     "cofedmid-location30/cofedmid-location30-cofedmid-half": (
         "training data of clients 0 and 9",
-        "single classes or clients may have larger values:\n\n- An attack ranks a member above a non-member in at most",
+        "larger values:\n\n- An attack ranks a member above a non-member in at most",
         "10 clients with 143 to 168 samples each (5 training runs)",
         "**STRONG LEAK** · **Client 0, defended: clear leakage",
         "Client 9, undefended: strong leak",
