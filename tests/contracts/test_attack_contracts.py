@@ -13,6 +13,7 @@ from fedaudit.attacks import ATTACKS
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.core.seeds import seeded
+from fedaudit.core.sights import SIGHTS
 from fedaudit.core.values import Architecture, ClientId, Samples, Sees, scaled
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
@@ -246,7 +247,8 @@ def test_an_insufficient_view_raises_with_the_missing_part(attack: Attack) -> No
     for name, weak in VIEWS.items():
         missing = attack.needs & ~weak.offers
         if missing:
-            with pytest.raises(NotVisible, match=f"(?s){next(iter(missing)).name}.*{name}"):
+            sight = SIGHTS[str(next(iter(missing)).name).lower()]
+            with pytest.raises(NotVisible, match=f"(?s){sight}.*{name}"):
                 weak.refuse_unless_offered(attack.needs, "the attack")
         else:
             weak.refuse_unless_offered(attack.needs, "the attack")

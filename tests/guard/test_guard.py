@@ -381,7 +381,7 @@ def test_a_failing_filter_withholds_the_upload(filter: Any, tmp_path: Path) -> N
 
 PLACES = [
     "fedaudit.guard.guard.digest",
-    "fedaudit.guard.judging.auc_interval",
+    "fedaudit.live.aucs.auc_interval",
     "fedaudit.live.measuring.measure_round",
     "fedaudit.live.measuring.write_measured",
     "fedaudit.live.recorder.append_round",

@@ -255,7 +255,7 @@ def test_by_default_all_attacks_of_the_view_are_recorded(tmp_path: Path) -> None
     assert "needs a federation to learn from" in recording.refused["seqmia"]
     summed = record(tmp_path / "b", network, AUDIT, view="sum").recording
     assert "fedmia-2" not in summed.attacks
-    with pytest.raises(NotVisible, match="UPLOADS"):
+    with pytest.raises(NotVisible, match="needs each client's upload, but this is hidden"):
         record(tmp_path / "c", network, AUDIT, view="sum", attacks=["fedmia-2"])
 
 

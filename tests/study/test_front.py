@@ -717,7 +717,7 @@ def test_an_algorithm_class_raises_with_advice() -> None:
         ({"model": "mpl"}, "no model named 'mpl'; did you mean 'mlp'?"),
         ({"models": [Linear, 3]}, "a model must be a torch.nn.Module"),
         ({"task": "x"}, "no task named 'x'"),
-        ({"algorithm": "x"}, "no algorithm named 'x'; known: "),
+        ({"algorithm": "x"}, "no algorithm named 'x'; `fedaudit list algorithms`"),
         ({"defenses": 3}, "a defense must be an object of fedaudit.defenses, "),
         ({"defenses": ["mixup", "x"]}, "no defense named 'x'"),
         ({"training": 3}, "training must be fedaudit.Training(...), got an int"),

@@ -209,7 +209,7 @@ def test_a_gate_judges_source_samples_and_mentions_the_fair_draw() -> None:
         judged = [result.what for result in (check.worst, *check.open) if result is not None]
         assert judged
         assert all(
-            ("on samples of a fair draw" in description) == expected for description in judged
+            (", on the audited samples" in description) == expected for description in judged
         )
 
 

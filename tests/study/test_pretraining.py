@@ -121,7 +121,7 @@ def test_pretraining_changes_the_name_of_network_and_study() -> None:
         ({"model": {"name": "mlp", "options": {"weights": "a"}}}, "remove models and"),
         (
             {"data": {"name": "digits"}, "pretraining": {"data": {"name": "digits"}}},
-            "both different classes",
+            "set different classes in the two tables",
         ),
         (
             {

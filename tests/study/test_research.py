@@ -95,9 +95,9 @@ def test_a_comparison_equals_that_of_the_command(runs: fa.GridRuns, tmp_path: Pa
     accuracies = frame[frame.metric == "test_accuracy"]
     assert len(accuracies) == 2
     assert accuracies.contrast.isna().all()
-    assert "DP-SGD" not in repr(compared)
-    assert "dp-sgd" in repr(compared)
-    assert compared._repr_html_().startswith("<iframe ")
+    assert repr(compared).startswith("<Comparison of none and DP-SGD")
+    assert "dp-sgd" in str(compared)
+    assert 'class="fedaudit-result"' in compared._repr_html_()
     assert compared.save_page(tmp_path / "page.html").read_text().startswith("<!")
     with pytest.raises(BadInput, match="at least 2 records, got 1"):
         fa.compare(records[0])

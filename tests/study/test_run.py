@@ -88,12 +88,12 @@ def test_the_sum_view_refuses_rules_over_clients(
     learned = {name for name, attack in attack_set(DEFAULT_SET).items() if attack.learns}
     # Source inference is impossible without uploads of single clients.
     assert set(refused) == {"fedmia-1", "fedmia-2", *learned, *SOURCE_ATTACKS}
-    assert "UPLOADS" in refused["fedmia-1"]
+    assert "each client's upload" in refused["fedmia-1"]
 
 
 def test_an_attack_named_for_too_weak_a_view_is_refused(tmp_path: Path) -> None:
     study = small_study(audit={"view": "final"}, attacks={"fedmia-2": {}})
-    with pytest.raises(NotVisible, match=r"needs .*GLOBAL_MODEL.* hidden in the view 'final'"):
+    with pytest.raises(NotVisible, match=r"needs the global model.* hidden in the view 'final'"):
         run_study(study, tmp_path)
 
 

@@ -103,7 +103,11 @@ def _refuse_leftovers(folder: Path, samples: AuditSet) -> None:
     """
     paths = [path for path in folder.glob("*/*.safetensors") if path.parent.name not in _UNTRAINED]
     audit = folder / AUDIT_FILE
-    if not audit.exists() or not _are_tensors_equal(read_tensors(audit)[0], samples.tensors()):
+    try:
+        is_same_audit = _are_tensors_equal(read_tensors(audit)[0], samples.tensors())
+    except (BadInput, Damaged):
+        is_same_audit = False
+    if not is_same_audit:
         paths += [audit, folder / SAMPLES_FILE]
     paths.sort()
     if leftovers := [path for path in paths if path.exists()]:

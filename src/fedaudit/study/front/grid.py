@@ -150,7 +150,15 @@ def _labelled(values: Values) -> dict[str, object]:
 
 
 class GridRuns(Mapping[str, Run]):
-    """Audits of the points of a grid, by label."""
+    """Audits of the points of a grid, by label.
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> federation = fa.Federation("digits", training=fa.Training(rounds=2))
+        >>> grid = fa.Grid(federation, {"clients": [4, 5]})
+        >>> list(grid.audit("runs/sizes", attacks=["loss-series"]))
+        ['4', '5']
+    """
 
     def __init__(self, runs: Mapping[str, Run], points: Mapping[str, Mapping[str, str]]) -> None:
         """Store runs, and the label of each varied argument, by the label of the point."""
