@@ -145,8 +145,8 @@ def _default(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True)
     if value is None or value in ({}, ""):
         return ""
-    shown = list(value) if isinstance(value, tuple) else value
-    return f"`{str(shown).lower() if isinstance(value, bool) else repr(shown)}`"
+    toml_value = list(value) if isinstance(value, tuple) else value
+    return f"`{str(toml_value).lower() if isinstance(value, bool) else repr(toml_value)}`"
 
 
 def catalogue_markdown() -> str:

@@ -270,15 +270,15 @@ def _combined(
 def _paired(regime: Regime, test: Test, other: Term) -> Figure | None:
     if test.figure != "auc" or test.one.study or other.study:
         return None
-    wanted = sides(regime, test.one, other)
+    needed = sides(regime, test.one, other)
     by_sides = {
         (pair.one, pair.other): pair
         # The first target of the study if none is named.
         for pair in sorted(pairs(regime.study), key=lambda pair: -pair.target)
         if pair.contrast == test.contrast and test.one.target in (None, pair.target)
     }
-    matching = [by_sides[both] for both in wanted if both in by_sides]
-    if not matching or len(matching) < len(wanted):
+    matching = [by_sides[both] for both in needed if both in by_sides]
+    if not matching or len(matching) < len(needed):
         return None
     if test.one.attacks:
         signs = counts(regime, test, test.one)
@@ -289,7 +289,7 @@ def _paired(regime: Regime, test: Test, other: Term) -> Figure | None:
             return None
         # Attacks of one run use the same samples.
         low, high = limits_if_dependent(limits)
-        value = fmean(one.value for one in limits)
+        value = fmean(interval.value for interval in limits)
         method = f"{matching[0].method}, limits of {len(limits)} attacks averaged"
         return Figure(value, low, high, method, len(matching[0].seeds))
     (pair,) = matching
@@ -316,7 +316,7 @@ def leak_of(name: str) -> Figure | None:
     if regime.kind == "clusters":
         test = Test(figure=MODEL_RISK, one=Term(), others=[])
         groups = [figure_of(regime, test, Term(group=group)) for group in GROUPS]
-        return max((one for one in groups if one), key=lambda one: one.low or 0.0, default=None)
+        return max(filter(None, groups), key=lambda figure: figure.low or 0.0, default=None)
     figure = {"sources": "over_label_baseline", "games": "adv"}.get(regime.kind, "auc")
     test = Test(figure=figure, contrast=regime.against, one=Term(), others=[])
     return figure_of(regime, test, Term(attack=regime.leak))

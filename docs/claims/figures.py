@@ -99,7 +99,7 @@ def rows_at(path: Path) -> Mapping[FigureName, Values]:
     record = read_record(path)
     for key, seed, value in _of_games(record) if record.kind == "games" else _of_record(record):
         by_name.setdefault(key, {})[seed] = value
-    return {key: {s: {None: v} for s, v in by.items()} for key, by in by_name.items()}
+    return {key: {s: {None: v} for s, v in by_seed.items()} for key, by_seed in by_name.items()}
 
 
 @cache

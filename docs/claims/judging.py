@@ -318,10 +318,12 @@ def judge_claim(claim: Claim, regime_results: Sequence[RegimeResult]) -> ClaimRe
         )
         return ClaimResult(claim, verdict, regime_results)
     needed, among = needed_regimes(claim), len(counted)
-    by: dict[str, list[float]] = {}
+    by_verdict: dict[str, list[float]] = {}
     for result in counted:
-        by.setdefault(result.verdict, []).append(result.p_value)
-    holds, level, against = (by.get(v, []) for v in ("confirmed", "no difference", "contradicted"))
+        by_verdict.setdefault(result.verdict, []).append(result.p_value)
+    holds, level, against = (
+        by_verdict.get(v, []) for v in ("confirmed", "no difference", "contradicted")
+    )
     if holds and (level or against):
         p_value = max(partial(side, among, 1) for side in (holds, level + against))
         return ClaimResult(claim, "depends on the regime", regime_results, p_value)

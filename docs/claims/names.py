@@ -38,8 +38,8 @@ def setting_words(label: str) -> tuple[str, ...]:
     texts = []
     for setting in label.split(","):
         name, _, value = setting.partition("=")
-        whole = setting in words().settings or not value
-        text = _known("settings", setting if whole else name)
+        is_one_name = setting in words().settings or not value
+        text = _known("settings", setting if is_one_name else name)
         texts.append(text.format(_amount(value)) if "{}" in text else text)
     return tuple(word for text in texts if text for word in text.split(", "))
 
@@ -50,10 +50,10 @@ def _known(kind: str, name: str) -> str:
     Raises:
         BadInput: The name has no words.
     """
-    known: dict[str, str] = getattr(words(), kind)
-    if name not in known:
+    texts: dict[str, str] = getattr(words(), kind)
+    if name not in texts:
         raise BadInput(f"{name!r} has no words; add it to [{kind}] in {CLAIMS.name}/words.toml")
-    return known[name]
+    return texts[name]
 
 
 def _amount(value: str) -> str:

@@ -300,8 +300,8 @@ def _leak_words(name: str, regime: Regime) -> str:
     }[regime.kind]
     figure = figure.format(attack_words(regime.leak)) if regime.leak else figure
     contrast = " (chosen as an example without a leak)" if regime.contrast else ""
-    shown = with_limits(leak._replace(further=None))
-    return f"**{'yes' if leaks(name) else 'no'}**{contrast}: {figure} {shown}"
+    limits = with_limits(leak._replace(further=None))
+    return f"**{'yes' if leaks(name) else 'no'}**{contrast}: {figure} {limits}"
 
 
 # The claims.
@@ -366,11 +366,13 @@ def _figures_cell(result: ClaimResult) -> str:
 
     If no regime counts, all that were run have a line.
     """
-    shown = result.counted or [one for one in result.held if deciding_part(one) is not None]
-    if not shown:
+    decided = [regime for regime in result.held if deciding_part(regime) is not None]
+    lines = result.counted or decided
+    if not lines:
         return ""
-    omitted = [f"`{one.regime}` ({_why_omitted(one)})" for one in result.held if one not in shown]
-    return _lines(*regimes_words(shown), f"Not counted: {', '.join(omitted)}" if omitted else "")
+    others = [regime for regime in result.held if regime not in lines]
+    omitted = [f"`{regime.regime}` ({_why_omitted(regime)})" for regime in others]
+    return _lines(*regimes_words(lines), f"Not counted: {', '.join(omitted)}" if omitted else "")
 
 
 def _why_omitted(result: RegimeResult) -> str:

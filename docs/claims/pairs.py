@@ -50,14 +50,14 @@ def pairs(study: str) -> Sequence[Pair]:
     return PAIRS.validate_json(path.read_bytes()) if path.is_file() else ()
 
 
-def sides(regime: Regime, left: Term, other: Term) -> list[tuple[Side, Side]]:
+def sides(regime: Regime, term: Term, other: Term) -> list[tuple[Side, Side]]:
     """Return the pairs of attacks of a difference of AUCs.
 
     Raises:
         BadInput: The two sides are means over different numbers of attacks.
     """
-    variants = variant_of(regime, left), variant_of(regime, other)
-    attacks = [term.attacks or [term.attack] for term in (left, other)]
+    variants = variant_of(regime, term), variant_of(regime, other)
+    attacks = [side.attacks or [side.attack] for side in (term, other)]
     if len(attacks[0]) != len(attacks[1]):
         raise BadInput(f"means over {len(attacks[0])} and {len(attacks[1])} attacks make no pairs")
     return [
@@ -67,7 +67,7 @@ def sides(regime: Regime, left: Term, other: Term) -> list[tuple[Side, Side]]:
 
 
 def wanted_pairs(study: str) -> list[tuple[Side, Side, str, int | None]]:
-    wanted = {}
+    keys = {}
     for paper in papers():
         for claim in paper.claim:
             for regime in (regimes()[name] for name in claim.regimes):
@@ -75,8 +75,8 @@ def wanted_pairs(study: str) -> list[tuple[Side, Side, str, int | None]]:
                     for first, other, test in _of_attacks(claim.tests):
                         for both in sides(regime, first, other):
                             key = (*both, test.contrast, first.target)
-                            wanted[repr(key)] = key
-    return list(wanted.values())
+                            keys[repr(key)] = key
+    return list(keys.values())
 
 
 def _of_attacks(tests: Sequence[Test]) -> Iterator[tuple[Term, Term, Test]]:

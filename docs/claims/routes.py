@@ -201,9 +201,9 @@ def decided_in(result: ClaimResult) -> str:
     if result.verdict == "depends on the regime":
         states = {"confirmed": "holds", "contradicted": "does not hold"}
         return "; ".join(
-            f"{states.get(one.verdict, one.verdict)} in `{one.regime}`"
-            for one in result.counted
-            if one.verdict != "open"
+            f"{states.get(regime.verdict, regime.verdict)} in `{regime.regime}`"
+            for regime in result.counted
+            if regime.verdict != "open"
         )
     if result.verdict in UNDECIDED:
         return ""
