@@ -43,8 +43,11 @@ LAYERS: tuple[tuple[Box, ...], ...] = (
             2,
         ),
         Box(
-            "live, guard, gate, pack, exports, filters, privacy_budget",
-            ("recorder and guard of training loops;", "gate; packs, exports; check-dp; budget"),
+            "live, guard, gate, pack, exports, filters, privacy_budget, sinks",
+            (
+                "recorder and guard of training loops;",
+                "gate; packs, exports; check-dp; budget; sinks",
+            ),
             2,
         ),
     ),

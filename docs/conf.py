@@ -52,7 +52,7 @@ html_theme = "furo"
 html_title = "fedaudit"
 templates_path: list[str] = []
 html_static_path = ["_static"]
-html_search_scorer = "_static/scorer.js"
+html_search_scorer = str(Path(__file__).parent / "_static" / "scorer.js")
 html_css_files = ["claims.css", "notebooks.css"]
 
 autodoc_member_order = "bysource"

@@ -13,7 +13,10 @@ from tests.test_layers import FILES, ours
 DOCS = Path(__file__).parents[1] / "docs"
 SRC = Path(__file__).parents[1] / "src" / "fedaudit"
 SCRIPT = runpy.run_path(str(DOCS / "architecture.py"))
-PUBLIC_MODULES = {"algorithms", "errors", "partitions", "tasks", "views", "plots", "__main__"}
+PUBLIC_MODULES = {
+    *("algorithms", "errors", "partitions", "tasks", "views", "plots", "__main__"),
+    "display",  # notebooks' views of results of all layers
+}
 """Modules that only re-export names of packages."""
 
 
@@ -84,6 +87,9 @@ OPENED_ELSEWHERE = {
     "report.fixed.package_file": "a file of this package",
     "results.ladder.ladder": "a file of this package",
     "cli.running.demo": "a file of this package",
+    "cli.watching._open_browser": "a page in the browser",
+    "sinks.records.log_audit": "a new file in a temporary folder",
+    "sinks.tensorboard.TensorBoard.artifact": "a report that was just written",
     "cli.application._TerminalStream._discard_further_output": "the null device",
     "cli.application.robust_printing": "the null device",
     "cli.application._open_closed_descriptors": "the null device",

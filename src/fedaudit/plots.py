@@ -194,7 +194,8 @@ def front(
         >>> import fedaudit as fa
         >>> training = fa.Training(rounds=2)
         >>> federation = fa.Federation("digits", training=training)
-        >>> noisy = fa.Federation("digits", training=training, defenses=[fa.defenses.DPSGD()])
+        >>> defense = fa.defenses.DPSGD(clip=1.0, noise_multiplier=0.5)
+        >>> noisy = fa.Federation("digits", training=training, defenses=[defense])
         >>> first = fa.audit(federation, attacks=["loss-series"], out="runs/plain")
         >>> second = fa.audit(noisy, attacks=["loss-series"], out="runs/noisy")
         >>> fa.plots.front(fa.compare(first, second)).savefig("front.png")

@@ -495,7 +495,7 @@ def test_an_unclosed_recording_is_inconclusive(tmp_path: Path) -> None:
     stopped = attacked(tmp_path)
     assert coverage(stopped).is_open
     assert check(stopped).outcome is Outcome.INCONCLUSIVE
-    assert "rounds after 2 may have run" in check(stopped).reason
+    assert "rounds after round 2 may be missing" in check(stopped).reason
     assert "The recorder was not closed: rounds after 2 may have run" in verdict(stopped).headline
     with opened(tmp_path) as recorder:
         pass_rounds(recorder, 3)

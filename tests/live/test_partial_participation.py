@@ -117,7 +117,7 @@ def test_the_default_gate_lists_clients_with_one_round(with_names: bool, tmp_pat
     last = "site-2" if with_names else "client 2"
     assert f"fta-l on {last} in seed 1" not in [result.what for result in open_results]
     (line,) = [line for line in verdict.unjudged if "a slope needs" in line]
-    assert line.startswith(f"fta-l on some clients: {last}: ")
+    assert line.startswith(f"Loss trend (fta-l) on some clients: {last}: ")
 
 
 def test_the_default_gate_lists_clients_without_rounds(

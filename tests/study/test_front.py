@@ -371,7 +371,7 @@ def test_a_run_gives_its_scores_tables_plots_and_views(
     if find_spec("pandas") is not None:
         assert frame.notna().any().all()  # type: ignore[attr-defined]
     figure = fa.plots.roc(run, contrast="unseen")
-    assert len(figure.axes[0].lines) == 3 * 2 + 1
+    assert len(figure.axes[0].lines) == len(figure.axes[0].collections) + 1 == 3 + 1
     assert len(fa.plots.accuracy(run.record).axes[0].lines) == 2
     with pytest.raises(BadInput, match="there are several seeds; set seed= to one of 1, 2"):
         run.scores("fedmia-2")

@@ -232,8 +232,8 @@ class Run:
             >>> import fedaudit as fa
             >>> federation = fa.Federation("digits", training=fa.Training(rounds=2))
             >>> run = fa.audit(federation, attacks=["loss-series"], out="runs/tables")
-            >>> len(run.signals("loss"))  # 2 rounds, 10 clients, 540 samples
-            10800
+            >>> len(run.signals("loss"))  # 2 rounds, 10 clients, 300 samples
+            6000
         """
         from fedaudit.report.wording import full_client_names
         from fedaudit.study.front.tables import signal_columns

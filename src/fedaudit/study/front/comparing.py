@@ -32,7 +32,8 @@ class ComparedRuns:
         >>> import fedaudit as fa
         >>> training = fa.Training(rounds=2)
         >>> plain = fa.Federation("digits", training=training)
-        >>> noisy = fa.Federation("digits", training=training, defenses=[fa.defenses.DPSGD()])
+        >>> defense = fa.defenses.DPSGD(clip=1.0, noise_multiplier=0.5)
+        >>> noisy = fa.Federation("digits", training=training, defenses=[defense])
         >>> runs = [
         ...     fa.audit(federation, attacks=["loss-series"], out=f"runs/{name}")
         ...     for name, federation in [("plain", plain), ("noisy", noisy)]
@@ -149,7 +150,8 @@ def compare(*audited: Audited) -> ComparedRuns:
         >>> import fedaudit as fa
         >>> training = fa.Training(rounds=2)
         >>> federation = fa.Federation("digits", training=training)
-        >>> noisy = fa.Federation("digits", training=training, defenses=[fa.defenses.DPSGD()])
+        >>> defense = fa.defenses.DPSGD(clip=1.0, noise_multiplier=0.5)
+        >>> noisy = fa.Federation("digits", training=training, defenses=[defense])
         >>> first = fa.audit(federation, attacks=["loss-series"], out="runs/plain")
         >>> second = fa.audit(noisy, attacks=["loss-series"], out="runs/noisy")
         >>> compared = fa.compare(first, second)

@@ -38,7 +38,7 @@ class Grid:
     Examples:
         >>> import fedaudit as fa
         >>> federation = fa.Federation("digits", clients=4, training=fa.Training(rounds=2))
-        >>> defenses = {"none": [], "noise": [fa.defenses.DPSGD(noise_multiplier=0.5)]}
+        >>> defenses = {"none": [], "noise": [fa.defenses.DPSGD(clip=1.0, noise_multiplier=0.5)]}
         >>> grid = fa.Grid(federation, {"defenses": defenses, "model": ["mlp", "cnn"]})
         >>> list(grid.federations())
         ['none,mlp', 'none,cnn', 'noise,mlp', 'noise,cnn']
