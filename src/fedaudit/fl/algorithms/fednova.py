@@ -94,4 +94,5 @@ def step_weight_norm(steps: int, momentum: float) -> float:
     """
     if momentum == 0:
         return float(steps)
-    return sum((1 - momentum**k) / (1 - momentum) for k in range(1, steps + 1))
+    weights = ((1 - momentum**k) / (1 - momentum) for k in range(1, steps + 1))
+    return sum(weights, start=0.0)
