@@ -47,10 +47,10 @@ class Judge:
         Raises:
             BadInput: No attack could be measured, or one failed.
         """
-        measurements, figures = stacked(rounds, {self._client}), list[Figure]()
+        selected, figures = self._aucs.select(stacked(rounds, {self._client})), list[Figure]()
         for name, attack in self._attacks.items():
             try:
-                figure = self._aucs.figure(name, attack, measurements, self._policy.level)
+                figure = self._aucs.figure(name, attack, selected, self._policy.level)
             except FedauditError as error:
                 # Do not log the original message, which may contain numbers of samples.
                 raise BadInput(f"the attack {name!r} could not be measured") from error

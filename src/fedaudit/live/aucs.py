@@ -28,28 +28,38 @@ class ClientAucs:
     def __init__(self, run: Setup, client: ClientId) -> None:
         # In a recording, it is unknown whether clients have equal label distributions.
         run = replace(run, recording_info=RecordingInfo(untrained=(), config={}, limitations=()))
-        self._client, self._truth = client, target_truth(run, client)
-        self._compared = self._truth.comparisons[_CONTRAST].mask
-        self._is_member = self._truth.is_member[self._compared]
+        self._client, truth = client, target_truth(run, client)
+        self._positions = torch.from_numpy(truth.positions)
+        self._compared = truth.comparisons[_CONTRAST].mask
+        self._is_member = truth.is_member[self._compared]
         self.members = int(self._is_member.sum())
         self.nonmembers = len(self._is_member) - self.members
+
+    def select(self, measurements: Mapping[str, Measurements]) -> dict[str, Measurements]:
+        """Return the measurements of the client's members and non-members, for :meth:`figure`."""
+        return {name: m.on_samples(self._positions) for name, m in measurements.items()}
 
     def figure(
         self,
         name: str,
         attack: Attack,
-        measurements: Mapping[str, Measurements],
+        selected: Mapping[str, Measurements],
         confidence: float = 0.95,
     ) -> Figure | None:
         """Return the AUC of an attack; None if it needs more measured rounds.
 
+        Args:
+            name: Name of the attack in the figure.
+            attack: The attack.
+            selected: Measurements that :meth:`select` returns, once for all attacks.
+            confidence: Confidence level of the limits, in (0, 1).
+
         Raises:
             FedauditError: The attack cannot be run.
         """
-        positions = torch.from_numpy(self._truth.positions)
-        on_samples = {name: m.on_samples(positions) for name, m in measurements.items()}
+        attack = attack.on_samples(self._positions)
         try:
-            scores = attack.on_samples(positions).scores(on_samples, self._client).numpy()
+            scores = attack.scores(selected, self._client).numpy()
             interval = auc_interval(scores[self._compared], self._is_member, confidence=confidence)
         except TooFewRounds:
             return None

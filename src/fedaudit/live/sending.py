@@ -1,6 +1,6 @@
 """Figures of a live recording for trackers such as MLflow, after each measured round."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from fedaudit.live.faults import RecorderWarnings
 from fedaudit.live.recording import Recording, RoundEntry
 from fedaudit.observe.measurements import (
     MeasuredRound,
+    Measurements,
     measured_round_in,
     measured_rounds_in,
     stacked,
@@ -102,17 +103,18 @@ class RoundSender:
         elif outcome.round not in self._measured:
             self._measured[outcome.round] = measured_round_in(self._folder, outcome.round)
         rounds = [m for index, m in sorted(self._measured.items()) if index <= outcome.round]
-        for client in self._aucs:
-            yield from self._client_figures(client, rounds)
-
-    def _client_figures(
-        self, client: ClientId, rounds: list[MeasuredRound]
-    ) -> Iterator[tuple[str, float]]:
         # Attacks that compare clients need the measurements of all clients.
         measurements = stacked(rounds)
+        for client in self._aucs:
+            yield from self._client_figures(client, measurements)
+
+    def _client_figures(
+        self, client: ClientId, measurements: Mapping[str, Measurements]
+    ) -> Iterator[tuple[str, float]]:
+        selected = self._aucs[client].select(measurements)
         for name, attack in self._attacks.items():
             try:
-                figure = self._aucs[client].figure(name, attack, measurements)
+                figure = self._aucs[client].figure(name, attack, selected)
             except FedauditError:
                 continue
             if figure is not None:

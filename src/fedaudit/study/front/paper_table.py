@@ -1,6 +1,6 @@
 """Tables for papers: an attack per row, an audit per column, and an interval in every cell."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, TypeAlias, get_args
 
 from fedaudit.core.errors import BadInput, unknown_name
@@ -68,8 +68,8 @@ def estimates_by_attack(
     }
 
 
-def _listed(names: "object") -> str:
-    return ", ".join(distinct(names)) or "none"  # type: ignore[arg-type]
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(distinct(names)) or "none"
 
 
 def table(
