@@ -1,5 +1,6 @@
 """The demo shows a leak, and what a defense changes."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,10 @@ def test_the_demo_shows_a_strong_leak_that_cofedmid_lowers(tmp_path: Path) -> No
     assert lower_limit(defended) < 0.6
     controls = [*undefended.controls, *defended.controls]
     assert all(control.passed is not False for control in controls)
-    assert (tmp_path / "comparison.html").is_file()
+    page = (tmp_path / "comparison.html").read_text(encoding="utf-8")
+    after, before = (f"{100 * source_success(record):.1f}%" for record in (defended, undefended))
+    _, number = page.split("Success rate of source inference", 1)
+    assert re.search(rf">{after}<.*?{before} without the defense", number[:600], re.DOTALL)
     assert len(read_studies(tmp_path / "study.toml", {})) == 2
     policy = policy_from(DEFAULT_POLICY)
     for record in (undefended, defended):
@@ -46,6 +50,13 @@ def lower_limit(record: Record) -> float:
         for estimate in record.estimates
         if estimate.metric == AUC and estimate.contrast == "other_client" and not estimate.within
     )
+
+
+def source_success(record: Record) -> float:
+    """Return the success rate of the only source attack of the demo."""
+    estimates = record.where(topic="source", seed=None, against="")
+    (success,) = [estimate.number for estimate in estimates]
+    return success
 
 
 def test_the_demo_replaces_no_other_study_file(

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, wording
-from fedaudit.report.comparison.tables import front_order, leakage_name
+from fedaudit.report.comparison.tables import attacks_of, front_order, leakage_name
 from fedaudit.report.comparison.tradeoffs import (
     SIZES_DIFFER,
     TradeOff,
@@ -25,6 +25,7 @@ from fedaudit.report.first import FirstScreen
 from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Tile, shortened, tile
 from fedaudit.report.pictures import comparison_picture
+from fedaudit.report.sources import strongest_attack
 from fedaudit.report.text.verdict import PlainVerdict
 from fedaudit.results.comparison import STRONGEST_ATTACK, Comparison, Front
 from fedaudit.results.estimate import NO_DEFENSE, TEST_ACCURACY, Interval
@@ -152,6 +153,30 @@ def _numbers(row: TradeOff, comparison: Comparison) -> tuple[Tile, ...]:
             f"{wording.percent(1 - row.undefended_error)} without the defense, same clients",
             f"change {wording.format_points(-row.error)} points{interval}",
         ),
+        *_source_number(row, comparison),
+    )
+
+
+def _source_number(row: TradeOff, comparison: Comparison) -> tuple[Tile, ...]:
+    """Return the success of the source attack that is strongest without the defense, if any."""
+    base = comparison.rows[row.row].base
+    before, after = (
+        [] if number is None else [a for a in attacks_of(comparison, number) if not a.success.doubt]
+        for number in (base, row.row)
+    )
+    undefended = strongest_attack(before)
+    if undefended is None:
+        return ()
+    return tuple(
+        tile(
+            "Success rate of source inference",
+            wording.percent(attack.success.number),
+            f"{wording.percent(undefended.success.number)} without the defense",
+            f"attack: {shortened(attack.success.attack, 60)}",
+            f"guessing has {wording.percent(attack.chance)}",
+        )
+        for attack in after
+        if attack.success.attack == undefended.success.attack
     )
 
 
