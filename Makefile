@@ -49,6 +49,7 @@ pages: $(STAMP)
 
 docs: $(STAMP)
 	$(BIN)/python docs/results.py
+	$(BIN)/python docs/papers.py
 	$(BIN)/sphinx-build -W -q docs docs/_build
 	$(BIN)/python docs/links.py docs/_build
 
@@ -56,7 +57,7 @@ bench: $(STAMP)
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
 
 clean:
-	rm -rf $(VENV) docs/_build docs/jupyter_execute docs/results docs/results.md build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) docs/_build docs/jupyter_execute docs/results docs/results.md docs/papers docs/papers.md build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -53,7 +53,7 @@ html_title = "fedaudit"
 templates_path: list[str] = []
 html_static_path = ["_static"]
 html_search_scorer = str(Path(__file__).parent / "_static" / "scorer.js")
-html_css_files = ["claims.css", "notebooks.css"]
+html_css_files = ["claims.css", "notebooks.css", "papers.css"]
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"

@@ -1,0 +1,28 @@
+"""Generate a page for each paper: its tables with the paper's value and our figure in each cell.
+
+`python docs/papers.py` writes docs/papers.md and docs/papers/, as does `make docs`. They are not
+committed.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from docs.claims.tables import index_page, paper_pages
+
+PAGE = Path(__file__).parent / "papers.md"
+FOLDER = Path(__file__).parent / "papers"
+
+
+def main() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    for old_page in FOLDER.glob("*.md"):
+        old_page.unlink()
+    for name, text in paper_pages().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
+    PAGE.write_text(index_page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

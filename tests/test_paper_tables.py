@@ -1,0 +1,93 @@
+"""Pages of the papers: each cell has the paper's value and our figure."""
+
+import math
+import re
+
+import pytest
+
+from docs.claims import tables
+from docs.claims.comparing import Figure
+from docs.claims.data import papers
+from docs.claims.tables import Cell, Column, PaperTable, Place, Row
+
+ALL = [(paper, table) for paper in papers() for table in tables.tables_of(paper)]
+
+
+def test_every_paper_has_tables_with_existing_claims_and_figures() -> None:
+    for paper, table in ALL:
+        assert set(table.claims) <= {claim.id for claim in paper.claim}, table.id
+        for row, cells in zip(table.row, tables.cells_of(table), strict=True):
+            has_figure = [cell.ours is not None for cell in cells]
+            assert any(has_figure) is (not row.not_run), (table.id, row.title)
+    assert len({table.id for _, table in ALL}) == len(ALL)
+
+
+def table(best: str = "largest", along: str = "row") -> PaperTable:
+    row = Row(title="a", theirs=[0.5, 0.9], regime="x")
+    return PaperTable.model_validate(
+        {
+            "id": "t",
+            "title": "T",
+            "claims": [],
+            "tolerance": 0.02,
+            "best": best,
+            "along": along,
+            "columns": [Column(title="one"), Column(title="two")],
+            "row": [row, row.model_copy(update={"theirs": [0.7, math.nan]})],
+        }
+    )
+
+
+def cell(theirs: float, ours: float | None) -> Cell:
+    figure = None if ours is None else Figure(ours, ours - 0.05, ours + 0.05, "", 1)
+    return Cell(theirs, figure, "not run")
+
+
+CELLS = [[cell(0.5, 0.6), cell(0.9, 0.55)], [cell(0.7, 0.8), cell(math.nan, None)]]
+
+
+@pytest.mark.parametrize(
+    ("best", "along", "expected"),
+    [
+        ("largest", "row", {("theirs", 0, 1), ("theirs", 1, 0), ("ours", 0, 0), ("ours", 1, 0)}),
+        ("smallest", "row", {("theirs", 0, 0), ("theirs", 1, 0), ("ours", 0, 1), ("ours", 1, 0)}),
+        ("largest", "column", {("theirs", 1, 0), ("theirs", 0, 1), ("ours", 1, 0), ("ours", 0, 1)}),
+        ("", "row", set()),
+    ],
+)
+def test_best_values_compete_in_rows_or_columns(
+    best: str, along: str, expected: set[Place]
+) -> None:
+    assert tables.best_cells(table(best, along), CELLS) == expected
+
+
+def test_rows_with_the_same_best_are_counted() -> None:
+    assert tables.same_best(table(), CELLS) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "agreement"),
+    [(0.6, "agrees"), (0.669, "agrees"), (0.68, "lower"), (0.531, "agrees"), (0.52, "higher")],
+)
+def test_values_agree_within_the_interval_and_the_tolerance(
+    theirs: float, agreement: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "figure_of", lambda *_: Figure(0.6, 0.55, 0.65, "", 1))
+    monkeypatch.setattr(tables, "regimes", lambda: {"x": None})
+    stated = table()
+    rows = [Row(title="a", theirs=[theirs, math.nan], regime="x")]
+    (first, second), *_ = tables.cells_of(stated.model_copy(update={"row": rows}))
+    assert (first.agreement, second.agreement) == (agreement, "agrees")
+
+
+def test_pages_link_to_their_tables_and_claims() -> None:
+    index = tables.index_page()
+    for name, text in tables.paper_pages().items():
+        targets = set(re.findall(r"\(([\w-]+)\)=", text))
+        linked = set(re.findall(rf"papers/{name}#([\w-]+)", index))
+        assert linked == targets
+        assert text.count("<td") == sum(
+            len(table.columns) * len(table.row)
+            for paper, table in ALL
+            if paper.name.lower() == name[:-3]
+        )
