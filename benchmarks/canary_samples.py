@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from fedaudit.metrics.canaries import sample_bounds
-from fedaudit.metrics.epsilon import count_guesses, gaussian_shift, one_run_bound
+from fedaudit.metrics.epsilon import count_guesses, gaussian_shift, one_run_epsilon_from_counts
 from fedaudit.signals.canary_gradients import canary_gradient
 
 DELTA = 1e-5
@@ -36,7 +36,7 @@ ROUNDS = 10
 PARAMETERS = 50_000
 
 # Runs of a cell repeat the same few counts of correct guesses.
-bound_from_coins = cache(partial(one_run_bound, delta=DELTA))
+bound_from_coins = cache(partial(one_run_epsilon_from_counts, delta=DELTA))
 
 
 class Cell(NamedTuple):

@@ -17,24 +17,24 @@ from scipy.special import ndtr, ndtri, stdtr, stdtrit
 from scipy.stats import mannwhitneyu
 
 from fedaudit.metrics.delong import AucInterval, auc_interval, clustered_auc
-from fedaudit.metrics.family import above_chance
 from fedaudit.metrics.intervals import (
     ConfidenceLimits,
-    Limited,
-    limits_by_p_values,
-    limits_if_independent,
-    lower_limit,
-    upper_limit,
+    EstimateWithLimits,
+    clopper_pearson_lower,
+    clopper_pearson_upper,
+    mean_limits_by_p_values,
+    mean_limits_if_independent,
 )
 from fedaudit.metrics.rate_limits import (
-    limits_of_rate,
     lower_bound,
-    n_needed,
-    n_to_bound,
-    rate_limits,
+    nonmembers_for_one_false_positive,
+    nonmembers_for_tpr_lower_limit,
+    tpr_limits,
+    tpr_limits_function,
     upper_bound,
 )
 from fedaudit.metrics.roc import allowed_false_positives, split_scores, tpr_at_fpr
+from fedaudit.metrics.significance import auc_p_value
 from fedaudit.metrics.stratified import stratified_auc
 
 Scores = np.ndarray
@@ -189,17 +189,17 @@ SHAPES = (
 
 
 def rate_limits_of(members: Scores, nonmembers: Scores, fpr: float) -> Limits:
-    """Limits of each run's rate as in ``fedaudit.metrics.rate_limits``, for all runs at once."""
+    """Limits of each run's rate as in ``fedaudit.metrics.tpr_limits``, for all runs at once."""
     sizes = (members.shape[1], nonmembers.shape[1])
     lower = lower_bound(fpr, *sizes, confidence=ONE_SIDED)
     upper = upper_bound(fpr, *sizes, confidence=ONE_SIDED)
     low, high = np.zeros(len(members)), np.ones(len(members))
     if lower.rank:
         above = (members > _ranked(nonmembers, lower.rank)).sum(axis=1)
-        low = _limits(above, sizes[0], lower.error, lower_limit)
+        low = _limits(above, sizes[0], lower.error, clopper_pearson_lower)
     if upper.rank <= sizes[1]:
         reaching = (members >= _ranked(nonmembers, upper.rank)).sum(axis=1)
-        high = _limits(reaching, sizes[0], upper.error, upper_limit)
+        high = _limits(reaching, sizes[0], upper.error, clopper_pearson_upper)
     return Limits(low, high)
 
 
@@ -209,7 +209,10 @@ def limits_used(members: Scores, nonmembers: Scores, fpr: float) -> Limits:
     rank = allowed_false_positives(fpr, sizes[1]) + 1
     above = (members > _ranked(nonmembers, rank)).sum(axis=1)
     return Limits(
-        *(_limits(above, sizes[0], 1 - ONE_SIDED, limit) for limit in (lower_limit, upper_limit))
+        *(
+            _limits(above, sizes[0], 1 - ONE_SIDED, limit)
+            for limit in (clopper_pearson_lower, clopper_pearson_upper)
+        )
     )
 
 
@@ -278,7 +281,7 @@ def rates(runs: int, seed: int) -> str:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for size_index, sizes in enumerate(SIZES):
-        fprs = [fpr for fpr in FPRS if n_needed(fpr) <= sizes[1]]
+        fprs = [fpr for fpr in FPRS if nonmembers_for_one_false_positive(fpr) <= sizes[1]]
         results: dict[float, list[tuple[Missed, Missed]]] = {fpr: [] for fpr in fprs}
         for shape_index, shape in enumerate(SHAPES):
             done = (size_index + shape_index / len(SHAPES)) / len(SIZES)
@@ -297,7 +300,7 @@ def rates(runs: int, seed: int) -> str:
 def _row(sizes: tuple[int, int], fpr: float, of_shapes: Sequence[tuple[Missed, Missed]]) -> str:
     of_rate, at_threshold = zip(*of_shapes, strict=True)
     of_normal = [one for shape, one in zip(SHAPES, at_threshold, strict=True) if shape in NORMAL]
-    lacking = n_to_bound(fpr, confidence=ONE_SIDED) - sizes[1]
+    lacking = nonmembers_for_tpr_lower_limit(fpr, confidence=ONE_SIDED) - sizes[1]
     cells = [f"{sizes[0]:,} / {sizes[1]:,}", f"{100 * fpr:g} %", *_worst(of_rate)]
     cells += ["yes" if lacking <= 0 else f"needs {lacking:,} more", *_worst(of_normal)]
     return f"| {' | '.join(cells)} |"
@@ -370,19 +373,19 @@ def means_over_seeds(
     rng, most = np.random.default_rng([seed, *sizes, int(10 * distance)]), max(COUNTS)
     is_member = np.arange(sum(sizes)) < sizes[0]
     truths = {"AUC": float(ndtr(distance / 2**0.5))}
-    if n_needed(_RATE) <= sizes[1]:
+    if nonmembers_for_one_false_positive(_RATE) <= sizes[1]:
         truths[f"TPR at {100 * _RATE:g} % FPR"] = normal(distance).rate(_RATE)
     intervals: dict[tuple[str, int], list[ConfidenceLimits]] = {}
     for _ in range(studies):
         scores = rng.standard_normal((most, sum(sizes))) + distance * is_member
         aucs = [auc_interval(one, is_member) for one in scores]
-        tprs = [limits_of_rate(one, is_member, _RATE) for one in scores]
+        tprs = [tpr_limits_function(one, is_member, _RATE) for one in scores]
         for count in COUNTS:
             for name in truths:
                 mean = (
-                    limits_if_independent(aucs[:count])
+                    mean_limits_if_independent(aucs[:count])
                     if name == "AUC"
-                    else limits_by_p_values(tprs[:count])
+                    else mean_limits_by_p_values(tprs[:count])
                 )
                 intervals.setdefault((name, count), []).append(mean)
     return {
@@ -465,18 +468,18 @@ def rate_means(
             np.concatenate([side[0] for side in shape.draw(rng, (1, sizes[0]), (1, sizes[1]))])
             for shape in shapes
         ]
-        at_any_error = [limits_of_rate(one, is_member, fpr) for one in scores]
+        at_any_error = [tpr_limits_function(one, is_member, fpr) for one in scores]
         at_95 = [
-            Limited(tpr_at_fpr(one, is_member, fpr).tpr, limits.low, limits.high)
+            EstimateWithLimits(tpr_at_fpr(one, is_member, fpr).tpr, limits.low, limits.high)
             for one in scores
-            for limits in [rate_limits(one, is_member, fpr)]
+            for limits in [tpr_limits(one, is_member, fpr)]
         ]
         for count in COUNTS:
             for way, limits in zip(
                 WAYS,
                 (
-                    limits_by_p_values(at_any_error[:count]),
-                    limits_if_independent(at_95[:count]),
+                    mean_limits_by_p_values(at_any_error[:count]),
+                    mean_limits_if_independent(at_95[:count]),
                 ),
                 strict=True,
             ):
@@ -600,7 +603,7 @@ def _small_errors(runs: int, seed: int) -> str:
             by_fedaudit, by_normal_ranks = [], []
             for _ in range(10 * runs):
                 scores = -1.0 * (rng.random(1000 + others) < probability)
-                by_fedaudit.append(above_chance(scores, is_member))
+                by_fedaudit.append(auc_p_value(scores, is_member))
                 by_normal_ranks.append(normal_ranks(scores, is_member))
             shares = [
                 f"{100 * float(np.mean(np.array(p_values) <= _SMALL_ERROR)):.2f} %"

@@ -18,7 +18,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from fedaudit.core.metric_names import FORGOTTEN, NOT_FORGOTTEN
-from fedaudit.metrics import unlearned
+from fedaudit.metrics import evaluate_unlearning
 from fedaudit.metrics.unlearning import unlearning_verdict
 from fedaudit.results.aggregate import average_runs
 from fedaudit.results.estimate import Estimate
@@ -57,7 +57,7 @@ def judged(
             scores(rng, level, shared, forgotten) for level in (BEFORE, 0.5 + truth, 0.5)
         )
         against = retrained if reference == "retrained" else None
-        result = unlearned(before, after, against, is_deleted=forgotten, margin=MARGIN)
+        result = evaluate_unlearning(before, after, against, is_deleted=forgotten, margin=MARGIN)
         if seeds == 1:
             return result.verdict
         excess = asdict(result.excess)

@@ -46,7 +46,7 @@ DEPENDENCIES: dict[str, str] = {
     # Settings contain names of the catalogues.
     "plan": "core observe.tensors observe.views results.older results.text "
     "attacks models fl.training.local algorithms defenses "
-    "datasets.draws.fair datasets.partitions.schemes datasets.partitions.shifts metrics.table "
+    "datasets.draws.fair datasets.partitions.schemes datasets.partitions.shifts metrics.catalogue "
     "risk.catalog",
     # Parts of a run that settings refer to.
     "plan.named": EVERYTHING_BELOW,

@@ -12,7 +12,7 @@ from beartype.roar import BeartypeCallHintViolation
 from fedaudit.core.errors import BadArgument
 from fedaudit.core.values import chunks, flat
 from fedaudit.defenses.mixup import MixUp
-from fedaudit.metrics.table import average_precision
+from fedaudit.metrics.catalogue import average_precision
 
 
 @pytest.fixture(autouse=True)

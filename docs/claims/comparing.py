@@ -9,7 +9,7 @@ from typing import NamedTuple
 from docs.claims.data import Regime, Term, Test, regimes, variant_of
 from docs.claims.figures import FigureName, counted, hypervolumes, rows
 from docs.claims.pairs import Pair, pairs, sides
-from fedaudit.metrics import Limited, limits_if_dependent
+from fedaudit.metrics import EstimateWithLimits, mean_limits_if_dependent
 from fedaudit.results.aggregate import Values, difference, further_runs_interval, mean_difference
 from fedaudit.results.comparison import Difference
 from fedaudit.results.estimate import MODEL_RISK
@@ -288,7 +288,7 @@ def _paired(regime: Regime, test: Test, other: Term) -> Figure | None:
         if not limits:
             return None
         # Attacks of one run use the same samples.
-        low, high = limits_if_dependent(limits)
+        low, high = mean_limits_if_dependent(limits)
         value = fmean(interval.value for interval in limits)
         method = f"{matching[0].method}, limits of {len(limits)} attacks averaged"
         return Figure(value, low, high, method, len(matching[0].seeds))
@@ -297,10 +297,10 @@ def _paired(regime: Regime, test: Test, other: Term) -> Figure | None:
     return Figure(pair.value, pair.low, pair.high, pair.method, len(pair.seeds), wide)
 
 
-def _signed(pair: Pair, direction: Direction) -> Limited[float]:
+def _signed(pair: Pair, direction: Direction) -> EstimateWithLimits[float]:
     if direction > 0:
-        return Limited(pair.value, pair.low, pair.high)
-    return Limited(-pair.value, -pair.high, -pair.low)
+        return EstimateWithLimits(pair.value, pair.low, pair.high)
+    return EstimateWithLimits(-pair.value, -pair.high, -pair.low)
 
 
 @cache

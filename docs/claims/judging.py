@@ -22,7 +22,7 @@ from docs.claims.data import Claim, Paper, Scale, Term, Test, regimes, variant_o
 from docs.claims.figures import rows
 from docs.claims.names import figure_words, setting_words
 from docs.claims.titles import scale_of
-from fedaudit.metrics.family import holm
+from fedaudit.metrics.significance import holm
 
 ERROR = 0.05
 LIMIT = -float(ndtri(ERROR / 2))

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from fedaudit.live.splitting import split_dataset as split_dataset
     from fedaudit.live.tables.export import signal_table as signal_table
     from fedaudit.live.tables.record import from_signals as from_signals
-    from fedaudit.metrics.table import evaluate as evaluate
+    from fedaudit.metrics.catalogue import evaluate as evaluate
     from fedaudit.observe.views import seen_from as seen_from
     from fedaudit.plan import games as _games
     from fedaudit.plan import optional as _optional

@@ -28,7 +28,7 @@ from fedaudit.datasets.draws.fair import DRAWS
 from fedaudit.datasets.partitions.schemes import PARTITIONS
 from fedaudit.defenses import DEFENSES
 from fedaudit.fl.training.local import SCHEDULES
-from fedaudit.metrics.table import METRICS
+from fedaudit.metrics.catalogue import METRICS
 from fedaudit.models import MODELS
 from fedaudit.observe.views import VIEWS, View
 from fedaudit.signals.base import Signal

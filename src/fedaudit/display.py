@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fedaudit.guard.guard import Guard
     from fedaudit.live.decisions import Decision
     from fedaudit.live.recorder import Recorder
-    from fedaudit.metrics.table import MetricValue
+    from fedaudit.metrics.catalogue import MetricValue
     from fedaudit.observe.measurements import MeasuredRound
     from fedaudit.observe.round import Round
     from fedaudit.privacy_budget.budget import Budget

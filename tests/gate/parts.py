@@ -9,7 +9,7 @@ from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.policy import Policy, policy_from
 from fedaudit.gate.sample_size import RequiredSamples
 from fedaudit.gate.verdict import Check, FigureCheck, Verdict
-from fedaudit.metrics import rate_limits
+from fedaudit.metrics import tpr_limits
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import AttackRow, ControlResult, Record
 from tests.estimates import estimate
@@ -75,7 +75,7 @@ def tpr(hits: int, members: int = 500, nonmembers: int = 0, **changes: object) -
     others = nonmembers or members
     scores = np.concatenate([np.full(hits, 2.0), np.full(members - hits, -1.0)])
     scores = np.concatenate([scores, np.linspace(0, 1, others)])
-    limits = rate_limits(scores, np.arange(members + others) < members, 0.01)
+    limits = tpr_limits(scores, np.arange(members + others) < members, 0.01)
     settings = {"metric": "tpr@0.01", "value": hits / members, "high": limits.high}
     settings["low"] = None if limits.needs else limits.low
     settings |= {"n_members": members, "n_nonmembers": others, "method": limits.method}

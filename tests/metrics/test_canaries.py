@@ -14,8 +14,8 @@ from fedaudit.metrics.epsilon import (
     describe_equal_coins,
     gaussian_budget,
     gaussian_shift,
-    one_run_bound,
-    one_run_epsilon,
+    one_run_epsilon_from_counts,
+    one_run_epsilon_from_scores,
     one_run_gaussian_bound,
 )
 
@@ -36,7 +36,7 @@ def test_canary_bounds_match_hand_calculation() -> None:
     assert bounds.mean_only is not None
     assert bounds.mean_only.value == pytest.approx(gaussian_budget(shift, DELTA))
     assert bounds.mean_only.method == "mean-only Gaussian 95%, delta 1e-05"
-    assert bounds.one_run == one_run_epsilon(z, inside, guesses=6, delta=DELTA)
+    assert bounds.one_run == one_run_epsilon_from_scores(z, inside, guesses=6, delta=DELTA)
 
 
 def test_partial_participation_has_no_gaussian_bound() -> None:
@@ -113,7 +113,7 @@ def test_canary_sample_bounds_match_hand_calculation() -> None:
 def test_stronger_assumptions_give_larger_bounds() -> None:
     scores, inside = record_scores(np.random.default_rng(3), 3.9, 500)
     bounds = sample_bounds(scores, inside, guesses=100, delta=DELTA)
-    coins = one_run_epsilon(scores, inside, guesses=100, delta=DELTA)
+    coins = one_run_epsilon_from_scores(scores, inside, guesses=100, delta=DELTA)
     assert bounds.if_gaussian is not None
     assert bounds.if_normal is not None
     assert 0 < coins.value < bounds.if_gaussian.value < bounds.if_normal.value
@@ -174,7 +174,7 @@ def test_bounds_from_canary_samples_are_tight_and_rarely_exceed_the_true_epsilon
     values = np.zeros((runs, 3))
     for run in values:
         scores, inside = record_scores(rng, epsilon, 500)
-        coins = one_run_bound(count_guesses(scores, inside, 100), delta=DELTA)
+        coins = one_run_epsilon_from_counts(count_guesses(scores, inside, 100), delta=DELTA)
         tighter = sample_bounds(scores, inside, guesses=100, delta=DELTA)
         assert tighter.if_gaussian is not None
         normal = tighter.if_normal.value if tighter.if_normal else np.nan
@@ -197,7 +197,7 @@ def test_equal_coins_give_a_refusal_instead_of_bounds(
     members = int(is_member.sum())
     assert f"{members} members and {8 - members} non-members" in bounds.refusal
     with pytest.raises(BadInput, match="both members and non-members are needed"):
-        one_run_epsilon(np.arange(8.0), is_member, guesses=2)
+        one_run_epsilon_from_scores(np.arange(8.0), is_member, guesses=2)
 
 
 def test_one_different_coin_is_sufficient_for_a_bound() -> None:

@@ -17,7 +17,7 @@ from benchmarks.coverage import (
     simulated,
     tied,
 )
-from fedaudit.metrics import limits_at_threshold, rate_limits, tpr_at_fpr
+from fedaudit.metrics import limits_at_threshold, tpr_at_fpr, tpr_limits
 
 SOME = (SHAPES[0], SHAPES[2], *SHAPES[6:])
 
@@ -28,7 +28,7 @@ def test_the_true_values_match_large_samples(shape: Shape) -> None:
     members, nonmembers = shape.draw(np.random.default_rng(0), (1, many), (1, many))
     scores, truth = np.append(members, nonmembers), np.arange(2 * many) < many
     for fpr in (0.01, 0.1):
-        limits = rate_limits(scores, truth, fpr, confidence=0.999)
+        limits = tpr_limits(scores, truth, fpr, confidence=0.999)
         assert limits.low <= shape.rate(fpr) <= limits.high
         if "threshold" not in shape.name and "tied" not in shape.name:
             assert tpr_at_fpr(scores, truth, fpr).tpr == pytest.approx(shape.rate(fpr), abs=0.02)
@@ -41,7 +41,7 @@ def test_vectorised_limits_match_single_runs(fpr: float) -> None:
     truth = np.arange(460) < 60
     for run in range(12):
         scores = np.append(members[run], nonmembers[run])
-        limits = rate_limits(scores, truth, fpr, confidence=CONFIDENCE)
+        limits = tpr_limits(scores, truth, fpr, confidence=CONFIDENCE)
         one_by_one = [
             (limits.low, limits.high),
             limits_at_threshold(scores, truth, fpr, confidence=CONFIDENCE),

@@ -14,12 +14,12 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import Origin
 from fedaudit.metrics import (
     MetricValue,
-    above_chance,
     auc_interval,
+    auc_p_value,
     clopper_pearson,
     evaluate,
-    rate_limits,
     tpr_at_fpr,
+    tpr_limits,
 )
 from fedaudit.results.estimate import Estimate
 
@@ -53,17 +53,17 @@ def test_evaluate_matches_the_single_metrics() -> None:
     area = estimates["other_client", "auc"]
     interval = auc_interval(scores[chosen], truth)
     assert (area.value, area.low, area.high, area.method) == astuple(interval)
-    assert area.p_value == above_chance(scores[chosen], truth) < 1e-6
+    assert area.p_value == auc_p_value(scores[chosen], truth) < 1e-6
     rate = estimates["other_client", "tpr@0.001"]
     point = tpr_at_fpr(scores[chosen], truth, 0.001)
     assert (rate.value, rate.realised_fpr) == (point.tpr, point.realised_fpr)
     used = (rate.low_at_threshold, rate.high_at_threshold)
     assert used == clopper_pearson(point.true_positives, 200)
-    limits = rate_limits(scores[chosen], truth, 0.001)
+    limits = tpr_limits(scores[chosen], truth, 0.001)
     assert (rate.low, rate.high, rate.method) == (None, limits.high, limits.method)
     assert rate.note.endswith("; a lower limit needs 2248 more non-members")
     percent = estimates["other_client", "tpr@0.01"]
-    limits = rate_limits(scores[chosen], truth, 0.01)
+    limits = tpr_limits(scores[chosen], truth, 0.01)
     assert (percent.low, percent.high) == (limits.low, limits.high)
     assert f"{point.false_positives} false positives" in rate.note
 
@@ -226,4 +226,4 @@ def test_metrics_import_no_torch_pydantic_or_scikit_learn() -> None:
 
 def test_every_exported_metric_exists() -> None:
     assert all(hasattr(metrics, name) for name in dir(metrics))
-    assert {"Metric", "auc", "evaluate", "rate_limits"} <= set(dir(metrics))
+    assert {"Metric", "auc", "evaluate", "tpr_limits"} <= set(dir(metrics))

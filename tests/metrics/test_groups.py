@@ -5,10 +5,10 @@ import pytest
 
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics import (
-    above_nonmembers,
     auc_by_group,
     auc_by_owner,
     auc_interval,
+    fraction_of_nonmembers_below,
     most_exposed,
 )
 
@@ -53,7 +53,7 @@ def test_groups_of_another_length_are_refused() -> None:
 def test_a_member_is_exposed_by_the_share_of_nonmembers_strictly_below() -> None:
     scores, truth = [3.0, 1.0, 2.0, 2.0, 0.0, 5.0], [False, True, True, False, False, True]
     # Non-members 3, 2, 0; members 1, 2, 5.
-    assert above_nonmembers(scores, truth).tolist() == pytest.approx([1 / 3, 1 / 3, 1])
+    assert fraction_of_nonmembers_below(scores, truth).tolist() == pytest.approx([1 / 3, 1 / 3, 1])
 
 
 def test_the_most_exposed_samples_are_sorted_by_share_and_score() -> None:

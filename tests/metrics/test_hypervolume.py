@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedaudit.core.errors import BadInput
-from fedaudit.metrics import advantage, hypervolume, hypervolume_over_seeds, on_front
+from fedaudit.metrics import advantage, hypervolume, hypervolume_over_seeds, is_pareto_optimal
 from fedaudit.metrics.utility import _areas
 
 SHARES = st.floats(0, 1, width=32)
@@ -38,7 +38,7 @@ def test_on_front_matches_pairwise_dominance(candidates: np.ndarray) -> None:
         any((other <= point).all() and (other < point).any() for other in candidates)
         for point in candidates
     ]
-    assert on_front(candidates).tolist() == [not lost for lost in beaten]
+    assert is_pareto_optimal(candidates).tolist() == [not lost for lost in beaten]
 
 
 @pytest.mark.slow

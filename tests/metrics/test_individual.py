@@ -14,7 +14,7 @@ from fedaudit.metrics import (
     combined_p_values,
     conformal_p_value,
     individual_test,
-    membership_chance,
+    membership_posterior_limits,
 )
 
 RATE = 0.05
@@ -149,7 +149,7 @@ def test_limits_of_the_chance_of_membership_follow_from_the_rates() -> None:
     is_member = np.arange(30) < 10
     scores = np.where(is_member, 1.0, 0.0)
     scores[[9, 29]] = 0.0, 1.0
-    low, high = membership_chance(1.0, scores, is_member, prior=0.2)
+    low, high = membership_posterior_limits(1.0, scores, is_member, prior=0.2)
     # 9 of 10 members and 1 of 20 non-members score as high; each limit has an error of 1.25 %.
     beta = sp.stats.beta
     hits = beta.ppf(0.0125, 9, 2), beta.ppf(0.9875, 10, 1)
@@ -160,14 +160,15 @@ def test_limits_of_the_chance_of_membership_follow_from_the_rates() -> None:
 
 
 def test_an_unreached_score_has_an_upper_limit_of_one() -> None:
-    assert membership_chance(9.0, [1, 0], [True, False], prior=0.5) == (0.0, 1.0)
+    assert membership_posterior_limits(9.0, [1, 0], [True, False], prior=0.5) == (0.0, 1.0)
 
 
 @given(st.integers(0, 6).map(float), st.floats(0.01, 0.98))
 def test_the_chance_of_membership_grows_with_the_prior(score: float, prior: float) -> None:
     scores, is_member = np.arange(12) % 7, np.arange(12) < 6
     small, large = (
-        membership_chance(score, scores, is_member, prior=p) for p in (prior, prior + 0.01)
+        membership_posterior_limits(score, scores, is_member, prior=p)
+        for p in (prior, prior + 0.01)
     )
     assert small.low <= large.low
     assert small.high <= large.high
@@ -178,7 +179,7 @@ def test_limits_of_the_chance_contain_the_true_one() -> None:
     rng, trials, covered = np.random.default_rng(1), 2_000, 0
     is_member = np.arange(120) < 60
     for score in rng.normal(0.5, 1, size=trials):
-        limits = membership_chance(score, rng.normal(is_member), is_member, prior=0.3)
+        limits = membership_posterior_limits(score, rng.normal(is_member), is_member, prior=0.3)
         rates = sp.stats.norm.sf(score - np.array([1.0, 0.0]))
         chance = 0.3 * rates[0] / (0.3 * rates[0] + 0.7 * rates[1])
         covered += limits.low <= chance <= limits.high
@@ -188,7 +189,7 @@ def test_limits_of_the_chance_contain_the_true_one() -> None:
 @pytest.mark.parametrize("prior", [0.0, 1.0, -0.1])
 def test_a_prior_of_zero_or_one_raises(prior: float) -> None:
     with pytest.raises(BadInput, match="prior is a probability between 0 and 1"):
-        membership_chance(1.0, [1, 0], [True, False], prior=prior)
+        membership_posterior_limits(1.0, [1, 0], [True, False], prior=prior)
 
 
 def test_mismatched_attacks_or_missing_scores_raise() -> None:

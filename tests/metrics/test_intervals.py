@@ -8,16 +8,16 @@ from scipy.stats import binom, binomtest
 
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics import (
-    Limited,
+    EstimateWithLimits,
     bootstrap_over_seeds,
     clopper_pearson,
-    counted_limits,
-    limits_by_p_values,
-    limits_if_dependent,
-    limits_if_independent,
-    lower_limit,
+    clopper_pearson_function,
+    clopper_pearson_lower,
+    clopper_pearson_upper,
+    mean_limits_by_p_values,
+    mean_limits_if_dependent,
+    mean_limits_if_independent,
     student_t_over_seeds,
-    upper_limit,
 )
 from fedaudit.metrics.intervals import _critical_values, mean_of_units
 
@@ -32,12 +32,12 @@ def test_clopper_pearson_matches_scipy(counts: tuple[int, int]) -> None:
 @pytest.mark.parametrize(("count", "total"), [(0, 100), (30, 100), (90, 100), (999, 1000)])
 @pytest.mark.parametrize("alpha", [0.1, 0.01])
 def test_upper_limit_has_the_stated_tail_probability(count: int, total: int, alpha: float) -> None:
-    limit = upper_limit(count, total, confidence=1 - alpha)
+    limit = clopper_pearson_upper(count, total, confidence=1 - alpha)
     assert binom.cdf(count, total, limit) == pytest.approx(alpha)
 
 
 def test_lower_limit_has_the_stated_tail_probability() -> None:
-    assert binom.sf(29, 100, lower_limit(30, 100)) == pytest.approx(0.05)
+    assert binom.sf(29, 100, clopper_pearson_lower(30, 100)) == pytest.approx(0.05)
 
 
 @pytest.mark.parametrize("counts", [(1, 0), (-1, 5), (6, 5)])
@@ -91,31 +91,33 @@ def test_too_few_or_infinite_values_raise_with_a_remedy() -> None:
         student_t_over_seeds([0.5, 0.5, 0.5, 0.5, np.nan])
 
 
-def counted(hits: int, total: int) -> Limited[float]:
-    return Limited(hits / total, *clopper_pearson(hits, total))
+def counted(hits: int, total: int) -> EstimateWithLimits[float]:
+    return EstimateWithLimits(hits / total, *clopper_pearson(hits, total))
 
 
 def test_a_single_run_keeps_its_limits() -> None:
     limits = counted(30, 100)
-    assert limits_if_independent([limits]) == pytest.approx((limits.low, limits.high))
-    assert limits_if_dependent([limits]) == (limits.low, limits.high)
-    assert limits_by_p_values([counted_limits(30, 100)]) == (limits.low, limits.high)
+    assert mean_limits_if_independent([limits]) == pytest.approx((limits.low, limits.high))
+    assert mean_limits_if_dependent([limits]) == (limits.low, limits.high)
+    assert mean_limits_by_p_values([clopper_pearson_function(30, 100)]) == (limits.low, limits.high)
 
 
 def test_variance_of_a_mean_of_independent_runs() -> None:
     # Two standard errors of 0.03 and 0.04: that of the mean is 0.05 / 2.
-    low, high = limits_if_independent([Limited(0.5, 0.44, 0.56), Limited(0.7, 0.62, 0.78)])
+    low, high = mean_limits_if_independent(
+        [EstimateWithLimits(0.5, 0.44, 0.56), EstimateWithLimits(0.7, 0.62, 0.78)]
+    )
     assert (low, high) == pytest.approx((0.6 - 0.05, 0.6 + 0.05))
 
 
 def test_averaging_dependent_figures_does_not_narrow_limits() -> None:
-    assert limits_if_dependent([Limited(0.5, 0.4, 0.6), Limited(0.7, 0.5, 0.8)]) == pytest.approx(
-        (0.45, 0.7)
-    )
+    assert mean_limits_if_dependent(
+        [EstimateWithLimits(0.5, 0.4, 0.6), EstimateWithLimits(0.7, 0.5, 0.8)]
+    ) == pytest.approx((0.45, 0.7))
 
 
 @pytest.mark.parametrize(
-    "put_together", [limits_if_independent, limits_if_dependent, limits_by_p_values]
+    "put_together", [mean_limits_if_independent, mean_limits_if_dependent, mean_limits_by_p_values]
 )
 def test_the_mean_of_no_runs_is_refused(put_together: object) -> None:
     assert callable(put_together)
@@ -128,7 +130,7 @@ def test_combined_limits_are_the_smallest_mean_not_rejected(
     hits: tuple[int, int],
 ) -> None:
     """The limits agree with a search over a fine grid of both shares."""
-    low, high = limits_by_p_values([counted_limits(hit, 60) for hit in hits])
+    low, high = mean_limits_by_p_values([clopper_pearson_function(hit, 60) for hit in hits])
     grid = np.linspace(0, 1, 401)
     at_least, at_most = ([tail(hit, grid) for hit in hits] for tail in (_at_least, _at_most))
     means = (grid[:, None] + grid[None, :]) / 2
@@ -161,7 +163,9 @@ def _at_most(hit: int, shares: np.ndarray) -> np.ndarray:
 
 
 def test_simultaneous_limits_narrow_and_contain_the_mean() -> None:
-    intervals = [limits_by_p_values([counted_limits(30, 100)] * runs) for runs in range(1, 7)]
+    intervals = [
+        mean_limits_by_p_values([clopper_pearson_function(30, 100)] * runs) for runs in range(1, 7)
+    ]
     widths = [interval.high - interval.low for interval in intervals]
     assert widths == sorted(widths, reverse=True)
     assert all(interval.low < 0.3 < interval.high for interval in intervals)
@@ -179,9 +183,9 @@ def test_combined_limits_of_runs_have_their_coverage() -> None:
         if chance < 1e-5:
             continue
         runs = list(zip(hits, sizes, strict=True))
-        limits = limits_if_independent([counted(*run) for run in runs])
+        limits = mean_limits_if_independent([counted(*run) for run in runs])
         covered["summed"] += chance * (limits.low <= middle <= limits.high)
-        two = limits_by_p_values([counted_limits(*run) for run in runs])
+        two = mean_limits_by_p_values([clopper_pearson_function(*run) for run in runs])
         covered["held"] += chance * (two.low <= middle <= two.high)
     assert covered["summed"] >= 0.94
     assert covered["held"] >= 0.95

@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from fedaudit.metrics import Limited, auc_interval, clopper_pearson, rate_limits, tpr_at_fpr
+from fedaudit.metrics import (
+    EstimateWithLimits,
+    auc_interval,
+    clopper_pearson,
+    tpr_at_fpr,
+    tpr_limits,
+)
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.metrics.intervals import mean_of_units
 from fedaudit.metrics.power import (
@@ -22,20 +28,20 @@ def scores(size: int, shift: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_larger_share_gives_exact_limits() -> None:
-    limits = Limited(0.03, *clopper_pearson(3, 100))
+    limits = EstimateWithLimits(0.03, *clopper_pearson(3, 100))
     assert larger_proportion(limits, 100, 1000, confidence=0.95) == clopper_pearson(30, 1000)
 
 
 def test_larger_share_ignores_unknown_limits() -> None:
-    assert larger_proportion(Limited(0.03, 0.0, 0.1), 100, 1000, confidence=0.95) is None
-    limits = Limited(0.03, *clopper_pearson(3, 100))
+    assert larger_proportion(EstimateWithLimits(0.03, 0.0, 0.1), 100, 1000, confidence=0.95) is None
+    limits = EstimateWithLimits(0.03, *clopper_pearson(3, 100))
     assert larger_proportion(limits, 200, 1000, confidence=0.95) is None
     assert larger_proportion(limits, 0, 1000, confidence=0.95) is None
 
 
-def limited(drawn: np.ndarray, is_member: np.ndarray, fpr: float) -> Limited[float]:
-    limits = rate_limits(drawn, is_member, fpr)
-    return Limited(tpr_at_fpr(drawn, is_member, fpr).tpr, limits.low, limits.high)
+def limited(drawn: np.ndarray, is_member: np.ndarray, fpr: float) -> EstimateWithLimits[float]:
+    limits = tpr_limits(drawn, is_member, fpr)
+    return EstimateWithLimits(tpr_at_fpr(drawn, is_member, fpr).tpr, limits.low, limits.high)
 
 
 @pytest.mark.parametrize("fpr", [0.005, 0.05])
@@ -69,7 +75,7 @@ def test_larger_rate_limits_narrow_around_the_rate() -> None:
 
 
 def test_larger_rate_ignores_limits_at_the_used_threshold() -> None:
-    used = Limited(0.2, *clopper_pearson(60, 300))
+    used = EstimateWithLimits(0.2, *clopper_pearson(60, 300))
     assert larger_rate(used, 0.05, (300, 600), 10, confidence=0.95) is None
 
 
@@ -92,13 +98,13 @@ def test_larger_auc_keeps_exact_limits() -> None:
 
 
 def test_larger_auc_ignores_unknown_limits() -> None:
-    assert larger_auc(Limited(0.6, 0.5, 0.9), 100, 200, confidence=0.95) is None
+    assert larger_auc(EstimateWithLimits(0.6, 0.5, 0.9), 100, 200, confidence=0.95) is None
 
 
 def test_larger_balanced_accuracy_matches_larger_counts() -> None:
     now = counted_balanced_accuracy(70, 100, 180, 200)
     then = counted_balanced_accuracy(210, 300, 540, 600)
-    limits = Limited(now.value, now.low, now.high)
+    limits = EstimateWithLimits(now.value, now.low, now.high)
     assert larger_balanced(limits, 0.1, (100, 200), 3, confidence=0.95) == (then.low, then.high)
     assert larger_balanced(limits, 0.2, (100, 200), 3, confidence=0.95) is None
 
@@ -108,7 +114,9 @@ def test_larger_mean_assumes_the_same_variance(larger: int) -> None:
     now = mean_of_units([0.5, 0.6, 0.7], units="seeds")
     assert now.low is not None
     assert now.high is not None
-    predicted = larger_mean(Limited(now.value, now.low, now.high), 3, larger, confidence=0.95)
+    predicted = larger_mean(
+        EstimateWithLimits(now.value, now.low, now.high), 3, larger, confidence=0.95
+    )
     assert predicted is not None
     # Student's quantile for 2 degrees of freedom is 4.303, and the spread of these runs is 0.1.
     quantile = {3: 4.3027, 4: 3.1824, 8: 2.3646, 51: 2.0086}[larger]
@@ -117,10 +125,10 @@ def test_larger_mean_assumes_the_same_variance(larger: int) -> None:
 
 
 def test_larger_mean_uses_the_limit_that_is_not_clipped() -> None:
-    predicted = larger_mean(Limited(0.1, 0.0, 0.53027), 3, 3, confidence=0.95)
+    predicted = larger_mean(EstimateWithLimits(0.1, 0.0, 0.53027), 3, 3, confidence=0.95)
     assert predicted is not None
     assert predicted.high == pytest.approx(0.53027)
 
 
 def test_larger_mean_needs_variance_between_runs() -> None:
-    assert larger_mean(Limited(0.5, 0.5, 0.5), 3, 4, confidence=0.95) is None
+    assert larger_mean(EstimateWithLimits(0.5, 0.5, 0.5), 3, 4, confidence=0.95) is None

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 from fedaudit.metrics import (
-    above_chance,
     auc_interval,
+    auc_p_value,
     clopper_pearson,
+    clopper_pearson_upper,
     clustered_auc,
     compare_auc,
     evaluate,
-    stratified_above_chance,
     stratified_auc,
-    upper_limit,
+    stratified_auc_p_value,
 )
-from fedaudit.metrics.family import most_frequent
+from fedaudit.metrics.significance import most_frequent
 
 
 def flags(members: int, fired: int, others: int, false: int) -> tuple[np.ndarray, np.ndarray]:
@@ -32,7 +32,7 @@ def test_limits_of_auc_if_no_nonmember_has_the_rare_score() -> None:
     assert interval.value == pytest.approx(0.55)
     assert interval.method == "few scores differ 95%"
     # A firing non-member subtracts at most 0.55: Clopper and Pearson's limit of 0 in 20.
-    at_least = 0.55 * upper_limit(0, 20, confidence=0.975)
+    at_least = 0.55 * clopper_pearson_upper(0, 20, confidence=0.975)
     assert interval.value - interval.low >= at_least
     assert interval.value - interval.low == pytest.approx(at_least, rel=0.02)
 
@@ -119,15 +119,15 @@ def test_the_test_of_rare_scores_is_exact() -> None:
     scores, truth = flags(9, 1, 3, 2)
     turned = -scores
     as_low = [sum(scores[list(chosen)]) >= 2 for chosen in combinations(range(12), 3)]
-    assert above_chance(turned, truth) == pytest.approx(np.mean(as_low))
+    assert auc_p_value(turned, truth) == pytest.approx(np.mean(as_low))
 
 
 def test_rare_scores_on_both_ends_are_tested_twice() -> None:
     scores, truth = flags(400, 40, 20, 0)
-    once = above_chance(scores, truth)
+    once = auc_p_value(scores, truth)
     lowered = scores.copy()
     lowered[399] = -1
-    assert above_chance(lowered, truth) == pytest.approx(2 * once, rel=0.15)
+    assert auc_p_value(lowered, truth) == pytest.approx(2 * once, rel=0.15)
 
 
 def test_pooled_test_of_rare_scores_is_exact() -> None:
@@ -135,7 +135,7 @@ def test_pooled_test_of_rare_scores_is_exact() -> None:
     client = np.repeat([0, 1], 6)
     truth = np.array([False, True, True, True, True, True] * 2)
     # The only member that fires is of client 0; a non-member fires too.
-    chance = 1 - stratified_above_chance(-scores, truth, client)
+    chance = 1 - stratified_auc_p_value(-scores, truth, client)
     assert chance == pytest.approx(1 - 1 / 3)
 
 
@@ -144,8 +144,8 @@ def test_equal_scores_are_no_evidence_whichever_side_is_smaller(members: int) ->
     client = np.repeat([0, 1], 600)
     truth = np.tile(np.arange(600) < members, 2)
     equal = np.zeros(1200)
-    assert above_chance(equal, truth) == 1.0
-    assert stratified_above_chance(equal, truth, client) == 1.0
+    assert auc_p_value(equal, truth) == 1.0
+    assert stratified_auc_p_value(equal, truth, client) == 1.0
     origin = np.where(truth, "member", "unseen")
     assert evaluate(equal, origin, strata=client, contrasts=("unseen",))[0].p_value == 1.0
 
@@ -153,19 +153,19 @@ def test_equal_scores_are_no_evidence_whichever_side_is_smaller(members: int) ->
 def test_one_score_for_each_stratum_is_no_evidence() -> None:
     client = np.repeat([0, 1, 2], 400)
     truth = np.arange(1200) % 400 < np.repeat([50, 20, 90], 400)
-    assert stratified_above_chance(client.astype(float), truth, client) == 1.0
+    assert stratified_auc_p_value(client.astype(float), truth, client) == 1.0
     # One stratum that differs is tested as if the others were not there.
     scores, first = client.astype(float), client == 0
     scores[:5] = 9.0
-    test = stratified_above_chance(scores, truth, client)
-    assert test == pytest.approx(above_chance(scores[first], truth[first]))
+    test = stratified_auc_p_value(scores, truth, client)
+    assert test == pytest.approx(auc_p_value(scores[first], truth[first]))
     assert 0 < test < 1e-3
 
 
 def test_the_rank_test_is_used_for_sides_of_similar_size() -> None:
     scores, truth = flags(40, 6, 40, 2)
     expected = 0.0666
-    assert above_chance(scores, truth) == pytest.approx(expected, abs=5e-3)
+    assert auc_p_value(scores, truth) == pytest.approx(expected, abs=5e-3)
 
 
 def test_most_frequent_score_needs_more_than_half() -> None:

@@ -12,12 +12,12 @@ from scipy.stats import binom
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics import (
     clopper_pearson,
-    limits_of_rate,
-    lower_rate_limit,
-    n_to_bound,
-    rate_limits,
+    nonmembers_for_tpr_lower_limit,
     tpr_at_fpr,
-    upper_rate_limit,
+    tpr_limits,
+    tpr_limits_function,
+    tpr_lower_limit,
+    tpr_upper_limit,
 )
 from fedaudit.metrics.rate_limits import lower_bound, upper_bound
 
@@ -37,7 +37,7 @@ def scored(members: list[float], nonmembers: list[float]) -> tuple[np.ndarray, n
 
 def test_forty_nonmembers_give_no_lower_limit_at_one_per_cent() -> None:
     scores, truth = scored([5.0] * 20, [0.0] * 40)
-    limits = rate_limits(scores, truth, 0.01)
+    limits = tpr_limits(scores, truth, 0.01)
     # Some threshold of 1 % may flag fewer than the best non-member: .99**40 = .67 is likely.
     assert limits.low == 0.0
     assert limits.high == 1.0
@@ -56,7 +56,7 @@ def test_a_median_rate_is_bounded_by_order_statistics() -> None:
     assert lower.error == pytest.approx(0.025 - tail, abs=1e-4)
     # Non-members 1 to 20, members 20 above all of them and 10 below.
     scores, truth = scored([99.0] * 20 + [0.0] * 10, list(range(1, 21)))
-    limits = rate_limits(scores, truth, 0.5)
+    limits = tpr_limits(scores, truth, 0.5)
     assert limits.low == clopper_pearson(20, 30, confidence=1 - 2 * lower.error).low
     assert limits.high == clopper_pearson(20, 30, confidence=1 - 2 * upper.error).high
 
@@ -65,7 +65,7 @@ def test_a_median_rate_is_bounded_by_order_statistics() -> None:
     ("fpr", "least"), [(0.001, 3_748), (0.01, 374), (0.1, 36), (1.0, 1), (0.5, 6)]
 )
 def test_a_lower_limit_needs_the_tabulated_number_of_nonmembers(fpr: float, least: int) -> None:
-    assert n_to_bound(fpr, confidence=0.975) == least
+    assert nonmembers_for_tpr_lower_limit(fpr, confidence=0.975) == least
 
 
 @given(fpr=RATES, members=SIZES, confidence=CONFIDENCES)
@@ -73,21 +73,21 @@ def test_a_lower_limit_needs_the_tabulated_number_of_nonmembers(fpr: float, leas
 def test_least_number_of_nonmembers_for_a_lower_limit(
     fpr: float, members: int, confidence: float
 ) -> None:
-    least = n_to_bound(fpr, confidence=confidence)
+    least = nonmembers_for_tpr_lower_limit(fpr, confidence=confidence)
     assert lower_bound(fpr, members, least, confidence=confidence).rank >= 1
     if least > 1:
         assert lower_bound(fpr, members, least - 1, confidence=confidence).rank == 0
 
 
 def test_every_sample_is_flagged_at_a_rate_of_one() -> None:
-    limits = rate_limits(*scored([0.0], [1.0]), 1.0)
+    limits = tpr_limits(*scored([0.0], [1.0]), 1.0)
     assert (limits.low, limits.high) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize("fpr", [0.0, -0.1, 1.1, float("nan")])
 def test_a_rate_outside_zero_and_one_raises(fpr: float) -> None:
     with pytest.raises(BadInput, match="is in \\(0, 1\\]"):
-        rate_limits([1.0, 0.0], [True, False], fpr)
+        tpr_limits([1.0, 0.0], [True, False], fpr)
 
 
 # Properties for arbitrary scores.
@@ -104,11 +104,11 @@ def test_the_tpr_is_within_its_limits(
     members: list[float], nonmembers: list[float], fpr: float, confidence: float
 ) -> None:
     scores, truth = scored(members, nonmembers)
-    limits = rate_limits(scores, truth, fpr, confidence=confidence)
+    limits = tpr_limits(scores, truth, fpr, confidence=confidence)
     assert 0 <= limits.low <= tpr_at_fpr(scores, truth, fpr).tpr <= limits.high <= 1
     one_sided = 1 - (1 - confidence) / 2
-    assert limits.low == lower_rate_limit(scores, truth, fpr, confidence=one_sided)
-    assert limits.high == upper_rate_limit(scores, truth, fpr, confidence=one_sided)
+    assert limits.low == tpr_lower_limit(scores, truth, fpr, confidence=one_sided)
+    assert limits.high == tpr_upper_limit(scores, truth, fpr, confidence=one_sided)
 
 
 @given(
@@ -123,9 +123,9 @@ def test_limits_depend_only_on_the_order_of_scores(
 ) -> None:
     scores, truth = scored([float(m) for m in members], [float(n) for n in nonmembers])
     shuffled = np.random.default_rng(seed).permutation(len(scores))
-    plain = rate_limits(scores, truth, fpr)
-    assert rate_limits(np.arctan(scores) * 3 - 7, truth, fpr) == plain
-    assert rate_limits(scores[shuffled], truth[shuffled], fpr) == plain
+    plain = tpr_limits(scores, truth, fpr)
+    assert tpr_limits(np.arctan(scores) * 3 - 7, truth, fpr) == plain
+    assert tpr_limits(scores[shuffled], truth[shuffled], fpr) == plain
 
 
 @given(
@@ -141,7 +141,7 @@ def test_limits_at_a_higher_confidence_are_never_narrower(
 ) -> None:
     scores, truth = scored(members, nonmembers)
     narrow, wide = (
-        rate_limits(scores, truth, fpr, confidence=level) for level in sorted((first, second))
+        tpr_limits(scores, truth, fpr, confidence=level) for level in sorted((first, second))
     )
     assert wide.low <= narrow.low + 1e-12
     assert narrow.high <= wide.high + 1e-12
@@ -151,7 +151,7 @@ def test_limits_are_nested_by_confidence() -> None:
     rng = np.random.default_rng(0)
     scores, truth = scored(list(rng.normal(1, 1, 40)), list(rng.normal(0, 1, 90)))
     levels = np.linspace(0.3, 0.9995, 200)
-    limits = [rate_limits(scores, truth, 0.1, confidence=float(level)) for level in levels]
+    limits = [tpr_limits(scores, truth, 0.1, confidence=float(level)) for level in levels]
     assert all(b.low <= a.low and a.high <= b.high for a, b in pairwise(limits))
 
 
@@ -204,7 +204,7 @@ def test_limits_match_a_slow_count(
     slow = slow_limits(
         members, nonmembers, bounds[0].rank, bounds[1].rank, [bound.error for bound in bounds]
     )
-    limits = rate_limits(*scored(members, nonmembers), fpr)
+    limits = tpr_limits(*scored(members, nonmembers), fpr)
     assert (limits.low, limits.high) == pytest.approx(slow, abs=1e-9)
 
 
@@ -223,7 +223,7 @@ def test_tpr_limits_have_their_coverage_for_tied_scores(fpr: float, confidence: 
     low, high = np.empty((2, len(kinds), len(others)))
     for (i, mine), (j, theirs) in product(enumerate(kinds), enumerate(others)):
         scores, truth = scored(list(np.repeat(range(3), mine)), list(np.repeat(range(3), theirs)))
-        limits = rate_limits(scores, truth, fpr, confidence=confidence)
+        limits = tpr_limits(scores, truth, fpr, confidence=confidence)
         low[i, j], high[i, j] = limits.low, limits.high
     rng = np.random.default_rng(0)
     drawn = rng.dirichlet([0.5, 0.5, 0.5], (200, 2))
@@ -244,7 +244,7 @@ def test_tpr_limits_cover_more_often_than_limits_at_the_used_threshold() -> None
     n_covered = dict.fromkeys(("used", "rate"), 0)
     for _ in range(runs):
         scores = rng.normal(size=1000) + truth
-        limits = rate_limits(scores, truth, 0.01)
+        limits = tpr_limits(scores, truth, 0.01)
         used = clopper_pearson(tpr_at_fpr(scores, truth, 0.01).true_positives, 500)
         n_covered["rate"] += limits.low <= true <= limits.high
         n_covered["used"] += used.low <= true <= used.high
@@ -265,9 +265,9 @@ def test_limits_at_any_error_are_those_at_its_confidence(
 ) -> None:
     scores = np.random.default_rng(seed).integers(0, 9, members + nonmembers)
     is_member = np.arange(members + nonmembers) < members
-    ladder = limits_of_rate(scores, is_member, fpr)(np.array([error, error / 2]))
-    low = lower_rate_limit(scores, is_member, fpr, confidence=1 - error)
-    high = upper_rate_limit(scores, is_member, fpr, confidence=1 - error)
+    ladder = tpr_limits_function(scores, is_member, fpr)(np.array([error, error / 2]))
+    low = tpr_lower_limit(scores, is_member, fpr, confidence=1 - error)
+    high = tpr_upper_limit(scores, is_member, fpr, confidence=1 - error)
     assert (ladder.low[0], ladder.high[0]) == pytest.approx((low, high), abs=1e-9)
     assert ladder.low[1] <= ladder.low[0]
     assert ladder.high[1] >= ladder.high[0]

@@ -5,20 +5,22 @@ from fedaudit.core.errors import BadInput
 from fedaudit.metrics import (
     calibrated_tpr,
     clopper_pearson,
-    n_needed,
-    n_to_certify,
     nonmember_shortage,
+    nonmembers_for_one_false_positive,
+    nonmembers_to_certify_fpr,
     true_fpr_range,
 )
 
 
 @pytest.mark.parametrize(("fpr", "fewest"), [(0.001, 1000), (0.01, 100), (0.003, 334), (1.0, 1)])
 def test_a_rate_needs_one_nonmember_over_the_rate(fpr: float, fewest: int) -> None:
-    assert n_needed(fpr) == fewest
+    assert nonmembers_for_one_false_positive(fpr) == fewest
 
 
 def test_an_fpr_of_one_in_n_needs_n_nonmembers() -> None:
-    assert [n_needed(1 / fewest) for fewest in range(1, 5000)] == list(range(1, 5000))
+    assert [nonmembers_for_one_false_positive(1 / fewest) for fewest in range(1, 5000)] == list(
+        range(1, 5000)
+    )
 
 
 def test_too_few_nonmembers_are_inconclusive_with_the_shortage() -> None:
@@ -55,7 +57,7 @@ def test_the_range_of_the_true_rate_matches_simulation() -> None:
     ("false_positives", "needed"), [(0, 2_995), (1, 4_742), (5, 10_511), (10, 16_959), (50, 63_281)]
 )
 def test_nonmembers_needed_to_certify_fpr_0_001(false_positives: int, needed: int) -> None:
-    assert n_to_certify(0.001, false_positives) == needed
+    assert nonmembers_to_certify_fpr(0.001, false_positives) == needed
 
 
 def test_a_calibrated_rate_keeps_the_false_positive_rate_on_average() -> None:
@@ -94,9 +96,9 @@ def test_a_calibrated_claim_needs_enough_nonmembers_in_each_half() -> None:
 @pytest.mark.parametrize("fpr", [0.0, 1.5, -0.1])
 def test_rates_outside_of_their_range_are_refused(fpr: float) -> None:
     with pytest.raises(BadInput, match=r"must be in \(0, 1\]"):
-        n_needed(fpr)
+        nonmembers_for_one_false_positive(fpr)
     with pytest.raises(BadInput, match="between 0 and 1"):
-        n_to_certify(fpr)
+        nonmembers_to_certify_fpr(fpr)
 
 
 def test_a_threshold_without_nonmembers_is_refused() -> None:

@@ -10,7 +10,7 @@ from numpy import ndarray
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.metrics.canaries import SumBounds, secure_sum_bounds
-from fedaudit.metrics.epsilon import Counts, clopper_pearson_epsilon, gaussian_shift
+from fedaudit.metrics.epsilon import ConfusionCounts, clopper_pearson_epsilon, gaussian_shift
 
 DELTA = 1e-5
 
@@ -22,7 +22,7 @@ def bounds(others: ndarray, update: ndarray, draws: int | None = None) -> SumBou
 def test_an_unhidden_update_reaches_the_largest_possible_bound() -> None:
     others = seeded_numpy(0, "apart").normal(size=(200, 5))
     lower_bounds = bounds(others, np.array([0, 0, 300.0, 0, 0]))
-    perfect = clopper_pearson_epsilon(Counts(100, 100, 0, 100), delta=DELTA)
+    perfect = clopper_pearson_epsilon(ConfusionCounts(100, 100, 0, 100), delta=DELTA)
     assert lower_bounds.counted.value == lower_bounds.counted.ceiling == perfect.value
     assert lower_bounds.counted.value == pytest.approx(
         math.log((1 - DELTA - 0.036217) / 0.036217), 1e-4

@@ -9,11 +9,11 @@ from fedaudit.core.errors import BadInput
 from fedaudit.metrics import (
     auc_interval,
     evaluate,
+    label_matched_mask,
     labels_alone_auc,
-    matched_in_class,
-    scaled_within,
-    stratified_above_chance,
+    scale_within_strata,
     stratified_auc,
+    stratified_auc_p_value,
 )
 
 
@@ -80,14 +80,14 @@ def test_the_stratified_test_has_its_error_rate() -> None:
     rng, client = np.random.default_rng(3), np.repeat(np.arange(12), 10)
     p_values = np.array(
         [
-            stratified_above_chance(
+            stratified_auc_p_value(
                 rng.normal(size=120) + 3 * (client % 2), rng.random(120) < 0.5, client
             )
             for _ in range(600)
         ]
     )
     assert (p_values <= 0.05).mean() <= 0.05 + 2 * 0.009
-    assert stratified_above_chance(np.ones(4), [True, False, True, False], [0, 0, 1, 1]) == 1.0
+    assert stratified_auc_p_value(np.ones(4), [True, False, True, False], [0, 0, 1, 1]) == 1.0
 
 
 @pytest.mark.slow
@@ -105,9 +105,11 @@ def test_pooled_tpr_intervals_have_their_coverage_without_leak() -> None:
 
 
 def test_scaling_keeps_infinite_scores_and_order() -> None:
-    scaled = scaled_within(np.array([1.0, 2.0, 9.0, np.inf, 100.0, 300.0]), [0, 0, 0, 0, 1, 1])
+    scaled = scale_within_strata(
+        np.array([1.0, 2.0, 9.0, np.inf, 100.0, 300.0]), [0, 0, 0, 0, 1, 1]
+    )
     assert scaled.tolist() == [-1.0, 0.0, 7.0, np.inf, -1.0, 1.0]
-    assert scaled_within(np.array([4.0, 4.0]), [0, 0]).tolist() == [0.0, 0.0]
+    assert scale_within_strata(np.array([4.0, 4.0]), [0, 0]).tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +124,7 @@ def test_scaling_keeps_infinite_scores_and_order() -> None:
 )
 def test_scaling_keeps_order_and_ties_within_a_stratum(scores: list[float]) -> None:
     values, strata = np.array(scores), np.zeros(len(scores))
-    scaled = scaled_within(values, strata)
+    scaled = scale_within_strata(values, strata)
     assert not np.isnan(scaled).any()
     _, expected_ranks = np.unique(values, return_inverse=True)
     _, ranks = np.unique(scaled, return_inverse=True)
@@ -145,7 +147,7 @@ def test_matched_members_and_nonmembers_have_one_label_distribution(seed: int) -
     count = int(rng.integers(4, 200))
     labels = rng.choice(5, count, p=rng.dirichlet(np.ones(5) * 0.5))
     truth = rng.random(count) < rng.uniform(0.05, 0.95)
-    chosen = matched_in_class(labels, truth, rng=rng)
+    chosen = label_matched_mask(labels, truth, rng=rng)
     both = set(labels[truth]) & set(labels[~truth])
     assert chosen.any() == bool(both)
     if both:

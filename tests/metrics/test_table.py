@@ -8,7 +8,7 @@ from sklearn.metrics import roc_auc_score
 from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import Origin
 from fedaudit.metrics import METRICS, Metric
-from fedaudit.metrics.table import bootstrap_interval, evaluate_metric, resolve_metric
+from fedaudit.metrics.catalogue import bootstrap_interval, evaluate_metric, resolve_metric
 
 Scores = Float[np.ndarray, " samples"]
 Members = Bool[np.ndarray, " samples"]

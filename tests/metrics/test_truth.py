@@ -12,16 +12,16 @@ import torch
 from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import Origin
 from fedaudit.metrics import (
-    above_nonmembers,
     auc,
     auc_interval,
     balanced_accuracy,
     evaluate,
+    evaluate_unlearning,
+    fraction_of_nonmembers_below,
     most_exposed,
     permuted_membership,
     roc_curve,
     tpr_at_fpr,
-    unlearned,
 )
 from fedaudit.metrics.canaries import canary_bounds
 
@@ -67,8 +67,8 @@ ENTRIES: dict[str, Callable[[Any], object]] = {
     "tpr_at_fpr": lambda truth: tpr_at_fpr(SCORES, truth, 0.5),
     "balanced_accuracy": lambda truth: balanced_accuracy(SCORES, truth, threshold=0.5),
     "most_exposed": lambda truth: most_exposed(SCORES, truth),
-    "above_nonmembers": lambda truth: above_nonmembers(SCORES, truth),
-    "unlearned": lambda truth: unlearned(SCORES, SCORES, is_deleted=truth),
+    "above_nonmembers": lambda truth: fraction_of_nonmembers_below(SCORES, truth),
+    "unlearned": lambda truth: evaluate_unlearning(SCORES, SCORES, is_deleted=truth),
     "permuted_membership": lambda truth: permuted_membership(
         SCORES, truth, permutations=20, rng=np.random.default_rng(0)
     ),

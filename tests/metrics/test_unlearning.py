@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.unlearning import MARGIN, scores, simulated
 from fedaudit.core.errors import BadInput
-from fedaudit.metrics import auc, unlearned
+from fedaudit.metrics import auc, evaluate_unlearning
 from fedaudit.metrics.unlearning import unlearning_verdict
 
 
@@ -18,7 +18,7 @@ def halves(each: int) -> np.ndarray:
 def test_unlearning_auc_of_forgotten_against_held_out_samples() -> None:
     truth = np.array([True, True, False, False])
     before, after, retrained = [4.0, 3.0, 1.0, 2.0], [1.0, 4.0, 2.0, 3.0], [1.0, 3.0, 2.0, 4.0]
-    result = unlearned(before, after, retrained, is_deleted=truth)
+    result = evaluate_unlearning(before, after, retrained, is_deleted=truth)
     assert result.retrained is not None
     assert (result.before.value, result.after.value, result.retrained.value) == (1.0, 0.5, 0.25)
     assert result.excess.value == 0.25
@@ -31,7 +31,7 @@ def test_both_models_together_reveal_deletion() -> None:
     hard = 5 * rng.standard_normal(400)
     truth = halves(200)
     before, after = hard + truth, hard + 0.1 * rng.standard_normal(400)
-    result = unlearned(before, after, is_deleted=truth)
+    result = evaluate_unlearning(before, after, is_deleted=truth)
     assert result.before.value < 0.65
     assert 0.4 < result.after.value < 0.6
     assert result.both.value > 0.99
@@ -44,11 +44,11 @@ def test_only_retraining_has_the_verdict_forgotten() -> None:
         scores(rng, level, shared, halves(800)) for level in (0.6, 0.5, 0.5)
     )
     truth = halves(800)
-    unchanged = unlearned(before, before, retrained, is_deleted=truth)
+    unchanged = evaluate_unlearning(before, before, retrained, is_deleted=truth)
     assert unchanged.verdict == "not forgotten"
     assert unchanged.both.value == 0.5
     assert "not forgotten" in str(unchanged)
-    deleted = unlearned(before, other, retrained, is_deleted=truth)
+    deleted = evaluate_unlearning(before, other, retrained, is_deleted=truth)
     assert deleted.verdict == "forgotten"
 
 
@@ -106,11 +106,11 @@ def test_false_not_forgotten_verdicts_are_at_most_five_per_cent() -> None:
 def test_mismatched_scores_and_invalid_margins_raise() -> None:
     truth = halves(2)
     with pytest.raises(BadInput, match="margin"):
-        unlearned([1, 2, 3, 4], [1, 2, 3, 4], is_deleted=truth, margin=0.6)
+        evaluate_unlearning([1, 2, 3, 4], [1, 2, 3, 4], is_deleted=truth, margin=0.6)
     with pytest.raises(BadInput):
-        unlearned([1, 2, 3, 4], [1, 2, 3], is_deleted=truth)
+        evaluate_unlearning([1, 2, 3, 4], [1, 2, 3], is_deleted=truth)
     with pytest.raises(BadInput):
-        unlearned([1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3], is_deleted=truth)
+        evaluate_unlearning([1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3], is_deleted=truth)
 
 
 def test_simulated_scores_have_the_requested_auc() -> None:

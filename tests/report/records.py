@@ -10,7 +10,7 @@ from scipy.stats import beta, rankdata
 
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.evaluation.source import Baseline, SourceEvaluation, source_estimates
-from fedaudit.metrics import Limited, rate_limits
+from fedaudit.metrics import EstimateWithLimits, tpr_limits
 from fedaudit.metrics.source import LabelExcess
 from fedaudit.results.aggregate import average_each, correct_tests
 from fedaudit.results.estimate import (
@@ -136,7 +136,7 @@ def tpr_figure(attack: str, contrast: str, rate: float, split: Split, **where: o
     hits = int((split.member > threshold).sum())
     used = limits(hits, len(split.member))
     truth = np.arange(len(split.member) + len(other)) < len(split.member)
-    rate_interval = rate_limits(np.concatenate([split.member, other]), truth, rate)
+    rate_interval = tpr_limits(np.concatenate([split.member, other]), truth, rate)
     return estimate(
         {
             **shared,
@@ -532,7 +532,7 @@ def source(
     answers = SourceResult.model_validate({**settings, **changes})
     figures = source_estimates(
         answers,
-        Limited(right / samples, low, high),
+        EstimateWithLimits(right / samples, low, high),
         Test(null=GUESSING, level=1 / clients, high=min(1.5 / clients, 1.0), p_value=p_value),
         LabelExcess(right / samples - mixes, low - mixes, high - mixes, level=mixes),
         class_p_value,

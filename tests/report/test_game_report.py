@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedaudit.games.run import read_points, run_games
-from fedaudit.metrics.epsilon import Counts, clopper_pearson_epsilon
+from fedaudit.metrics.epsilon import ConfusionCounts, clopper_pearson_epsilon
 from fedaudit.report.figures.forest import MOST_LINES
 from fedaudit.report.grid import Grid
 from fedaudit.report.page import report_html
@@ -170,7 +170,7 @@ def test_the_status_describes_the_remaining_leak(right: int, games: int, status:
 def test_the_ceiling_of_the_epsilon_bound_matches_the_metric() -> None:
     for games in (2, 40, 200, 10_000):
         half = games // 2
-        bound = clopper_pearson_epsilon(Counts(half, half, 0, half))
+        bound = clopper_pearson_epsilon(ConfusionCounts(half, half, 0, half))
         assert largest_empirical_epsilon(point(right=100, games=games)) == pytest.approx(
             bound.ceiling, abs=1e-9
         )

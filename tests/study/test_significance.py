@@ -3,7 +3,12 @@ import pytest
 
 from fedaudit.evaluation.truth import Findings
 from fedaudit.gate.sample_size import more_seeds
-from fedaudit.metrics import auc_interval, clopper_pearson, counted_limits, limits_by_p_values
+from fedaudit.metrics import (
+    auc_interval,
+    clopper_pearson,
+    clopper_pearson_function,
+    mean_limits_by_p_values,
+)
 from fedaudit.results.aggregate import Value, further_runs_interval, mean_difference
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.estimate import Test as GuessingTest
@@ -46,7 +51,7 @@ def mean_of(*figures: Estimate) -> Estimate:
     findings = Findings(list(figures))
     for i, figure_of_run in enumerate(figures):
         if figure_of_run.value is not None and figure_of_run.metric != "auc":
-            findings.limits[i] = counted_limits(round(100 * figure_of_run.value), 100)
+            findings.limits[i] = clopper_pearson_function(round(100 * figure_of_run.value), 100)
     (mean,) = (row for row in corrected_estimates(findings, 0.05) if row.seed is None)
     return mean
 
@@ -130,7 +135,9 @@ def test_a_difference_over_seeds_is_never_narrower() -> None:
 
 def test_rates_of_runs_have_joint_limits_at_any_confidence() -> None:
     mean = mean_of(figure(1, 0.1), figure(2, 0.3))
-    expected = limits_by_p_values([counted_limits(10, 100), counted_limits(30, 100)])
+    expected = mean_limits_by_p_values(
+        [clopper_pearson_function(10, 100), clopper_pearson_function(30, 100)]
+    )
     assert (mean.low, mean.high) == pytest.approx(expected)
 
 

@@ -77,8 +77,8 @@ def released(folder: Path, run: Setup) -> Model:
 def further_federations(run: Setup) -> tuple[Setup, Setup]:
     extension = run.extension(Unlearning)
     assert extension is not None
-    assert extension.unlearned is not None
-    return extension.unlearned, extension.retrained
+    assert extension.unlearned_run is not None
+    return extension.unlearned_run, extension.retrained_run
 
 
 def begun(run: Setup, folder: Path) -> Setup:
@@ -144,7 +144,7 @@ def test_unlearning_that_leaves_a_batch_of_one_raises_before_training(
     run = setup(unlearning_study(unlearning={"method": "ascent"}), 1, None)
     after = run.extension(Unlearning)
     assert after is not None
-    trained = [*run.assignment.sizes.values(), *after.retrained.assignment.sizes.values()]
+    trained = [*run.assignment.sizes.values(), *after.retrained_run.assignment.sizes.values()]
     forgotten = int((run.assignment.audit.owner == 0).sum())
     batch = last_of_one(trained, [forgotten])
     with pytest.raises(
@@ -163,7 +163,7 @@ def test_errors_of_retrained_federations_name_the_seed() -> None:
     after = run.extension(Unlearning)
     assert after is not None
     batch = last_of_one(
-        [*run.assignment.sizes.values()], [*after.retrained.assignment.sizes.values()]
+        [*run.assignment.sizes.values()], [*after.retrained_run.assignment.sizes.values()]
     )
     with pytest.raises(
         BadInput, match=r"the (retrained|unlearning) federation of seed 1, client 0"

@@ -23,7 +23,7 @@ class Limits(Generic[Limit]):
 
 
 @dataclass(frozen=True)
-class Limited(Generic[Limit]):
+class EstimateWithLimits(Generic[Limit]):
     """Estimate with its confidence limits.
 
     Attributes:
@@ -32,9 +32,9 @@ class Limited(Generic[Limit]):
         high: Its upper confidence limit.
 
     Examples:
-        >>> from fedaudit.metrics import Limited
-        >>> from fedaudit.metrics import limits_if_dependent
-        >>> limits_if_dependent([Limited(0.6, low=0.5, high=0.7), Limited(0.7, low=0.6, high=0.8)])
+        >>> from fedaudit.metrics import EstimateWithLimits, mean_limits_if_dependent
+        >>> estimates = [EstimateWithLimits(0.6, 0.5, 0.7), EstimateWithLimits(0.7, 0.6, 0.8)]
+        >>> mean_limits_if_dependent(estimates)
         ConfidenceLimits(low=0.55, high=0.75)
     """
 
@@ -44,7 +44,7 @@ class Limited(Generic[Limit]):
 
 
 @dataclass(frozen=True)
-class IntervalEstimate(Limited[Limit]):
+class IntervalEstimate(EstimateWithLimits[Limit]):
     """Estimate with its confidence limits and their method.
 
     Attributes:

@@ -39,16 +39,16 @@ from fedaudit.metrics import (
     clustered_auc,
     evaluate,
     labels_alone_auc,
-    limits_of_rate,
     most_exposed,
-    one_run_epsilon,
-    redraw,
+    one_run_epsilon_from_scores,
+    permute_nonmembers_per_round,
     roc_curve,
-    scaled_within,
+    scale_within_strata,
     thin_roc,
+    tpr_limits_function,
 )
+from fedaudit.metrics.catalogue import CONTRASTS, evaluate_metric, resolve_metric
 from fedaudit.metrics.epsilon import EpsilonBound, bound_method, describe_equal_coins
-from fedaudit.metrics.table import CONTRASTS, evaluate_metric, resolve_metric
 from fedaudit.observe.measurements import Measurements
 from fedaudit.plan.named import assigns_classes
 from fedaudit.plan.parts import Setup
@@ -138,7 +138,9 @@ def _evaluated_measurements(setup: Setup, m: Measurements, truth: TargetTruth) -
     values = m.values[:, :, torch.from_numpy(truth.positions)]
     if setup.study.figures.evaluation == "redraw":
         rng = seeded_numpy(setup.seed, "redraw", truth.target)
-        values = torch.from_numpy(redraw(values.numpy(), truth.is_member, rng=rng))
+        values = torch.from_numpy(
+            permute_nonmembers_per_round(values.numpy(), truth.is_member, rng=rng)
+        )
     return replace(m, values=values)
 
 
@@ -256,7 +258,7 @@ def _add_contrast(
         mask = np.ones_like(mask)
     scores, origin = scores[mask], truth.origin[mask]
     strata = None if client is None else client[mask]
-    scaled = scores if strata is None else scaled_within(scores, strata)
+    scaled = scores if strata is None else scale_within_strata(scores, strata)
     for evaluated in evaluate(
         scores,
         origin,
@@ -272,7 +274,7 @@ def _add_contrast(
         if evaluated.p_value is not None and not repeats(contrast, truth):
             estimate = estimate.model_copy(update={"tests": [Test(p_value=evaluated.p_value)]})
         if rate is not None and evaluated.value is not None:
-            limits = limits_of_rate(scaled, origin == Origin.MEMBER, rate)
+            limits = tpr_limits_function(scaled, origin == Origin.MEMBER, rate)
             findings.limits[len(findings.estimates)] = limits
         findings.estimates.append(estimate)
 
@@ -435,7 +437,9 @@ def _epsilon_bound(
     bound: EpsilonBound | str = describe_equal_coins(coins.is_member)
     if not bound:
         alpha = study.figures.alpha / family
-        bound = one_run_epsilon(coins.scores, coins.is_member, guesses=coins.guesses, alpha=alpha)
+        bound = one_run_epsilon_from_scores(
+            coins.scores, coins.is_member, guesses=coins.guesses, alpha=alpha
+        )
     note = f"lower bound from {coins.guesses} guesses in one run; it refutes claims, confirms none"
     yield bound_estimate(coins, EPSILON, bound, family, name="one run", delta=0.0, note=note)
 

@@ -11,7 +11,11 @@ from fedaudit.attacks.base import Attack
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.values import ClientId
 from fedaudit.evaluation.sample_scores import SampleScores
-from fedaudit.metrics.individual import combined_p_values, individual_test, membership_chance
+from fedaudit.metrics.individual import (
+    combined_p_values,
+    individual_test,
+    membership_posterior_limits,
+)
 from fedaudit.observe.measurements import MeasuredRound, stacked
 from fedaudit.results.answer import AttackAnswer, Contrast, OriginName, RunAnswer
 
@@ -137,7 +141,7 @@ def _posterior_limits(
     """Return limits of the posterior probability of membership, as fields of the answer."""
     scores = np.concatenate([members, nonmembers])
     is_member: Bool[ndarray, " units"] = np.arange(len(scores)) < len(members)
-    limits = membership_chance(score, scores, is_member, prior=prior)
+    limits = membership_posterior_limits(score, scores, is_member, prior=prior)
     return {"chance_low": limits.low, "chance_high": limits.high}
 
 

@@ -26,7 +26,7 @@ from fedaudit.fl.algorithms.ifca_mir import IfcaMir, Preference
 from fedaudit.metrics import proportion
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.metrics.fairness import ModelRisk, fairness_gaps, violations, violations_by_chance
-from fedaudit.metrics.intervals import Limited, limits_if_dependent
+from fedaudit.metrics.intervals import EstimateWithLimits, mean_limits_if_dependent
 from fedaudit.observe.measurements import Stored
 from fedaudit.observe.round import Round
 from fedaudit.plan.algorithm import server_risk
@@ -515,13 +515,13 @@ def _client_estimates(run: ClusterResult) -> Iterator[Estimate]:
         if risks:
             limits: dict[str, object] = {}
             limited = [
-                Limited(model.risk, model.low, model.high)
+                EstimateWithLimits(model.risk, model.low, model.high)
                 for model in models
                 if model.risk is not None and model.low is not None and model.high is not None
             ]
             if len(limited) == len(risks):
                 # Clients share models, so their risks are dependent.
-                low, high = limits_if_dependent(limited)
+                low, high = mean_limits_if_dependent(limited)
                 limits = {"low": low, "high": high, "method": CLOPPER_PEARSON}
             yield _estimate(run, CLIENT_RISK, name, fmean(risks), **limits)
         errors = [

@@ -27,7 +27,7 @@ from fedaudit.datasets.draws.fair import CLIENT_SAMPLE_DRAWS
 from fedaudit.evaluation.accuracy import overfitting
 from fedaudit.evaluation.controls import Outcome, measured_untrained, measurements_for, run_control
 from fedaudit.evaluation.truth import run_coordinates, view_coordinates
-from fedaudit.metrics import Limited
+from fedaudit.metrics import EstimateWithLimits
 from fedaudit.metrics.source import (
     LabelExcess,
     confusion_matrix,
@@ -380,7 +380,7 @@ class Baseline(NamedTuple):
 
 def source_estimates(
     answers: SourceResult,
-    success: Limited[float],
+    success: EstimateWithLimits[float],
     chance_test: Test,
     labels: LabelExcess,
     p_value: float,

@@ -13,9 +13,9 @@ from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import ClientId
 from fedaudit.datasets.draws.fair import PUBLISHED_DRAWS
-from fedaudit.metrics import labels_alone_auc, matched_in_class
+from fedaudit.metrics import label_matched_mask, labels_alone_auc
+from fedaudit.metrics.catalogue import CONTRASTS
 from fedaudit.metrics.intervals import LimitsAt
-from fedaudit.metrics.table import CONTRASTS
 from fedaudit.plan.parts import Setup
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Curve, ExposedSample, Histogram, Trajectory
@@ -141,7 +141,7 @@ class TargetTruth(UnitTruth):
         if not fair and self.match_classes and present:
             rng = seeded_numpy(self.seed, "matched in class", self.target, contrast)
             positions = np.flatnonzero(mask)
-            is_matched = matched_in_class(self.labels[positions], is_member[positions], rng=rng)
+            is_matched = label_matched_mask(self.labels[positions], is_member[positions], rng=rng)
             mask = np.isin(np.arange(len(mask)), positions[is_matched])
             within = "class"
         labels_alone = None

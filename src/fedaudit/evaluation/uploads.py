@@ -23,7 +23,7 @@ from fedaudit.core.devices import CPU
 from fedaudit.core.modules import outputs_of
 from fedaudit.core.values import ClientId, Model, Params, Samples
 from fedaudit.evaluation.truth import run_coordinates
-from fedaudit.metrics.intervals import lower_limit, upper_limit
+from fedaudit.metrics.intervals import clopper_pearson_lower, clopper_pearson_upper
 from fedaudit.observe.measurements import Stored
 from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import digest_of
@@ -346,7 +346,8 @@ def _compare_reports(rounds: Sequence[Comparison], classes: int) -> _Outcome:
     # client could then disable the controls of all others.
     reported = median(c.reported[ACCURACY] for c in as_percentages)
     shortfalls = (
-        lower_limit(c.correct or 0, c.samples, confidence=_CONFIDENCE) - c.reported[ACCURACY]
+        clopper_pearson_lower(c.correct or 0, c.samples, confidence=_CONFIDENCE)
+        - c.reported[ACCURACY]
         for c in as_percentages
     )
     is_plausible = reported * classes >= _MIN_ACCURACY_IN_CHANCE_LEVELS
@@ -361,7 +362,8 @@ def _compare_accuracies(rounds: Sequence[Comparison]) -> _Outcome:
     measured = median(c.accuracy for c in rounds)
     reported = median(c.reported[ACCURACY] for c in rounds)
     excesses = (
-        c.reported[ACCURACY] - upper_limit(c.correct or 0, c.samples, confidence=_CONFIDENCE)
+        c.reported[ACCURACY]
+        - clopper_pearson_upper(c.correct or 0, c.samples, confidence=_CONFIDENCE)
         for c in rounds
     )
     passed = median(excesses) <= _ACCURACY_MARGIN

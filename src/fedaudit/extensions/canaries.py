@@ -37,7 +37,7 @@ from fedaudit.fl.algorithms.base import Participants, draw_cohort
 from fedaudit.fl.canary import CANARIES_FILE, CanaryUpload, canary_direction, record_canaries
 from fedaudit.fl.chain import Chain
 from fedaudit.fl.hooks import Defense
-from fedaudit.metrics import one_run_epsilon
+from fedaudit.metrics import one_run_epsilon_from_scores
 from fedaudit.metrics.canaries import canary_bounds, sample_bounds
 from fedaudit.metrics.epsilon import EpsilonBound, describe_equal_coins
 from fedaudit.observe.round import Round
@@ -473,7 +473,7 @@ def _sample_control(coins_by_attack: Sequence[CoinScores], claimed: float) -> Co
     bounds = []
     for coins in coins_by_attack:
         if not describe_equal_coins(coins.is_member):
-            bound = one_run_epsilon(
+            bound = one_run_epsilon_from_scores(
                 coins.scores,
                 coins.is_member,
                 guesses=coins.guesses,

@@ -43,9 +43,9 @@ from fedaudit.evaluation.truth import Findings, run_coordinates, target_truth, v
 from fedaudit.extensions.examples import additional_setup, additional_study
 from fedaudit.fl.algorithms.fedavg import FedAvg, FedProx
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.metrics import above_chance, holm
+from fedaudit.metrics import auc_p_value, holm
 from fedaudit.metrics.delong import SEPARATE, AucInterval
-from fedaudit.metrics.unlearning import describe_verdict, unlearned, unlearning_verdict
+from fedaudit.metrics.unlearning import describe_verdict, evaluate_unlearning, unlearning_verdict
 from fedaudit.observe.measurements import Stored, stacked
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.plan.optional import UnlearningSection
@@ -72,20 +72,20 @@ class Unlearning(Extension):
 
     Attributes:
         section: Settings of the table.
-        retrained: Federation that is trained from the start without the forgotten samples.
-        unlearned: Federation whose model is the result of unlearning; None if the method is
+        retrained_run: Federation that is trained from the start without the forgotten samples.
+        unlearned_run: Federation whose model is the result of unlearning; None if the method is
             "nothing".
-        measured_retrained: Last round of ``retrained``, measured on the run's audited samples; None
-            before training.
-        measured_unlearned: Last round of ``unlearned``, measured on the same samples; None before
+        retrained_round: Last round of ``retrained_run``, measured on the run's audited samples;
+            None before training.
+        unlearned_round: Last round of ``unlearned_run``, measured on the same samples; None before
             training, or if the method is "nothing".
     """
 
     section: UnlearningSection
-    retrained: Setup
-    unlearned: Setup | None
-    measured_retrained: Stored | None = None
-    measured_unlearned: Stored | None = None
+    retrained_run: Setup
+    unlearned_run: Setup | None
+    retrained_round: Stored | None = None
+    unlearned_round: Stored | None = None
 
     table: ClassVar[str] = "unlearning"
 
@@ -101,17 +101,17 @@ class Unlearning(Extension):
                 f"raise {setting('partition.samples_per_client')}, or audit fewer clients"
             )
         training_rounds = run.study.training.rounds
-        retrained = _federation(run, assignment, "retrained", training_rounds, "retrained")
+        retrained_run = _federation(run, assignment, "retrained", training_rounds, "retrained")
         if section.method == "nothing":
-            return run.with_extension(cls(section, retrained, None))
+            return run.with_extension(cls(section, retrained_run, None))
         rounds = section.rounds if section.method in _CONTINUING else training_rounds
         name = _federation_name(run.study, section)
-        unlearned = _federation(run, assignment, name, rounds, "unlearning")
-        return run.with_extension(cls(section, retrained, unlearned))
+        unlearned_run = _federation(run, assignment, name, rounds, "unlearning")
+        return run.with_extension(cls(section, retrained_run, unlearned_run))
 
     @property
     def federations(self) -> tuple[Setup, ...]:
-        return (*([self.unlearned] if self.unlearned else []), self.retrained)
+        return (*([self.unlearned_run] if self.unlearned_run else []), self.retrained_run)
 
     def refuse_untrainable(self, run: Setup) -> None:
         """Raise if gradient ascent on a batch of forgotten samples fails."""
@@ -121,12 +121,12 @@ class Unlearning(Extension):
     def fit(self, run: Setup, context: FitContext) -> Setup:
         """Train (if needed) and measure the unlearned and the retrained model."""
         description = "a federation without the forgotten samples"
-        rounds = context.measure(self.retrained, description, None)
-        extension = replace(self, measured_retrained=rounds[-1])
-        if self.unlearned is not None:
-            initialise = partial(_with_initial_model, run, self.unlearned, self.section)
-            rounds = context.measure(self.unlearned, "unlearning", initialise)
-            extension = replace(extension, measured_unlearned=rounds[-1])
+        rounds = context.measure(self.retrained_run, description, None)
+        extension = replace(self, retrained_round=rounds[-1])
+        if self.unlearned_run is not None:
+            initialise = partial(_with_initial_model, run, self.unlearned_run, self.section)
+            rounds = context.measure(self.unlearned_run, "unlearning", initialise)
+            extension = replace(extension, unlearned_round=rounds[-1])
         return run.with_extension(extension)
 
     @classmethod
@@ -215,17 +215,17 @@ def _refuse_unsupported(run: Setup, section: UnlearningSection) -> None:
         )
 
 
-def _with_initial_model(run: Setup, unlearned: Setup, section: UnlearningSection) -> Setup:
+def _with_initial_model(run: Setup, unlearned_run: Setup, section: UnlearningSection) -> Setup:
     """Return the federation of unlearning with its initial model."""
     if section.method not in _CONTINUING:
-        return unlearned
-    algorithm = unlearned.algorithm
+        return unlearned_run
+    algorithm = unlearned_run.algorithm
     assert isinstance(algorithm, FedAvg)
     model = _released_model(run)
     if section.method == "ascent":
         model = _after_ascent(run, model, section)
     architecture = _initialised_with(algorithm.architecture, model)
-    return replace(unlearned, algorithm=replace(algorithm, architecture=architecture))
+    return replace(unlearned_run, algorithm=replace(algorithm, architecture=architecture))
 
 
 def _released_model(run: Setup) -> Model:
@@ -369,13 +369,13 @@ def _run_estimates(measured: MeasuredRun, scores: Scores) -> Iterator[Estimate]:
     run = measured.run
     extension = measured.extension(Unlearning)
     released = measured.rounds[-1]
-    unlearned = extension.measured_unlearned or released
-    retrained = extension.measured_retrained
-    assert retrained is not None
+    unlearned_round = extension.unlearned_round or released
+    retrained_round = extension.retrained_round
+    assert retrained_round is not None
     scores_by_model = [
         scores,
-        _scores_on(unlearned, run, released),
-        _scores_on(retrained, run, released),
+        _scores_on(unlearned_round, run, released),
+        _scores_on(retrained_round, run, released),
     ]
     for target in run.study.audit.targets:
         truth = target_truth(run, target).units
@@ -388,8 +388,8 @@ def _run_estimates(measured: MeasuredRun, scores: Scores) -> Iterator[Estimate]:
                 yield from _auc_estimates(run, target, name, attack_scores, is_forgotten)
     models = {
         BEFORE: (run, released),
-        AFTER: (extension.unlearned or run, unlearned),
-        RETRAINED: (extension.retrained, retrained),
+        AFTER: (extension.unlearned_run or run, unlearned_round),
+        RETRAINED: (extension.retrained_run, retrained_round),
     }
     for point, (setup, stored) in models.items():
         for estimate in utility(setup, [stored]):
@@ -417,7 +417,7 @@ def _auc_estimates(
 ) -> list[Estimate]:
     """Return the AUCs of one attack on the three models, and their differences."""
     before, after, retrained = scores
-    result = unlearned(before, after, retrained, is_deleted=is_forgotten)
+    result = evaluate_unlearning(before, after, retrained, is_deleted=is_forgotten)
     assert result.retrained is not None
     estimate = partial(
         Estimate,
@@ -439,7 +439,7 @@ def _auc_estimates(
     excess_test = Test(
         null=RETRAINED, level=result.retrained.value, p_value=excess.pop("p_value"), two_sided=True
     )
-    retrained_test = Test(level=0.5, p_value=above_chance(retrained, is_forgotten))
+    retrained_test = Test(level=0.5, p_value=auc_p_value(retrained, is_forgotten))
     return [
         auc(BEFORE, result.before),
         auc(AFTER, result.after),

@@ -13,7 +13,7 @@ import numpy as np
 import scipy as sp
 from jaxtyping import Float
 
-from fedaudit.core.limits import Limited
+from fedaudit.core.limits import EstimateWithLimits
 from fedaudit.filters.claim import (
     CHANGE_CHECK,
     TOLERANCE,
@@ -324,14 +324,14 @@ def call_tests(noise: Arrays) -> Iterator[NoiseTest]:
     yield NoiseTest("calls", "two of the calls", min(1.0, min(p_values) * len(p_values)))
 
 
-def estimate_std(noise: Arrays, kind: str, error: float) -> Limited[float]:
+def estimate_std(noise: Arrays, kind: str, error: float) -> EstimateWithLimits[float]:
     """Estimate the standard deviation of the noise, with confidence limits."""
     differences = _differences(_matrix(*noise.values()))
     variance = float((differences**2).mean()) / 2
     freedom = differences.size * _degrees_of_freedom(kind)
     low = variance * freedom / float(sp.special.chdtri(freedom, error / 2))
     high = variance * freedom / float(sp.special.chdtri(freedom, 1 - error / 2))
-    return Limited(variance**0.5, low**0.5, high**0.5)
+    return EstimateWithLimits(variance**0.5, low**0.5, high**0.5)
 
 
 def _differences(calls: np.ndarray) -> np.ndarray:

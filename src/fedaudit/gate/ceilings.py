@@ -64,7 +64,7 @@ from fedaudit.gate.verdict import (
     compare_interval,
     compare_lower_bound,
 )
-from fedaudit.metrics.intervals import FEWEST_RUNS, Limited, too_few_runs
+from fedaudit.metrics.intervals import FEWEST_RUNS, EstimateWithLimits, too_few_runs
 from fedaudit.report.deciding.membership import pooled_over
 from fedaudit.report.grid import shortened
 from fedaudit.report.wording import attack_name, defense_name, metric_name, plural
@@ -340,7 +340,7 @@ def _excess_over_labels(
         return ComparedFigure(name, excess, OLDER_LEVEL)
     if figure.seed is not None:
         # The forecast of the number of samples treats the rate that labels explain as known.
-        limits = Limited(success.number, success.low or 0.0, success.high or 0.0)
+        limits = EstimateWithLimits(success.number, success.low or 0.0, success.high or 0.0)
         more = partial(
             samples_for_success,
             limits,

@@ -11,8 +11,8 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import AUC, EPSILON, rate_of
 from fedaudit.gate.policy import GamesPolicy, MembershipPolicy, Policy, SourcesPolicy
 from fedaudit.gate.trust import Trust
-from fedaudit.metrics.epsilon import Counts, clopper_pearson_epsilon
-from fedaudit.metrics.rate_limits import upper_rate_limit
+from fedaudit.metrics.epsilon import ConfusionCounts, clopper_pearson_epsilon
+from fedaudit.metrics.rate_limits import tpr_upper_limit
 from fedaudit.report.grid import shortened
 from fedaudit.report.wording import attack_name, client_name, defense_name
 from fedaudit.results.estimate import Estimate
@@ -85,7 +85,7 @@ def is_rate_undecidable(figure: Estimate, ceiling: float) -> bool:
 def _min_upper_limit(rate: float, members: int, nonmembers: int) -> float:
     """Compute the upper limit of a rate if no member scores above any non-member."""
     scores = np.concatenate([np.zeros(members), np.ones(nonmembers)])
-    return upper_rate_limit(scores, scores == 0, rate, confidence=0.975)
+    return tpr_upper_limit(scores, scores == 0, rate, confidence=0.975)
 
 
 class FigureRun(NamedTuple):
@@ -141,7 +141,7 @@ def judged_points(record: Record, policy: GamesPolicy) -> list[PointPlayed]:
 def empirical_epsilon(point: PointPlayed, n_points: int) -> float:
     """Compute the lower bound on epsilon from a point's counts, with a Bonferroni correction."""
     tpr, tnr = point.tpr, point.tnr
-    counts = Counts(tpr.hits, tpr.total, tnr.total - tnr.hits, tnr.total)
+    counts = ConfusionCounts(tpr.hits, tpr.total, tnr.total - tnr.hits, tnr.total)
     return clopper_pearson_epsilon(counts, delta=point.delta, alpha=ALPHA / max(1, n_points)).value
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY, rate_of
 from fedaudit.gate.outcome import Outcome, compare_limits, confidence_level
 from fedaudit.metrics.balanced import counted_balanced_accuracy
-from fedaudit.metrics.intervals import FEWEST_RUNS, Limited
+from fedaudit.metrics.intervals import FEWEST_RUNS, EstimateWithLimits
 from fedaudit.metrics.power import (
     larger_auc,
     larger_balanced,
@@ -17,7 +17,7 @@ from fedaudit.metrics.power import (
     larger_proportion,
     larger_rate,
 )
-from fedaudit.metrics.rate_limits import n_needed
+from fedaudit.metrics.rate_limits import nonmembers_for_one_false_positive
 from fedaudit.report.wording import plural
 from fedaudit.results.aggregate import NO_NARROWER
 from fedaudit.results.estimate import Estimate, Interval
@@ -168,7 +168,7 @@ def samples_for_figure(figure: Estimate, ceiling: float) -> RequiredSamples | No
         return _samples_for_rate(figure, rate, ceiling, confidence)
     if figure.low is None or figure.high is None or figure.seed is None:
         return None
-    limited = Limited(figure.value, figure.low, figure.high)
+    limited = EstimateWithLimits(figure.value, figure.low, figure.high)
     if figure.metric == AUC:
         return samples_for_auc(figure, ceiling, confidence=confidence)
     if figure.metric == BALANCED_ACCURACY and figure.realised_fpr is not None:
@@ -187,7 +187,7 @@ def _samples_for_rate(
     sizes = (figure.n_members, figure.n_nonmembers)
     if figure.value is None or figure.high is None or min(sizes) < 1:
         return None
-    limited = Limited(figure.value, figure.low or 0.0, figure.high)
+    limited = EstimateWithLimits(figure.value, figure.low or 0.0, figure.high)
 
     def limits(size: int) -> tuple[float, float] | None:
         return larger_rate(limited, rate, sizes, size / min(sizes), confidence=confidence)
@@ -203,13 +203,16 @@ def samples_for_auc(
         return None
     smaller_group = min(row.n_members, row.n_nonmembers)
     limits = partial(
-        larger_auc, Limited(row.value, row.low, row.high), smaller_group, confidence=confidence
+        larger_auc,
+        EstimateWithLimits(row.value, row.low, row.high),
+        smaller_group,
+        confidence=confidence,
     )
     return required_sample_size(limits, smaller_group, ceiling, what=IN_PROPORTION)
 
 
 def samples_for_success(
-    limited: Limited[float], total: int, ceiling: float, *, level: float = 0.0
+    limited: EstimateWithLimits[float], total: int, ceiling: float, *, level: float = 0.0
 ) -> RequiredSamples:
     """Return the samples that would decide a success rate.
 
@@ -257,7 +260,7 @@ def more_seeds(
         return RequiredSamples(what="seeds", count=missing, then=None, text=text)
     if further.low is None or further.high is None or further.method.endswith(NO_NARROWER):
         return None
-    limited = Limited(value, further.low, further.high)
+    limited = EstimateWithLimits(value, further.low, further.high)
     confidence = confidence_level(further.method) or 0.95
     limits = partial(larger_mean, limited, seeds, confidence=confidence)
     return required_sample_size(limits, seeds, ceiling, what="seeds", largest=MAX_SEEDS)
@@ -265,7 +268,7 @@ def more_seeds(
 
 def _nonmembers_to_measure(rate: float, nonmembers: int) -> RequiredSamples | None:
     """Return the additional non-members that are needed to measure a rate."""
-    missing = n_needed(rate) - nonmembers
+    missing = nonmembers_for_one_false_positive(rate) - nonmembers
     if missing <= 0:
         return None
     return RequiredSamples(

@@ -21,7 +21,7 @@ from fedaudit.live.audited import Labelled, audit_samples, labelled_samples
 from fedaudit.live.network import network_of
 from fedaudit.live.weights import Array, as_cpu_tensor
 from fedaudit.metrics.canaries import FEWEST_CANARIES, CanaryBounds, canary_bounds
-from fedaudit.metrics.unlearning import Unlearned, require_margin, unlearned
+from fedaudit.metrics.unlearning import UnlearningResult, evaluate_unlearning, require_margin
 from fedaudit.plan.optional import MAX_CANARY_NORM
 from fedaudit.results.guessing import is_near_guessing
 
@@ -195,7 +195,7 @@ class UnlearnedModel(NamedTuple):
         measure: Name of that measure.
     """
 
-    figures: Unlearned
+    figures: UnlearningResult
     utility: dict[str, float]
     measure: str
 
@@ -249,7 +249,7 @@ def unlearning(
         >>> model = nn.Linear(2, 2)
         >>> result = fa.unlearning(model, model, deleted=deleted, held_out=held_out)
 
-    Source: See :func:`fedaudit.metrics.unlearned`.
+    Source: See :func:`fedaudit.metrics.evaluate_unlearning`.
     """
     require_margin(margin)
     samples = audit_samples({0: deleted}, held_out)
@@ -275,7 +275,7 @@ def unlearning(
         if is_classifier:
             accuracy[name] = mean
             accuracy["chance"] = int(tested.targets.bincount().max()) / len(tested.targets)
-    figures = unlearned(
+    figures = evaluate_unlearning(
         scores["before"],
         scores["after"],
         scores.get("retrained"),

@@ -11,14 +11,14 @@ from numpy import ndarray
 
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.epsilon import (
-    Counts,
+    ConfusionCounts,
     EpsilonBound,
     bound_method,
     clopper_pearson_epsilon,
     count_guesses,
     describe_equal_coins,
     gaussian_budget,
-    one_run_epsilon,
+    one_run_epsilon_from_scores,
     one_run_gaussian_bound,
     require_error,
 )
@@ -60,13 +60,15 @@ class _LinearTest(NamedTuple):
     direction: Float[ndarray, " parameters"]
     threshold: float
 
-    def counts(self, others: Float[ndarray, "draws parameters"], pair: _UpdatePair) -> Counts:
+    def counts(
+        self, others: Float[ndarray, "draws parameters"], pair: _UpdatePair
+    ) -> ConfusionCounts:
         """Count the answers "first update" when the sum contains the first or the second update."""
         projected = others @ self.direction
         true_positives, false_positives = (
             int((projected + update @ self.direction > self.threshold).sum()) for update in pair
         )
-        return Counts(true_positives, len(others), false_positives, len(others))
+        return ConfusionCounts(true_positives, len(others), false_positives, len(others))
 
 
 def secure_sum_bounds(
@@ -272,7 +274,7 @@ def canary_bounds(
         )
     # An even number near a third of the canaries. It must not depend on the statistics.
     guesses = max(2, 2 * (len(z) // 6))
-    one_run = one_run_epsilon(z, was_sent, guesses=guesses, delta=delta, alpha=alpha)
+    one_run = one_run_epsilon_from_scores(z, was_sent, guesses=guesses, delta=delta, alpha=alpha)
     if not every_round:
         return CanaryBounds(one_run, None)
     members = int(was_sent.sum())
@@ -321,8 +323,8 @@ def sample_bounds(
         alpha: Probability that each bound is wrong, in (0, 1).
 
     Raises:
-        BadInput: As in :func:`fedaudit.metrics.one_run_epsilon`. However, if all coins had the same
-            outcome, the result has a ``refusal`` instead.
+        BadInput: As in :func:`fedaudit.metrics.one_run_epsilon_from_scores`. However, if all coins
+            had the same outcome, the result has a ``refusal`` instead.
 
     Source: Mahloujifar, Melis and Chaudhuri 2024, Auditing f-differential privacy in one run
         (if_gaussian); Andrew et al. 2024, One-shot empirical privacy estimation for federated

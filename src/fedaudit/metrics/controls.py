@@ -341,7 +341,7 @@ def _seed(rng: np.random.Generator) -> int:
     return int(rng.integers(2**31))
 
 
-def redraw(
+def permute_nonmembers_per_round(
     values: Float[np.ndarray, "rounds clients samples"],
     is_member: Bool[np.ndarray, " flagged"],
     *,
@@ -370,8 +370,9 @@ def redraw(
         >>> import numpy as np
         >>> values = np.arange(6.0).reshape(1, 1, 6)
         >>> is_member = np.array([True, True, False, False, False, False])
-        >>> redrawn = fa.metrics.redraw(values, is_member, rng=np.random.default_rng(0))
-        >>> redrawn[0, 0, :2].tolist(), sorted(redrawn[0, 0, 2:].tolist())
+        >>> rng = np.random.default_rng(0)
+        >>> permuted = fa.metrics.permute_nonmembers_per_round(values, is_member, rng=rng)
+        >>> permuted[0, 0, :2].tolist(), sorted(permuted[0, 0, 2:].tolist())
         ([0.0, 1.0], [2.0, 3.0, 4.0, 5.0])
 
     Source: FedMIA's published code, where the non-member indices are drawn inside the loop

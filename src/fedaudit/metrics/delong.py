@@ -9,15 +9,6 @@ import scipy as sp
 from jaxtyping import Bool, Float, Int
 
 from fedaudit.core.errors import BadInput
-from fedaudit.metrics.family import (
-    FEW_DIFFER,
-    GroupContributions,
-    contributions_of,
-    has_few_differing,
-    limits_from_distances,
-    most_frequent,
-    normal_distances,
-)
 from fedaudit.metrics.intervals import (
     ConfidenceLimits,
     IntervalEstimate,
@@ -35,6 +26,15 @@ from fedaudit.metrics.roc import (
     rank_scores,
     ranks_within_group,
     split_scores,
+)
+from fedaudit.metrics.significance import (
+    FEW_DIFFER,
+    GroupContributions,
+    contributions_of,
+    has_few_differing,
+    limits_from_distances,
+    most_frequent,
+    normal_distances,
 )
 
 FEWEST_DISORDERED = 5.0

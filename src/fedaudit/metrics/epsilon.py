@@ -15,7 +15,7 @@ import numpy.typing as npt
 import scipy as sp
 
 from fedaudit.core.errors import BadInput
-from fedaudit.metrics.intervals import upper_limit
+from fedaudit.metrics.intervals import clopper_pearson_upper
 from fedaudit.metrics.roc import split_scores
 
 
@@ -28,8 +28,9 @@ class EpsilonBound(NamedTuple):
         method: How the bound was computed, with delta and confidence.
 
     Examples:
-        >>> from fedaudit.metrics import Guesses, one_run_bound
-        >>> round(one_run_bound(Guesses(made=100, correct=90, samples=200)).ceiling, 3)
+        >>> from fedaudit.metrics import Guesses, one_run_epsilon_from_counts
+        >>> guesses = Guesses(made=100, correct=90, samples=200)
+        >>> round(one_run_epsilon_from_counts(guesses).ceiling, 3)
         3.493
     """
 
@@ -38,7 +39,7 @@ class EpsilonBound(NamedTuple):
     method: str
 
 
-class Counts(NamedTuple):
+class ConfusionCounts(NamedTuple):
     """Outcomes of a decision rule that was fixed in advance, over independent runs or games.
 
     Attributes:
@@ -48,8 +49,8 @@ class Counts(NamedTuple):
         nonmembers: Number of non-members.
 
     Examples:
-        >>> from fedaudit.metrics import Counts, clopper_pearson_epsilon
-        >>> counts = Counts(true_positives=90, members=100, false_positives=5, nonmembers=100)
+        >>> from fedaudit.metrics import ConfusionCounts, clopper_pearson_epsilon
+        >>> counts = ConfusionCounts(90, members=100, false_positives=5, nonmembers=100)
         >>> round(clopper_pearson_epsilon(counts).value, 3)
         1.988
     """
@@ -61,13 +62,13 @@ class Counts(NamedTuple):
 
 
 def clopper_pearson_epsilon(
-    counts: Counts, *, delta: float = 0.0, alpha: float = 0.05
+    counts: ConfusionCounts, *, delta: float = 0.0, alpha: float = 0.05
 ) -> EpsilonBound:
     """Compute a lower bound on epsilon from the error rates of one decision rule.
 
     The rule's threshold must be fixed in advance. The bound is valid for independent runs (or
     games) with one sample each. For many samples of one training run, which are not independent,
-    use :func:`one_run_epsilon`.
+    use :func:`one_run_epsilon_from_scores`.
 
     Args:
         counts: Outcomes of the rule.
@@ -79,8 +80,8 @@ def clopper_pearson_epsilon(
         BadInput: Counts, delta or alpha out of range.
 
     Examples:
-        >>> from fedaudit.metrics import Counts, clopper_pearson_epsilon
-        >>> counts = Counts(true_positives=90, members=100, false_positives=5, nonmembers=100)
+        >>> from fedaudit.metrics import ConfusionCounts, clopper_pearson_epsilon
+        >>> counts = ConfusionCounts(90, members=100, false_positives=5, nonmembers=100)
         >>> bound = clopper_pearson_epsilon(counts)
         >>> round(bound.value, 3), round(bound.ceiling, 3)
         (1.988, 3.281)
@@ -96,7 +97,7 @@ def clopper_pearson_epsilon(
     return _from_counts(counts, alpha, epsilon, bound_method("Clopper-Pearson", delta, alpha))
 
 
-def gaussian_epsilon(counts: Counts, *, delta: float, alpha: float = 0.05) -> EpsilonBound:
+def gaussian_epsilon(counts: ConfusionCounts, *, delta: float, alpha: float = 0.05) -> EpsilonBound:
     """Compute a lower bound on epsilon for a mechanism with a Gaussian trade-off function.
 
     A Gaussian trade-off function is that of two shifted normal distributions. DP-SGD over many
@@ -112,8 +113,8 @@ def gaussian_epsilon(counts: Counts, *, delta: float, alpha: float = 0.05) -> Ep
         BadInput: Counts, delta or alpha out of range.
 
     Examples:
-        >>> from fedaudit.metrics import Counts, gaussian_epsilon
-        >>> counts = Counts(true_positives=90, members=100, false_positives=5, nonmembers=100)
+        >>> from fedaudit.metrics import ConfusionCounts, gaussian_epsilon
+        >>> counts = ConfusionCounts(90, members=100, false_positives=5, nonmembers=100)
         >>> bound = gaussian_epsilon(counts, delta=1e-5)
         >>> round(bound.value, 3), round(bound.ceiling, 3)
         (10.879, 21.12)
@@ -129,7 +130,7 @@ def gaussian_epsilon(counts: Counts, *, delta: float, alpha: float = 0.05) -> Ep
 
 
 def _from_counts(
-    counts: Counts, alpha: float, epsilon: Callable[[float, float], float], method: str
+    counts: ConfusionCounts, alpha: float, epsilon: Callable[[float, float], float], method: str
 ) -> EpsilonBound:
     """Compute a bound and its ceiling from upper confidence limits of the two error rates."""
     one_sided = 1 - alpha / 2
@@ -137,8 +138,8 @@ def _from_counts(
     def bound(true_positives: int, false_positives: int) -> float:
         false_negatives = counts.members - true_positives
         return epsilon(
-            upper_limit(false_negatives, counts.members, confidence=one_sided),
-            upper_limit(false_positives, counts.nonmembers, confidence=one_sided),
+            clopper_pearson_upper(false_negatives, counts.members, confidence=one_sided),
+            clopper_pearson_upper(false_positives, counts.nonmembers, confidence=one_sided),
         )
 
     value = bound(counts.true_positives, counts.false_positives)
@@ -204,8 +205,8 @@ class Guesses(NamedTuple):
         samples: Number of samples whose membership a coin decided.
 
     Examples:
-        >>> from fedaudit.metrics import Guesses, one_run_bound
-        >>> round(one_run_bound(Guesses(made=100, correct=90, samples=200)).value, 3)
+        >>> from fedaudit.metrics import Guesses, one_run_epsilon_from_counts
+        >>> round(one_run_epsilon_from_counts(Guesses(made=100, correct=90, samples=200)).value, 3)
         1.631
     """
 
@@ -214,7 +215,7 @@ class Guesses(NamedTuple):
     samples: int
 
 
-def one_run_epsilon(
+def one_run_epsilon_from_scores(
     scores: npt.ArrayLike,
     is_member: npt.ArrayLike,
     *,
@@ -244,20 +245,22 @@ def one_run_epsilon(
         >>> import fedaudit as fa
         >>> import numpy as np
         >>> scores, is_member = np.arange(100), np.arange(100) >= 50
-        >>> bound = fa.metrics.one_run_epsilon(scores, is_member, guesses=40)
+        >>> bound = fa.metrics.one_run_epsilon_from_scores(scores, is_member, guesses=40)
         >>> round(bound.value, 3), round(bound.ceiling, 3)
         (2.554, 2.554)
 
     Source: Steinke, Nasr and Jagielski 2023, main result with abstentions (p_value_DP_audit).
     """
-    return one_run_bound(count_guesses(scores, is_member, guesses), delta=delta, alpha=alpha)
+    return one_run_epsilon_from_counts(
+        count_guesses(scores, is_member, guesses), delta=delta, alpha=alpha
+    )
 
 
 def describe_equal_coins(is_member: npt.ArrayLike) -> str:
     """Return why there is no bound if all coins had the same outcome; otherwise an empty string.
 
     Eight fair coins all have the same outcome in one of 128 audits. Call this function before
-    :func:`one_run_epsilon`, which raises an error in this case.
+    :func:`one_run_epsilon_from_scores`, which raises an error in this case.
     """
     truth = np.asarray(is_member, dtype=bool)
     members = int(truth.sum())
@@ -272,7 +275,7 @@ def describe_equal_coins(is_member: npt.ArrayLike) -> str:
 def count_guesses(scores: npt.ArrayLike, is_member: npt.ArrayLike, guesses: int) -> Guesses:
     """Count the correct guesses for the highest and lowest scores.
 
-    Arguments and errors are those of :func:`one_run_epsilon`.
+    Arguments and errors are those of :func:`one_run_epsilon_from_scores`.
     """
     split = split_scores(scores, is_member)
     members, nonmembers = map(len, split)
@@ -303,7 +306,9 @@ def _coin_p_value(members: int, samples: int) -> float:
     return float(sp.stats.binomtest(members, samples).pvalue)
 
 
-def one_run_bound(guesses: Guesses, *, delta: float = 0.0, alpha: float = 0.05) -> EpsilonBound:
+def one_run_epsilon_from_counts(
+    guesses: Guesses, *, delta: float = 0.0, alpha: float = 0.05
+) -> EpsilonBound:
     """Compute a lower bound on epsilon from counts of guesses made in a single training run.
 
     Args:
@@ -317,7 +322,8 @@ def one_run_bound(guesses: Guesses, *, delta: float = 0.0, alpha: float = 0.05) 
 
     Examples:
         >>> import fedaudit as fa
-        >>> bound = fa.metrics.one_run_bound(fa.metrics.Guesses(made=100, correct=90, samples=200))
+        >>> guesses = fa.metrics.Guesses(made=100, correct=90, samples=200)
+        >>> bound = fa.metrics.one_run_epsilon_from_counts(guesses)
         >>> round(bound.value, 3), round(bound.ceiling, 3)
         (1.631, 3.493)
 
@@ -350,7 +356,7 @@ def one_run_gaussian_bound(guesses: Guesses, *, delta: float, alpha: float = 0.0
     """Compute a lower bound on epsilon from one run, if the trade-off function is Gaussian.
 
     The mechanism is assumed to be at least as private as a Gaussian one. The bound is closer to the
-    true epsilon than that of ``one_run_bound``, which does not need this assumption.
+    true epsilon than that of ``one_run_epsilon_from_counts``, which does not need this assumption.
 
     Args:
         guesses: Counts of guesses, by a rule fixed in advance, about samples that were included by

@@ -11,7 +11,12 @@ from numpy import ndarray
 
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.metrics.delong import auc_interval
-from fedaudit.metrics.intervals import ConfidenceLimits, Limited, Limits, require_confidence
+from fedaudit.metrics.intervals import (
+    ConfidenceLimits,
+    EstimateWithLimits,
+    Limits,
+    require_confidence,
+)
 from fedaudit.metrics.roc import as_membership, as_scores, split_scores
 
 
@@ -124,7 +129,7 @@ def auc_by_owner(
     return aucs
 
 
-def above_nonmembers(
+def fraction_of_nonmembers_below(
     scores: npt.ArrayLike, is_member: npt.ArrayLike
 ) -> Float[np.ndarray, " members"]:
     """Compute, for each member, the fraction of non-members that score strictly below it.
@@ -141,7 +146,8 @@ def above_nonmembers(
 
     Examples:
         >>> import fedaudit as fa
-        >>> fa.metrics.above_nonmembers([0.9, 0.4, 0.6, 0.1], [True, True, False, False]).tolist()
+        >>> scores, is_member = [0.9, 0.4, 0.6, 0.1], [True, True, False, False]
+        >>> fa.metrics.fraction_of_nonmembers_below(scores, is_member).tolist()
         [1.0, 0.5]
     """
     members, nonmembers = split_scores(scores, is_member)
@@ -166,7 +172,7 @@ def most_exposed(
         >>> [member.position for member in most_exposed([3, 1, 2, 0], [True, True, False, False])]
         [0, 1]
     """
-    fractions = above_nonmembers(scores, is_member)
+    fractions = fraction_of_nonmembers_below(scores, is_member)
     positions = np.flatnonzero(as_membership(is_member, len(as_scores(scores))))
     # Members with equal fractions are sorted by their scores.
     order = np.lexsort((-as_scores(scores)[positions], -fractions))[: max(0, top)]
@@ -204,7 +210,7 @@ FAIRNESS_METRICS = ("demographic parity", "equal opportunity", "equalised odds")
 
 
 @dataclass(frozen=True)
-class GroupGap(Limited[float]):
+class GroupGap(EstimateWithLimits[float]):
     """Largest difference of a rate between two groups, with bootstrap limits.
 
     A gap of 0 means equal treatment.

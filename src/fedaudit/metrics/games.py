@@ -21,7 +21,7 @@ import scipy as sp
 
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.balanced import counted_balanced_accuracy
-from fedaudit.metrics.epsilon import Counts, EpsilonBound, clopper_pearson_epsilon
+from fedaudit.metrics.epsilon import ConfusionCounts, EpsilonBound, clopper_pearson_epsilon
 from fedaudit.metrics.intervals import IntervalEstimate, Limits, percent, require_confidence
 from fedaudit.metrics.rate_limits import Proportion, proportion
 
@@ -303,7 +303,9 @@ def game_success(
     Source: AMI, Eq. (3).
     """
     require_confidence(confidence)
-    counts = Counts(true_positives, with_target, without_target - true_negatives, without_target)
+    counts = ConfusionCounts(
+        true_positives, with_target, without_target - true_negatives, without_target
+    )
     return GameSuccess(
         tpr=proportion(true_positives, with_target, confidence=confidence),
         tnr=proportion(true_negatives, without_target, confidence=confidence),

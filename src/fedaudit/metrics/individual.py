@@ -9,9 +9,9 @@ from jaxtyping import Float, Int
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.intervals import (
     ConfidenceLimits,
-    lower_limit,
+    clopper_pearson_lower,
+    clopper_pearson_upper,
     require_confidence,
-    upper_limit,
 )
 from fedaudit.metrics.roc import as_scores, split_scores
 
@@ -149,7 +149,7 @@ def _count_not_after(
     return int((differences[np.arange(len(rows)), first] <= 0).sum())
 
 
-def membership_chance(
+def membership_posterior_limits(
     score: float,
     scores: npt.ArrayLike,
     is_member: npt.ArrayLike,
@@ -177,7 +177,8 @@ def membership_chance(
         >>> import fedaudit as fa
         >>> import numpy as np
         >>> is_member = np.arange(200) < 100
-        >>> limits = fa.metrics.membership_chance(1.0, is_member * 1.0, is_member, prior=0.5)
+        >>> scores = is_member * 1.0
+        >>> limits = fa.metrics.membership_posterior_limits(1.0, scores, is_member, prior=0.5)
         >>> round(limits.low, 3), limits.high
         (0.957, 1.0)
 
@@ -192,10 +193,10 @@ def membership_chance(
     false_positives = int((nonmembers >= unit_score).sum())
     # Each limit of the likelihood ratio uses one limit of each rate, with half of its error.
     one_sided = 1 - (1 - confidence) / 4
-    low_tpr = lower_limit(true_positives, len(members), confidence=one_sided)
-    high_tpr = upper_limit(true_positives, len(members), confidence=one_sided)
-    low_fpr = lower_limit(false_positives, len(nonmembers), confidence=one_sided)
-    high_fpr = upper_limit(false_positives, len(nonmembers), confidence=one_sided)
+    low_tpr = clopper_pearson_lower(true_positives, len(members), confidence=one_sided)
+    high_tpr = clopper_pearson_upper(true_positives, len(members), confidence=one_sided)
+    low_fpr = clopper_pearson_lower(false_positives, len(nonmembers), confidence=one_sided)
+    high_fpr = clopper_pearson_upper(false_positives, len(nonmembers), confidence=one_sided)
     return ConfidenceLimits(
         _posterior(prior, low_tpr / high_fpr),
         _posterior(prior, high_tpr / low_fpr if low_fpr else np.inf),

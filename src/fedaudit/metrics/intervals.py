@@ -1,9 +1,10 @@
 """Exact confidence intervals of proportions, and intervals of a mean over several runs.
 
 A mean over runs can answer two questions. *These runs*: how much did these trained models leak?
-For this question, only the samples in each run are random. *Further runs*: what is the mean over
-all possible seeds? For this question, the runs are a random sample too, so few runs give wide
-limits. All limits are for a mean; they do not predict the result of another run.
+Limits for these runs are conditional on the trained models: only the samples in each run are
+random. *Further runs*: what is the mean over all possible seeds? For this question, the runs are a
+random sample too, so few runs give wide limits. All limits are for a mean; they do not predict the
+result of another run.
 """
 
 import math
@@ -18,8 +19,8 @@ import scipy as sp
 from jaxtyping import Float
 
 from fedaudit.core.errors import BadInput
+from fedaudit.core.limits import EstimateWithLimits as EstimateWithLimits
 from fedaudit.core.limits import IntervalEstimate as IntervalEstimate
-from fedaudit.core.limits import Limited as Limited
 from fedaudit.core.limits import Limits as Limits
 
 FEWEST_RUNS = 5
@@ -29,7 +30,7 @@ any leak."""
 _LARGEST_ROUNDING_ERROR = 1e-12
 """Values whose range is at most this large are treated as equal."""
 _GRID_POINTS = 48
-"""Number of grid points for -log p-values in :func:`limits_by_p_values`."""
+"""Number of grid points for -log p-values in :func:`mean_limits_by_p_values`."""
 _LEAST_ERROR = 1e-12
 """Smallest one-sided error probability at which a run's limits are computed."""
 
@@ -87,7 +88,9 @@ def require_confidence(confidence: float) -> None:
         raise BadInput(f"confidence is between 0 and 1, such as 0.95, got {confidence}")
 
 
-def lower_limit(count: float | int, total: float | int, *, confidence: float = 0.95) -> float:
+def clopper_pearson_lower(
+    count: float | int, total: float | int, *, confidence: float = 0.95
+) -> float:
     """Compute the one-sided lower confidence limit of a proportion.
 
     The true proportion is below the limit with probability at most 1 - confidence.
@@ -102,7 +105,7 @@ def lower_limit(count: float | int, total: float | int, *, confidence: float = 0
 
     Examples:
         >>> import fedaudit as fa
-        >>> round(fa.metrics.lower_limit(9, 10), 3)
+        >>> round(fa.metrics.clopper_pearson_lower(9, 10), 3)
         0.606
 
     Source: Clopper and Pearson, The use of confidence or fiducial limits, 1934.
@@ -114,7 +117,7 @@ def lower_limit(count: float | int, total: float | int, *, confidence: float = 0
     return float(sp.special.betaincinv(count, total - count + 1, 1 - confidence))
 
 
-def counted_limits(count: float | int, total: float | int) -> LimitsAt:
+def clopper_pearson_function(count: float | int, total: float | int) -> LimitsAt:
     """Return a function that computes Clopper-Pearson limits at any error probabilities.
 
     Args:
@@ -127,7 +130,7 @@ def counted_limits(count: float | int, total: float | int) -> LimitsAt:
     Examples:
         >>> import fedaudit as fa
         >>> import numpy as np
-        >>> limits = fa.metrics.counted_limits(9, 10)(np.array([0.025]))
+        >>> limits = fa.metrics.clopper_pearson_function(9, 10)(np.array([0.025]))
         >>> limits.low.round(3).tolist(), limits.high.round(3).tolist()
         ([0.555], [0.997])
     """
@@ -144,15 +147,17 @@ def counted_limits(count: float | int, total: float | int) -> LimitsAt:
     return limits_at
 
 
-def upper_limit(count: float | int, total: float | int, *, confidence: float = 0.95) -> float:
+def clopper_pearson_upper(
+    count: float | int, total: float | int, *, confidence: float = 0.95
+) -> float:
     """Compute the one-sided upper confidence limit of a proportion.
 
     The true proportion is above the limit with probability at most 1 - confidence. Arguments,
-    errors and source are those of :func:`lower_limit`.
+    errors and source are those of :func:`clopper_pearson_lower`.
 
     Examples:
         >>> import fedaudit as fa
-        >>> round(fa.metrics.upper_limit(1, 10), 3)
+        >>> round(fa.metrics.clopper_pearson_upper(1, 10), 3)
         0.394
     """
     require_confidence(confidence)
@@ -187,17 +192,17 @@ def clopper_pearson(
     """
     require_confidence(confidence)
     one_sided = 1 - (1 - confidence) / 2
-    low = lower_limit(count, total, confidence=one_sided)
-    return ConfidenceLimits(low, upper_limit(count, total, confidence=one_sided))
+    low = clopper_pearson_lower(count, total, confidence=one_sided)
+    return ConfidenceLimits(low, clopper_pearson_upper(count, total, confidence=one_sided))
 
 
-def limits_if_independent(runs: Sequence[Limited[float]]) -> ConfidenceLimits:
+def mean_limits_if_independent(runs: Sequence[EstimateWithLimits[float]]) -> ConfidenceLimits:
     """Compute limits of the mean over independent runs by summing squared errors.
 
     The distance of each run's estimate from its limit is treated as a multiple of the standard
     error, separately for lower and upper limits. This is valid for unbiased estimates, whose errors
-    cancel between runs. For other estimates, use :func:`limits_by_p_values`. The limits of a single
-    run are returned unchanged.
+    cancel between runs. For other estimates, use :func:`mean_limits_by_p_values`. The limits of a
+    single run are returned unchanged.
 
     Args:
         runs: The estimate of each run, all with limits at the same confidence; at least one.
@@ -206,8 +211,9 @@ def limits_if_independent(runs: Sequence[Limited[float]]) -> ConfidenceLimits:
         BadInput: No runs.
 
     Examples:
-        >>> from fedaudit.metrics import Limited, limits_if_independent
-        >>> low, high = limits_if_independent([Limited(0.6, 0.5, 0.7), Limited(0.7, 0.6, 0.8)])
+        >>> from fedaudit.metrics import EstimateWithLimits, mean_limits_if_independent
+        >>> runs = [EstimateWithLimits(0.6, 0.5, 0.7), EstimateWithLimits(0.7, 0.6, 0.8)]
+        >>> low, high = mean_limits_if_independent(runs)
         >>> round(low, 3), round(high, 3)
         (0.579, 0.721)
 
@@ -221,7 +227,7 @@ def limits_if_independent(runs: Sequence[Limited[float]]) -> ConfidenceLimits:
     return ConfidenceLimits(value - below, value + above)
 
 
-def limits_if_dependent(estimates: Sequence[Limited[float]]) -> ConfidenceLimits:
+def mean_limits_if_dependent(estimates: Sequence[EstimateWithLimits[float]]) -> ConfidenceLimits:
     """Compute limits of the mean of estimates that may depend on each other in any way.
 
     The standard error of a mean is at most the mean of the standard errors. The means of the lower
@@ -235,8 +241,9 @@ def limits_if_dependent(estimates: Sequence[Limited[float]]) -> ConfidenceLimits
         BadInput: No estimates.
 
     Examples:
-        >>> from fedaudit.metrics import Limited, limits_if_dependent
-        >>> low, high = limits_if_dependent([Limited(0.6, 0.5, 0.7), Limited(0.7, 0.6, 0.8)])
+        >>> from fedaudit.metrics import EstimateWithLimits, mean_limits_if_dependent
+        >>> estimates = [EstimateWithLimits(0.6, 0.5, 0.7), EstimateWithLimits(0.7, 0.6, 0.8)]
+        >>> low, high = mean_limits_if_dependent(estimates)
         >>> round(low, 3), round(high, 3)
         (0.55, 0.75)
     """
@@ -247,7 +254,7 @@ def limits_if_dependent(estimates: Sequence[Limited[float]]) -> ConfidenceLimits
     )
 
 
-def limits_by_p_values(
+def mean_limits_by_p_values(
     runs: Sequence[LimitsAt],
     *,
     confidence: float = 0.95,
@@ -271,8 +278,9 @@ def limits_by_p_values(
         BadInput: No runs, or a confidence out of range.
 
     Examples:
-        >>> from fedaudit.metrics import counted_limits, limits_by_p_values
-        >>> low, high = limits_by_p_values([counted_limits(30, 100), counted_limits(40, 100)])
+        >>> from fedaudit.metrics import clopper_pearson_function, mean_limits_by_p_values
+        >>> runs = [clopper_pearson_function(30, 100), clopper_pearson_function(40, 100)]
+        >>> low, high = mean_limits_by_p_values(runs)
         >>> round(low, 3), round(high, 3)
         (0.274, 0.433)
 

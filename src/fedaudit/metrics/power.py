@@ -22,11 +22,11 @@ from fedaudit.core.errors import BadInput
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.metrics.intervals import (
     ConfidenceLimits,
-    Limited,
+    EstimateWithLimits,
     clopper_pearson,
-    lower_limit,
+    clopper_pearson_lower,
+    clopper_pearson_upper,
     mean_of_units,
-    upper_limit,
 )
 from fedaudit.metrics.rate_limits import ThresholdBound, lower_bound, upper_bound
 from fedaudit.metrics.roc import allowed_false_positives
@@ -132,7 +132,7 @@ _TOLERANCE = 1e-6
 
 
 def larger_proportion(
-    estimate: Limited[float], total: int, larger: int, *, confidence: float
+    estimate: EstimateWithLimits[float], total: int, larger: int, *, confidence: float
 ) -> ConfidenceLimits | None:
     """Compute the Clopper-Pearson limits that a proportion would have with more trials."""
     if total < 1 or not _same_limits(
@@ -143,7 +143,7 @@ def larger_proportion(
 
 
 def larger_rate(
-    estimate: Limited[float],
+    estimate: EstimateWithLimits[float],
     fpr: float,
     sizes: tuple[int, int],
     times: float | int,
@@ -158,7 +158,7 @@ def larger_rate(
     other points of this curve.
 
     Args:
-        estimate: The rate and its limits, as ``rate_limits`` computes them.
+        estimate: The rate and its limits, as ``tpr_limits`` computes them.
         fpr: The false-positive rate, in (0, 1].
         sizes: Number of members and number of non-members from which the estimate was computed.
         times: Factor by which both numbers increase, at least 1.
@@ -174,9 +174,9 @@ def larger_rate(
     above_lower: int | None = 0
     above_upper: int | None = members
     if lower.rank > 0:
-        above_lower = _count_with_limit(estimate.low, members, lower.error, lower_limit)
+        above_lower = _count_with_limit(estimate.low, members, lower.error, clopper_pearson_lower)
     if upper.rank <= nonmembers:
-        above_upper = _count_with_limit(estimate.high, members, upper.error, upper_limit)
+        above_upper = _count_with_limit(estimate.high, members, upper.error, clopper_pearson_upper)
     if above_lower is None or above_upper is None:
         return None
     allowed = allowed_false_positives(fpr, nonmembers)
@@ -192,8 +192,8 @@ def larger_rate(
     lower = lower_bound(fpr, n_members, n_nonmembers, confidence=one_sided)
     upper = upper_bound(fpr, n_members, n_nonmembers, confidence=one_sided)
     return ConfidenceLimits(
-        limit_for_larger(lower, lower_limit) if lower.rank > 0 else 0.0,
-        limit_for_larger(upper, upper_limit) if upper.rank <= n_nonmembers else 1.0,
+        limit_for_larger(lower, clopper_pearson_lower) if lower.rank > 0 else 0.0,
+        limit_for_larger(upper, clopper_pearson_upper) if upper.rank <= n_nonmembers else 1.0,
     )
 
 
@@ -210,7 +210,7 @@ def _count_with_limit(
 
 
 def larger_auc(
-    estimate: Limited[float], smaller_group: int, larger: int, *, confidence: float
+    estimate: EstimateWithLimits[float], smaller_group: int, larger: int, *, confidence: float
 ) -> ConfidenceLimits | None:
     """Compute the limits that an AUC would have with more members and more non-members.
 
@@ -244,7 +244,12 @@ def larger_auc(
 
 
 def larger_balanced(
-    estimate: Limited[float], fpr: float, sizes: tuple[int, int], times: int, *, confidence: float
+    estimate: EstimateWithLimits[float],
+    fpr: float,
+    sizes: tuple[int, int],
+    times: int,
+    *,
+    confidence: float,
 ) -> ConfidenceLimits | None:
     """Compute the limits that a balanced accuracy would have with ``times`` as many samples.
 
@@ -273,7 +278,7 @@ def larger_balanced(
 
 
 def larger_mean(
-    estimate: Limited[float], seeds: int, larger: int, *, confidence: float
+    estimate: EstimateWithLimits[float], seeds: int, larger: int, *, confidence: float
 ) -> ConfidenceLimits | None:
     """Compute the limits that a mean over seeds would have with more seeds of equal variance.
 
@@ -298,7 +303,7 @@ def larger_mean(
     return None if mean.low is None or mean.high is None else ConfidenceLimits(mean.low, mean.high)
 
 
-def _same_limits(limits: ConfidenceLimits, estimate: Limited[float]) -> bool:
+def _same_limits(limits: ConfidenceLimits, estimate: EstimateWithLimits[float]) -> bool:
     return (
         abs(limits.low - estimate.low) <= _TOLERANCE
         and abs(limits.high - estimate.high) <= _TOLERANCE

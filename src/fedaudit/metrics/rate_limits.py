@@ -1,7 +1,7 @@
 """Confidence limits of the true-positive rate at a false-positive rate.
 
 The threshold with this false-positive rate is estimated from the non-members. The limits of
-``rate_limits`` include the error of this estimate. The limits of ``limits_at_threshold`` treat the
+``tpr_limits`` include the error of this estimate. The limits of ``limits_at_threshold`` treat the
 threshold as fixed.
 """
 
@@ -19,15 +19,15 @@ from jaxtyping import Float
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.intervals import (
     ConfidenceLimits,
-    Limited,
+    EstimateWithLimits,
     Limits,
     LimitsAt,
     LimitsByError,
     clopper_pearson,
-    lower_limit,
+    clopper_pearson_lower,
+    clopper_pearson_upper,
     percent,
     require_confidence,
-    upper_limit,
 )
 from fedaudit.metrics.roc import (
     SplitScores,
@@ -39,7 +39,7 @@ from fedaudit.metrics.roc import (
 
 
 @dataclass(frozen=True)
-class Proportion(Limited[float]):
+class Proportion(EstimateWithLimits[float]):
     """Proportion of samples with its exact (Clopper-Pearson) interval.
 
     Attributes:
@@ -103,7 +103,7 @@ def proportion(count: int, total: int, *, confidence: float = 0.95) -> Proportio
     return Proportion(count / total, low, high, count, total)
 
 
-def n_needed(fpr: float) -> int:
+def nonmembers_for_one_false_positive(fpr: float) -> int:
     """Compute the fewest non-members at which a false-positive rate allows one false positive.
 
     Args:
@@ -114,7 +114,7 @@ def n_needed(fpr: float) -> int:
 
     Examples:
         >>> import fedaudit as fa
-        >>> fa.metrics.n_needed(0.01)
+        >>> fa.metrics.nonmembers_for_one_false_positive(0.01)
         100
     """
     if not 0 < fpr <= 1:
@@ -138,11 +138,13 @@ def nonmember_shortage(fpr: float, n_nonmembers: int) -> str | None:
         >>> fa.metrics.nonmember_shortage(0.01, n_nonmembers=60)
         'inconclusive: needs 40 more non-members'
     """
-    missing = n_needed(fpr) - n_nonmembers
+    missing = nonmembers_for_one_false_positive(fpr) - n_nonmembers
     return f"inconclusive: needs {missing} more non-members" if missing > 0 else None
 
 
-def n_to_certify(fpr: float, false_positives: int = 0, *, confidence: float = 0.95) -> int:
+def nonmembers_to_certify_fpr(
+    fpr: float, false_positives: int = 0, *, confidence: float = 0.95
+) -> int:
     """Compute the fewest non-members that certify a false-positive rate.
 
     A rate is certified if the upper one-sided Clopper-Pearson limit of the false-positive rate, at
@@ -158,18 +160,18 @@ def n_to_certify(fpr: float, false_positives: int = 0, *, confidence: float = 0.
 
     Examples:
         >>> import fedaudit as fa
-        >>> fa.metrics.n_to_certify(0.01), fa.metrics.n_to_certify(0.01, false_positives=2)
-        (299, 628)
+        >>> fa.metrics.nonmembers_to_certify_fpr(0.01, false_positives=2)
+        628
     """
     if not 0 < fpr < 1:
         raise BadInput(f"the false-positive rate to certify must be between 0 and 1, got {fpr}")
-    low, high = false_positives, 2 * max(false_positives, n_needed(fpr))
-    while upper_limit(false_positives, high, confidence=confidence) > fpr:
+    low, high = false_positives, 2 * max(false_positives, nonmembers_for_one_false_positive(fpr))
+    while clopper_pearson_upper(false_positives, high, confidence=confidence) > fpr:
         low, high = high, 2 * high
     # Bisection: ``high`` non-members are enough, ``low`` are not.
     while high - low > 1:
         middle = (low + high) // 2
-        if upper_limit(false_positives, middle, confidence=confidence) <= fpr:
+        if clopper_pearson_upper(false_positives, middle, confidence=confidence) <= fpr:
             high = middle
         else:
             low = middle
@@ -244,7 +246,7 @@ def calibrated_tpr(
     split = split_scores(scores, is_member)
     if not 0 < fpr < 1:
         raise BadInput(f"the false-positive rate must be between 0 and 1, got {fpr}")
-    missing = 2 * (n_needed(fpr) - 1) - len(split.nonmembers)
+    missing = 2 * (nonmembers_for_one_false_positive(fpr) - 1) - len(split.nonmembers)
     if missing > 0:
         raise BadInput(
             f"inconclusive: needs {missing} more non-members, got {len(split.nonmembers)}; half of "
@@ -281,7 +283,7 @@ _ROUNDED_FROM = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class RateLimits(Limits[float]):
+class TprLimits(Limits[float]):
     """Limits of the true-positive rate at a false-positive rate.
 
     If there are too few non-members to bound the threshold, the lower limit is 0.
@@ -291,7 +293,7 @@ class RateLimits(Limits[float]):
 
     Examples:
         >>> import fedaudit as fa
-        >>> fa.metrics.rate_limits([0.9, 0.4, 0.6, 0.1], [True, True, False, False], 0.01).needs
+        >>> fa.metrics.tpr_limits([0.9, 0.4, 0.6, 0.1], [True, True, False, False], 0.01).needs
         372
     """
 
@@ -312,9 +314,9 @@ class ThresholdBound(NamedTuple):
     error: float
 
 
-def rate_limits(
+def tpr_limits(
     scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float, *, confidence: float = 0.95
-) -> RateLimits:
+) -> TprLimits:
     """Compute two-sided limits of the true-positive rate at a false-positive rate.
 
     Consider all thresholds that flag at most a fraction ``fpr`` of the population of non-members.
@@ -337,7 +339,7 @@ def rate_limits(
         >>> import numpy as np
         >>> rng, is_member = np.random.default_rng(0), np.arange(100) < 50
         >>> scores = rng.normal(is_member, 1)
-        >>> limits = fa.metrics.rate_limits(scores, is_member, 0.1)
+        >>> limits = fa.metrics.tpr_limits(scores, is_member, 0.1)
         >>> round(limits.low, 3), round(limits.high, 3)
         (0.097, 0.694)
 
@@ -349,10 +351,10 @@ def rate_limits(
     require_confidence(confidence)
     one_sided = 1 - (1 - confidence) / 2
     split = split_scores(scores, is_member)
-    missing = n_to_bound(fpr, confidence=one_sided) - len(split.nonmembers)
-    return RateLimits(
-        low=_lower_limit_of_rate(split, fpr, confidence=one_sided),
-        high=_upper_limit_of_rate(split, fpr, confidence=one_sided),
+    missing = nonmembers_for_tpr_lower_limit(fpr, confidence=one_sided) - len(split.nonmembers)
+    return TprLimits(
+        low=_tpr_lower_limit(split, fpr, confidence=one_sided),
+        high=_tpr_upper_limit(split, fpr, confidence=one_sided),
         method=f"{RATE_METHOD} {percent(confidence)}",
         needs=max(0, missing),
     )
@@ -393,57 +395,58 @@ def limits_at_threshold(
     return clopper_pearson(flagged, members, confidence=confidence)
 
 
-def lower_rate_limit(
+def tpr_lower_limit(
     scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float, *, confidence: float = 0.95
 ) -> float:
     """Compute a one-sided lower limit of the true-positive rate at a false-positive rate.
 
     The rate lies below the limit with probability at most 1 - confidence. Arguments and errors are
-    those of :func:`rate_limits`, with a one-sided confidence.
+    those of :func:`tpr_limits`, with a one-sided confidence.
 
     Examples:
         >>> import fedaudit as fa
         >>> import numpy as np
         >>> rng, is_member = np.random.default_rng(0), np.arange(100) < 50
         >>> scores = rng.normal(is_member, 1)
-        >>> round(fa.metrics.lower_rate_limit(scores, is_member, 0.1), 3)
+        >>> round(fa.metrics.tpr_lower_limit(scores, is_member, 0.1), 3)
         0.105
     """
-    return _lower_limit_of_rate(split_scores(scores, is_member), fpr, confidence=confidence)
+    return _tpr_lower_limit(split_scores(scores, is_member), fpr, confidence=confidence)
 
 
-def upper_rate_limit(
+def tpr_upper_limit(
     scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float, *, confidence: float = 0.95
 ) -> float:
     """Compute a one-sided upper limit of the true-positive rate at a false-positive rate.
 
     The rate lies above the limit with probability at most 1 - confidence. Arguments and errors are
-    those of :func:`rate_limits`, with a one-sided confidence.
+    those of :func:`tpr_limits`, with a one-sided confidence.
 
     Examples:
         >>> import fedaudit as fa
         >>> import numpy as np
         >>> rng, is_member = np.random.default_rng(0), np.arange(100) < 50
         >>> scores = rng.normal(is_member, 1)
-        >>> round(fa.metrics.upper_rate_limit(scores, is_member, 0.1), 3)
+        >>> round(fa.metrics.tpr_upper_limit(scores, is_member, 0.1), 3)
         0.681
     """
-    return _upper_limit_of_rate(split_scores(scores, is_member), fpr, confidence=confidence)
+    return _tpr_upper_limit(split_scores(scores, is_member), fpr, confidence=confidence)
 
 
-def limits_of_rate(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) -> LimitsAt:
+def tpr_limits_function(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) -> LimitsAt:
     """Return a function that computes limits of the true-positive rate at any error probabilities.
 
     Pass the functions of several runs to :func:`limits_by_p_values`. Arguments and errors are those
-    of :func:`rate_limits`. An error about a rate out of range is raised when the returned function
+    of :func:`tpr_limits`. An error about a rate out of range is raised when the returned function
     is called.
 
     Examples:
-        >>> from fedaudit.metrics import limits_of_rate
+        >>> from fedaudit.metrics import tpr_limits_function
         >>> import numpy as np
         >>> rng, is_member = np.random.default_rng(0), np.arange(100) < 50
         >>> scores = rng.normal(is_member, 1)
-        >>> limits_of_rate(scores, is_member, 0.1)(np.array([0.025, 0.05])).low.round(3).tolist()
+        >>> limits_at = tpr_limits_function(scores, is_member, 0.1)
+        >>> limits_at(np.array([0.025, 0.05])).low.round(3).tolist()
         [0.097, 0.105]
     """
     split = split_scores(scores, is_member)
@@ -502,7 +505,7 @@ def _bounds_by_error(
     return np.array(lower), np.array(upper)
 
 
-def n_to_bound(fpr: float, *, confidence: float) -> int:
+def nonmembers_for_tpr_lower_limit(fpr: float, *, confidence: float) -> int:
     """Compute the fewest non-members at which a true-positive rate can have a lower limit above 0.
 
     With fewer non-members, the true threshold for this false-positive rate may be above all of
@@ -517,7 +520,7 @@ def n_to_bound(fpr: float, *, confidence: float) -> int:
 
     Examples:
         >>> import fedaudit as fa
-        >>> fa.metrics.n_to_bound(0.01, confidence=0.975)
+        >>> fa.metrics.nonmembers_for_tpr_lower_limit(0.01, confidence=0.975)
         374
     """
     _raise_if_out_of_range(fpr, confidence)
@@ -559,7 +562,7 @@ def upper_bound(fpr: float, members: int, nonmembers: int, *, confidence: float)
     return ThresholdBound(nonmembers + 1 - bound.rank, bound.error)
 
 
-def _lower_limit_of_rate(split: SplitScores, fpr: float, *, confidence: float) -> float:
+def _tpr_lower_limit(split: SplitScores, fpr: float, *, confidence: float) -> float:
     _raise_if_out_of_range(fpr, confidence)
     if fpr == 1:
         return 1.0
@@ -568,10 +571,10 @@ def _lower_limit_of_rate(split: SplitScores, fpr: float, *, confidence: float) -
     if bound.rank == 0:
         return 0.0
     above = int((split.members > _nonmember_score(split, bound.rank)).sum())
-    return lower_limit(above, members, confidence=1 - bound.error)
+    return clopper_pearson_lower(above, members, confidence=1 - bound.error)
 
 
-def _upper_limit_of_rate(split: SplitScores, fpr: float, *, confidence: float) -> float:
+def _tpr_upper_limit(split: SplitScores, fpr: float, *, confidence: float) -> float:
     _raise_if_out_of_range(fpr, confidence)
     if fpr == 1:
         return 1.0
@@ -580,7 +583,7 @@ def _upper_limit_of_rate(split: SplitScores, fpr: float, *, confidence: float) -
     if bound.rank > nonmembers:
         return 1.0
     above = int((split.members >= _nonmember_score(split, bound.rank)).sum())
-    return upper_limit(above, members, confidence=1 - bound.error)
+    return clopper_pearson_upper(above, members, confidence=1 - bound.error)
 
 
 def _nonmember_score(split: SplitScores, rank: int) -> float:
@@ -656,6 +659,6 @@ def _expected_width(fpr: float, members: int, nonmembers: int, upper: bool, rati
     separations = np.array(_SEPARATIONS)
     true_rates = sp.special.ndtr(separations + sp.special.ndtri(fpr))
     expected_counts = members * sp.special.ndtr(separations + quantile)
-    limit = upper_limit if upper else lower_limit
+    limit = clopper_pearson_upper if upper else clopper_pearson_lower
     limits = [limit(float(count), members, confidence=1 - error) for count in expected_counts]
     return float(np.abs(np.arcsin(np.sqrt(limits)) - np.arcsin(np.sqrt(true_rates))).mean())

@@ -415,7 +415,7 @@ def tpr_at_fpr(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) -> T
     Tied samples are flagged together and the curve is not interpolated, so the realised
     false-positive rate may be lower than ``fpr``. The threshold is chosen on the same non-members
     that determine the realised rate. With few non-members, this favours the attack. Also report the
-    limits of :func:`rate_limits`. For claims about one threshold, use :func:`calibrated_tpr`.
+    limits of :func:`tpr_limits`. For claims about one threshold, use :func:`calibrated_tpr`.
 
     Args:
         scores: One score per sample, larger for likelier members.

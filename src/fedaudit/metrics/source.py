@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
 from fedaudit.core.errors import BadInput
-from fedaudit.metrics.intervals import Limited
+from fedaudit.metrics.intervals import EstimateWithLimits
 from fedaudit.metrics.rate_limits import Proportion, proportion
 
 _PERMUTATIONS_IN_MEMORY = 100
@@ -45,7 +45,7 @@ class SourceNull(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LabelExcess(Limited[float]):
+class LabelExcess(EstimateWithLimits[float]):
     """Success rate of a source attack minus the rate that label distributions alone explain.
 
     Attributes:

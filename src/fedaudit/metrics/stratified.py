@@ -23,7 +23,14 @@ from fedaudit.metrics.delong import (
     logit_limits,
     placements_of,
 )
-from fedaudit.metrics.family import (
+from fedaudit.metrics.intervals import (
+    ConfidenceLimits,
+    clopper_pearson,
+    percent,
+    require_confidence,
+)
+from fedaudit.metrics.roc import SplitScores, as_membership, as_scores, as_strata, rank_scores
+from fedaudit.metrics.significance import (
     FEW_DIFFER,
     contributions_of,
     counted_above_chance,
@@ -32,13 +39,6 @@ from fedaudit.metrics.family import (
     most_frequent,
     normal_distances,
 )
-from fedaudit.metrics.intervals import (
-    ConfidenceLimits,
-    clopper_pearson,
-    percent,
-    require_confidence,
-)
-from fedaudit.metrics.roc import SplitScores, as_membership, as_scores, as_strata, rank_scores
 
 _SPLITS = 20
 """Number of random splits into halves over which the AUC of a label-based score is averaged. The
@@ -107,7 +107,7 @@ def stratified_auc(
     return AucInterval(value, low, high, f"DeLong within strata {percent(confidence)}")
 
 
-def stratified_above_chance(
+def stratified_auc_p_value(
     scores: npt.ArrayLike, is_member: npt.ArrayLike, strata: npt.ArrayLike
 ) -> float:
     """Compute the one-sided p-value of a test for "members score higher within their stratum".
@@ -128,7 +128,7 @@ def stratified_above_chance(
         >>> import fedaudit as fa
         >>> import numpy as np
         >>> scores, is_member = np.arange(12), np.arange(12) % 2 == 1
-        >>> round(fa.metrics.stratified_above_chance(scores, is_member, np.arange(12) // 4), 3)
+        >>> round(fa.metrics.stratified_auc_p_value(scores, is_member, np.arange(12) // 4), 3)
         0.132
 
     Source: van Elteren 1960.
@@ -152,7 +152,7 @@ def stratified_above_chance(
     return float(sp.special.ndtr(-(surplus - 0.5) / np.sqrt(variance)))
 
 
-def scaled_within(
+def scale_within_strata(
     scores: Float[np.ndarray, " samples"], strata: npt.ArrayLike
 ) -> Float[np.ndarray, " samples"]:
     """Scale scores by the median and the median absolute deviation of their stratum.
@@ -169,8 +169,9 @@ def scaled_within(
 
     Examples:
         >>> import numpy as np
-        >>> from fedaudit.metrics import scaled_within
-        >>> scaled_within(np.array([1.0, 2.0, 3.0, 10.0, 20.0, 30.0]), [0, 0, 0, 1, 1, 1]).tolist()
+        >>> from fedaudit.metrics import scale_within_strata
+        >>> scores = np.array([1.0, 2.0, 3.0, 10.0, 20.0, 30.0])
+        >>> scale_within_strata(scores, [0, 0, 0, 1, 1, 1]).tolist()
         [-1.0, 0.0, 1.0, -1.0, 0.0, 1.0]
     """
     result = np.array(scores, dtype=np.float64)
@@ -209,7 +210,7 @@ def _restore_order(
     return scaled
 
 
-def matched_in_class(
+def label_matched_mask(
     labels: Int[np.ndarray, " samples"], is_member: npt.ArrayLike, *, rng: np.random.Generator
 ) -> Bool[np.ndarray, " samples"]:
     """Select members and non-members such that both have the same label distribution.
@@ -232,7 +233,8 @@ def matched_in_class(
         >>> import numpy as np
         >>> labels = np.array([0, 0, 0, 1, 0, 1, 1, 1])
         >>> is_member = np.arange(8) < 4
-        >>> selected = fa.metrics.matched_in_class(labels, is_member, rng=np.random.default_rng(0))
+        >>> rng = np.random.default_rng(0)
+        >>> selected = fa.metrics.label_matched_mask(labels, is_member, rng=rng)
         >>> np.bincount(labels[selected & is_member]), np.bincount(labels[selected & ~is_member])
         (array([1, 1]), array([1, 1]))
     """

@@ -23,7 +23,7 @@ EQUIVALENCE_CONFIDENCE = 0.9
 """Confidence of an equivalence interval, which corresponds to two one-sided tests at 5 % each."""
 
 
-class Unlearned(NamedTuple):
+class UnlearningResult(NamedTuple):
     """AUCs of one score on deleted against held-out samples, with a verdict.
 
     Attributes:
@@ -40,12 +40,12 @@ class Unlearned(NamedTuple):
         margin: Largest excess, above or below 0, that counts as 0.
         verdict: "forgotten", "not forgotten", "overdone", "not detected before", "inconclusive", or
             "model destroyed" for a model that predicts no better than chance. See
-            :func:`unlearned` for their meaning.
+            :func:`evaluate_unlearning` for their meaning.
 
     Examples:
         >>> import fedaudit as fa
         >>> before, after, deleted = [3, 2, 1, 0], [1, 0, 1, 0], [True, True, False, False]
-        >>> fa.metrics.unlearned(before, after, is_deleted=deleted).before.value
+        >>> fa.metrics.evaluate_unlearning(before, after, is_deleted=deleted).before.value
         1.0
     """
 
@@ -75,14 +75,14 @@ class Unlearned(NamedTuple):
         return "\n".join(["AUC of deleted against held-out samples", *lines, verdict])
 
 
-def unlearned(
+def evaluate_unlearning(
     before: npt.ArrayLike,
     after: npt.ArrayLike,
     retrained: npt.ArrayLike | None = None,
     *,
     is_deleted: npt.ArrayLike,
     margin: float = 0.05,
-) -> Unlearned:
+) -> UnlearningResult:
     """Compute AUCs of one score on deleted samples before and after unlearning, with a verdict.
 
     Deleted and held-out samples must be identically distributed, for example if a fair coin decided
@@ -119,7 +119,7 @@ def unlearned(
         >>> before = [*range(100)]
         >>> after = [0, 1] * 50
         >>> deleted = [False] * 50 + [True] * 50
-        >>> fa.metrics.unlearned(before, after, is_deleted=deleted, margin=0.2).verdict
+        >>> fa.metrics.evaluate_unlearning(before, after, is_deleted=deleted, margin=0.2).verdict
         'forgotten'
 
     Source: Schuirmann 1987 (two one-sided tests); Chen et al. 2021, When Machine Unlearning
@@ -143,7 +143,7 @@ def unlearned(
         excess = compare_auc(
             scores_after, retrained, is_member=truth, confidence=EQUIVALENCE_CONFIDENCE
         )
-    return Unlearned(
+    return UnlearningResult(
         before=before_auc,
         after=auc_interval(scores_after, truth),
         retrained=retrained_auc,

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.intervals import (
-    Limited,
+    EstimateWithLimits,
     SeedMean,
     clopper_pearson,
     percent,
@@ -21,7 +21,7 @@ from fedaudit.metrics.rate_limits import Proportion, proportion
 
 
 @dataclass(frozen=True)
-class Gap(Limited[float]):
+class GeneralisationGap(EstimateWithLimits[float]):
     """Accuracy on training samples minus accuracy on held-out samples, with its interval.
 
     A loss-threshold attack exploits this difference.
@@ -64,7 +64,9 @@ def accuracy(
     return proportion(int(is_correct.sum()), len(is_correct), confidence=confidence)
 
 
-def generalisation_gap(train: Proportion, test: Proportion, *, confidence: float = 0.95) -> Gap:
+def generalisation_gap(
+    train: Proportion, test: Proportion, *, confidence: float = 0.95
+) -> GeneralisationGap:
     """Compute the generalisation gap of the model, with a conservative interval.
 
     The limits are differences of the exact limits of both accuracies, each with half of the
@@ -84,7 +86,7 @@ def generalisation_gap(train: Proportion, test: Proportion, *, confidence: float
     each_confidence = 1 - (1 - confidence) / 2
     train_limits = clopper_pearson(train.hits, train.total, confidence=each_confidence)
     test_limits = clopper_pearson(test.hits, test.total, confidence=each_confidence)
-    return Gap(
+    return GeneralisationGap(
         value=train.value - test.value,
         low=train_limits.low - test_limits.high,
         high=train_limits.high - test_limits.low,
@@ -101,7 +103,7 @@ _RESAMPLES = 1_000
 
 
 @dataclass(frozen=True)
-class FrontArea(SeedMean):
+class HypervolumeEstimate(SeedMean):
     """Hypervolume of a front with its interval over seeds.
 
     The value is the fraction of the unit square that the front's points dominate. The limits are
@@ -134,7 +136,7 @@ def advantage(auc: float) -> float:
     return min(max(2 * auc - 1, 0.0), 1.0)
 
 
-def on_front(points: Float[np.ndarray, "points 2"]) -> Bool[np.ndarray, " points"]:
+def is_pareto_optimal(points: Float[np.ndarray, "points 2"]) -> Bool[np.ndarray, " points"]:
     """Return a mask of the points that no other point dominates.
 
     A point dominates another if one coordinate is smaller and the other is not larger.
@@ -148,7 +150,7 @@ def on_front(points: Float[np.ndarray, "points 2"]) -> Bool[np.ndarray, " points
     Examples:
         >>> import fedaudit as fa
         >>> import numpy as np
-        >>> fa.metrics.on_front(np.array([[0.1, 0.5], [0.4, 0.2], [0.5, 0.5]])).tolist()
+        >>> fa.metrics.is_pareto_optimal(np.array([[0.1, 0.5], [0.4, 0.2], [0.5, 0.5]])).tolist()
         [True, True, False]
     """
     from moocore import is_nondominated
@@ -190,7 +192,7 @@ def hypervolume_over_seeds(
     rng: np.random.Generator,
     confidence: float = 0.95,
     beyond: int = 0,
-) -> FrontArea:
+) -> HypervolumeEstimate:
     """Compute the hypervolume of the points' means over seeds, with a bootstrap over seeds.
 
     A resample has the same seeds for every point, since all points of one seed use the same data.
@@ -224,13 +226,13 @@ def hypervolume_over_seeds(
     value = float(areas_of(runs.mean(axis=0)[None])[0])
     if seeds < FEWEST_SEEDS:
         method = f"an interval over further runs needs {FEWEST_SEEDS} seeds here, got {seeds}"
-        return FrontArea(value, None, None, method, seeds)
+        return HypervolumeEstimate(value, None, None, method, seeds)
     weights = rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=_RESAMPLES) / seeds
     areas = areas_of(np.einsum("ds,spc->dpc", weights, runs))
     tail = (1 - confidence) / 2
     low, high = map(float, np.quantile(areas, [tail, 1 - tail]))
     method = f"bootstrap over {seeds} seeds {percent(confidence)}"
-    return FrontArea(value, low, high, method, seeds)
+    return HypervolumeEstimate(value, low, high, method, seeds)
 
 
 def _areas(fronts: Float[np.ndarray, "draws points 2"]) -> Float[np.ndarray, " draws"]:

@@ -73,7 +73,7 @@ def _catalogue(kind: str) -> Collection[str]:
 
             return VIEWS
         case "metric":
-            from fedaudit.metrics.table import METRICS
+            from fedaudit.metrics.catalogue import METRICS
 
             return METRICS
         case "shift":

@@ -33,7 +33,7 @@ from fedaudit.fl.algorithms.base import (
 )
 from fedaudit.fl.hooks import Defense
 from fedaudit.fl.simulate import simulate
-from fedaudit.metrics.table import ExactMetric, Metric
+from fedaudit.metrics.catalogue import ExactMetric, Metric
 from fedaudit.observe.measurements import MeasuredRound, Stored, measuring_device
 from fedaudit.observe.round import Round, Update
 from fedaudit.observe.tensors import read_tensors

@@ -8,12 +8,12 @@ from statistics import fmean
 
 from fedaudit.core.metric_names import rate_of
 from fedaudit.metrics import (
-    Limited,
+    EstimateWithLimits,
     fisher_p_value,
     holm,
-    limits_by_p_values,
-    limits_if_dependent,
-    limits_if_independent,
+    mean_limits_by_p_values,
+    mean_limits_if_dependent,
+    mean_limits_if_independent,
     student_t_over_seeds,
 )
 from fedaudit.metrics.intervals import (
@@ -166,7 +166,7 @@ def average_runs(estimates: Sequence[Estimate], limits: Sequence[LimitsAt] = ())
     # For rates, also limits of the fraction of members above the thresholds that the runs used.
     fixed = [(estimate, estimate.at_threshold or Interval()) for estimate in valued if is_rate]
     limited = _limited([(estimate.value, part.low, part.high) for estimate, part in fixed])
-    at_threshold = limits_if_independent(limited) if limited else None
+    at_threshold = mean_limits_if_independent(limited) if limited else None
     method = f"{_methods(valued)}, over {describe_runs(len(valued))}"
     left_out = f" of {len(estimates)}" if missing else ""
     minimum, maximum = valued[0].range
@@ -279,18 +279,22 @@ def _limits_of(
     estimates: Sequence[Estimate], limits: Sequence[LimitsAt]
 ) -> ConfidenceLimits | None:
     if rate_of(estimates[0].metric) is not None:
-        return limits_by_p_values(limits) if len(limits) == len(estimates) else None
+        return mean_limits_by_p_values(limits) if len(limits) == len(estimates) else None
     limited = _limited([(estimate.value, estimate.low, estimate.high) for estimate in estimates])
-    combine = limits_if_independent if errors_cancel(estimates[0].metric) else limits_if_dependent
+    combine = (
+        mean_limits_if_independent
+        if errors_cancel(estimates[0].metric)
+        else mean_limits_if_dependent
+    )
     return None if limited is None else combine(limited)
 
 
 def _limited(
     estimates: Sequence[tuple[float | None, float | None, float | None]],
-) -> list[Limited[float]] | None:
+) -> list[EstimateWithLimits[float]] | None:
     """Return values with their limits; None if a value or a limit is missing."""
     limited = [
-        Limited(value, low, high)
+        EstimateWithLimits(value, low, high)
         for value, low, high in estimates
         if value is not None and low is not None and high is not None
     ]
@@ -425,9 +429,9 @@ def _over_seeds(runs: Sequence[Value]) -> Value:
     if limited is None:
         return Value.without_limits(value)
     limits = (
-        limits_if_independent(limited)
+        mean_limits_if_independent(limited)
         if all(run.cancels for run in runs)
-        else limits_if_dependent(limited)
+        else mean_limits_if_dependent(limited)
     )
     return Value(value, *limits, f"{_methods(runs)}, over {describe_runs(len(runs))}")
 
@@ -441,7 +445,9 @@ def _mean(parts: Sequence[Value], what: str = "clients") -> Value:
     if limited is None:
         return Value.without_limits(value)
     method = f"{_methods(parts)}, limits of {len(parts)} {what} averaged"
-    return Value(value, *limits_if_dependent(limited), method, all(part.cancels for part in parts))
+    return Value(
+        value, *mean_limits_if_dependent(limited), method, all(part.cancels for part in parts)
+    )
 
 
 def _methods(parts: Sequence[Value] | Sequence[Estimate]) -> str:

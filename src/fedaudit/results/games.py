@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from fedaudit.core.limits import Limited
+from fedaudit.core.limits import EstimateWithLimits
 from fedaudit.results.estimate import SUCCESS_RATE, Estimate
 from fedaudit.results.fields import (
     LARGEST,
@@ -226,7 +226,7 @@ _ROUND_METRICS = (SIGN_SUCCESS, PLANTED_SHARE)
 
 
 @dataclass(frozen=True)
-class Rate(Limited[float]):
+class Rate(EstimateWithLimits[float]):
     """Fraction of games, or of samples, with both limits.
 
     Attributes:

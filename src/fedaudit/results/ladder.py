@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import NormalDist, fmean
 from typing import NamedTuple
 
-from fedaudit.core.limits import Limited
+from fedaudit.core.limits import EstimateWithLimits
 from fedaudit.core.metric_names import AUC
 from fedaudit.results.estimate import GENERALISATION_GAP, Estimate
 from fedaudit.results.record import Record, Trajectory
@@ -29,7 +29,7 @@ _DATA = Path(__file__).parent / "ladder.json"
 
 
 @dataclass(frozen=True)
-class Auc(Limited[float]):
+class Auc(EstimateWithLimits[float]):
     """AUC of an attack with its confidence limits, averaged over audited clients."""
 
     attack: str
@@ -72,7 +72,7 @@ class ProbitLine(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rung(Limited[float]):
+class Rung(EstimateWithLimits[float]):
     """AUC of the strongest attack on uploads in one federation, with its confidence limits.
 
     Attributes:

@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from fedaudit.core.metric_names import AUC
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.metrics import advantage, hypervolume_over_seeds, on_front
+from fedaudit.metrics import advantage, hypervolume_over_seeds, is_pareto_optimal
 from fedaudit.results.aggregate import (
     Value,
     Values,
@@ -362,7 +362,7 @@ def _front(
     has_gain = has_undefended and len(shared.positions) > 1
     means, points = shared.runs.mean(axis=0), []
     for position, (leak, error), is_best in zip(
-        shared.positions, means, on_front(means), strict=True
+        shared.positions, means, is_pareto_optimal(means), strict=True
     ):
         lost = None
         if has_undefended:

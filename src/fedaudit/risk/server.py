@@ -17,7 +17,7 @@ from fedaudit.core import arguments
 from fedaudit.core.arguments import Positive
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput
-from fedaudit.core.limits import Limited
+from fedaudit.core.limits import EstimateWithLimits
 from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import Model, Samples
 from fedaudit.fl.algorithms.base import Cluster, draw_cohort
@@ -258,7 +258,7 @@ def _train_repeated(
 
 
 @dataclass(frozen=True)
-class ShadowSuccess(Limited[float]):
+class ShadowSuccess(EstimateWithLimits[float]):
     """Balanced accuracy of an attack on shadow models that it was not fitted on.
 
     The 95% limits are for other samples and the same shadow models.

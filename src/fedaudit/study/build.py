@@ -22,7 +22,7 @@ from fedaudit.datasets.dataset import Dataset
 from fedaudit.extensions import extensions_of
 from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels, SendsControlVariates
 from fedaudit.fl.hooks import Defense, Plan
-from fedaudit.metrics.table import resolve_metric
+from fedaudit.metrics.catalogue import resolve_metric
 from fedaudit.observe.round import Logits
 from fedaudit.observe.views import (
     View,

@@ -30,7 +30,7 @@ from fedaudit.engines.base import CountedEngine
 from fedaudit.engines.local import refuse_unknown_engine
 from fedaudit.fl.algorithms.base import Algorithm, Server
 from fedaudit.fl.hooks import Defense
-from fedaudit.metrics.table import Metric
+from fedaudit.metrics.catalogue import Metric
 from fedaudit.models import ConfiguredModel
 from fedaudit.observe.views import View
 from fedaudit.partitions import PartitionScheme

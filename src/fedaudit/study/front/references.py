@@ -37,7 +37,7 @@ from fedaudit.defenses import DEFENSES
 from fedaudit.fl.algorithms.base import Server
 from fedaudit.fl.hooks import Defense
 from fedaudit.games.samples import EXTRACTORS
-from fedaudit.metrics.table import METRICS, Metric
+from fedaudit.metrics.catalogue import METRICS, Metric
 from fedaudit.models import MODELS, ConfiguredModel
 from fedaudit.observe.views import VIEWS, View
 from fedaudit.partitions import PartitionScheme

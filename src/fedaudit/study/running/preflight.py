@@ -32,9 +32,9 @@ from fedaudit.fl.accounting import FORMAL_DELTA
 from fedaudit.fl.chain import custom_parts
 from fedaudit.fl.hooks import UNDEFENDED, ClientContext, Defense, TrainingContext, checked_return
 from fedaudit.fl.training.local import try_step
+from fedaudit.metrics.catalogue import CONTRASTS
 from fedaudit.metrics.power import smallest_auc
 from fedaudit.metrics.rate_limits import nonmember_shortage
-from fedaudit.metrics.table import CONTRASTS
 from fedaudit.plan.assignment import prepare_training
 from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import Study

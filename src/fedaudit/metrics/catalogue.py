@@ -21,12 +21,11 @@ from fedaudit.core.importing import location_of, look_up
 from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY, TPR, Origin, tpr_at
 from fedaudit.metrics.balanced import held_out_balanced_accuracy
 from fedaudit.metrics.delong import auc_interval
-from fedaudit.metrics.family import above_chance, rate_above_chance
 from fedaudit.metrics.intervals import Limits, percent, require_confidence
 from fedaudit.metrics.rate_limits import (
     limits_at_threshold,
     nonmember_shortage,
-    rate_limits,
+    tpr_limits,
     true_fpr_range,
 )
 from fedaudit.metrics.roc import (
@@ -37,7 +36,8 @@ from fedaudit.metrics.roc import (
     raise_if_misaligned,
     tpr_at_fpr,
 )
-from fedaudit.metrics.stratified import scaled_within, stratified_above_chance, stratified_auc
+from fedaudit.metrics.significance import auc_p_value, tpr_p_value
+from fedaudit.metrics.stratified import scale_within_strata, stratified_auc, stratified_auc_p_value
 
 ScoreFunction: TypeAlias = Callable[
     [Float[np.ndarray, " samples"], Bool[np.ndarray, " samples"]], float
@@ -215,10 +215,10 @@ def _auc(contrast: Contrast) -> list[MetricValue]:
     confidence = contrast.confidence
     if strata is None:
         interval = auc_interval(scores, is_member, confidence=confidence)
-        p_value = above_chance(scores, is_member)
+        p_value = auc_p_value(scores, is_member)
     else:
         interval = stratified_auc(scores, is_member, strata, confidence=confidence)
-        p_value = stratified_above_chance(scores, is_member, strata)
+        p_value = stratified_auc_p_value(scores, is_member, strata)
     return [contrast.metric_value(AUC, **asdict(interval), note=contrast.note, p_value=p_value)]
 
 
@@ -229,7 +229,7 @@ def _tpr(contrast: Contrast, fpr: float) -> MetricValue:
         return contrast.missing_value(metric, shortage)
     scores, is_member, confidence = contrast.scores, contrast.is_member, contrast.confidence
     point = tpr_at_fpr(scores, is_member, fpr)
-    limits = rate_limits(scores, is_member, fpr, confidence=confidence)
+    limits = tpr_limits(scores, is_member, fpr, confidence=confidence)
     at_threshold = limits_at_threshold(scores, is_member, fpr, confidence=confidence)
     true_fpr = true_fpr_range(fpr, contrast.n_nonmembers, confidence=confidence)
     note = (
@@ -249,7 +249,7 @@ def _tpr(contrast: Contrast, fpr: float) -> MetricValue:
         low_at_threshold=at_threshold.low,
         high_at_threshold=at_threshold.high,
         note=note,
-        p_value=rate_above_chance(
+        p_value=tpr_p_value(
             point.true_positives,
             contrast.n_members,
             allowed=allowed_false_positives(fpr, contrast.n_nonmembers),
@@ -485,7 +485,7 @@ def evaluate(
         raise BadInput(f"a seed is 0 or larger, got {seed}")
     metric_values: list[MetricValue] = []
     if strata is not None:
-        values = scaled_within(values, strata)
+        values = scale_within_strata(values, strata)
     for index, name in enumerate(CONTRASTS):
         if name not in contrasts:
             continue

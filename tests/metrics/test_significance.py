@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedaudit.core.errors import BadInput
-from fedaudit.metrics import above_chance, fisher_p_value, holm, rate_above_chance
+from fedaudit.metrics import auc_p_value, fisher_p_value, holm, tpr_p_value
 
 
 def test_holm_matches_hand_calculation() -> None:
@@ -29,7 +29,7 @@ def test_forty_audits_without_leak_rarely_alarm_after_correction() -> None:
     truth = np.arange(60) < 30
     raw, corrected = 0, 0
     for _ in range(30):
-        p_values = [above_chance(rng.normal(size=60), truth) for _ in range(40)]
+        p_values = [auc_p_value(rng.normal(size=60), truth) for _ in range(40)]
         raw += min(p_values) <= 0.05
         corrected += any(holm(p_values).significant)
     assert raw / 30 > 0.7
@@ -39,17 +39,17 @@ def test_forty_audits_without_leak_rarely_alarm_after_correction() -> None:
 def test_above_chance_is_exact_for_few_samples() -> None:
     truth = [True] * 3 + [False] * 3
     # Three members above three non-members: one arrangement of twenty.
-    assert above_chance([6.0, 5.0, 4.0, 3.0, 2.0, 1.0], truth) == pytest.approx(1 / 20)
-    assert above_chance([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], truth) == 1
+    assert auc_p_value([6.0, 5.0, 4.0, 3.0, 2.0, 1.0], truth) == pytest.approx(1 / 20)
+    assert auc_p_value([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], truth) == 1
 
 
 def test_equal_scores_are_no_evidence() -> None:
-    assert above_chance(np.zeros(10), np.arange(10) < 5) == 1
+    assert auc_p_value(np.zeros(10), np.arange(10) < 5) == 1
 
 
 def test_infinite_scores_are_ranked_like_others() -> None:
     truth = np.arange(40) < 20
-    assert above_chance(np.where(truth, np.inf, -np.inf), truth) < 1e-6
+    assert auc_p_value(np.where(truth, np.inf, -np.inf), truth) < 1e-6
 
 
 def test_an_empty_family_is_empty() -> None:
@@ -59,9 +59,9 @@ def test_an_empty_family_is_empty() -> None:
 def test_rate_p_value_is_the_fraction_of_orders_that_reach_it() -> None:
     # 2 members and 2 non-members, none allowed to be flagged: both members lead in 1 order of 6,
     # at least one does in 3 of 6.
-    assert rate_above_chance(2, 2, allowed=0, nonmembers=2) == pytest.approx(1 / 6)
-    assert rate_above_chance(1, 2, allowed=0, nonmembers=2) == pytest.approx(3 / 6)
-    assert rate_above_chance(0, 2, allowed=0, nonmembers=2) == 1
+    assert tpr_p_value(2, 2, allowed=0, nonmembers=2) == pytest.approx(1 / 6)
+    assert tpr_p_value(1, 2, allowed=0, nonmembers=2) == pytest.approx(3 / 6)
+    assert tpr_p_value(0, 2, allowed=0, nonmembers=2) == 1
 
 
 @pytest.mark.parametrize("allowed", [0, 2])
@@ -72,7 +72,7 @@ def test_a_rate_without_signal_is_rarely_significant(allowed: int) -> None:
     for _ in range(400):
         order = truth[rng.permutation(60)]
         hits = int(order[: np.flatnonzero(~order)[allowed]].sum())
-        p_values.append(rate_above_chance(hits, 20, allowed=allowed, nonmembers=40))
+        p_values.append(tpr_p_value(hits, 20, allowed=allowed, nonmembers=40))
     assert np.mean(np.array(p_values) <= 0.1) <= 0.14
 
 
@@ -89,6 +89,6 @@ def test_counts_and_p_values_out_of_range_are_refused() -> None:
     with pytest.raises(BadInput, match="family-wise"):
         holm([0.5], alpha=5.0)
     with pytest.raises(BadInput, match="between 0 and their totals"):
-        rate_above_chance(3, 2, allowed=0, nonmembers=2)
+        tpr_p_value(3, 2, allowed=0, nonmembers=2)
     with pytest.raises(BadInput, match="at least one p-value"):
         fisher_p_value([])

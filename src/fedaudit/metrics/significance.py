@@ -13,7 +13,7 @@ import scipy as sp
 from jaxtyping import Bool, Float
 
 from fedaudit.core.errors import BadInput
-from fedaudit.metrics.intervals import ConfidenceLimits, upper_limit
+from fedaudit.metrics.intervals import ConfidenceLimits, clopper_pearson_upper
 from fedaudit.metrics.roc import SplitScores, split_scores
 
 
@@ -35,7 +35,7 @@ class Holm(NamedTuple):
     significant: tuple[bool | None, ...]
 
 
-def above_chance(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> float:
+def auc_p_value(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> float:
     """Compute the one-sided p-value of the Mann-Whitney test for "members score higher".
 
     With few samples and no ties, the test is exact. Otherwise it uses a normal approximation with
@@ -55,7 +55,7 @@ def above_chance(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> float:
 
     Examples:
         >>> import fedaudit as fa
-        >>> round(fa.metrics.above_chance([0.9, 0.8, 0.7, 0.2], [True, True, True, False]), 3)
+        >>> round(fa.metrics.auc_p_value([0.9, 0.8, 0.7, 0.2], [True, True, True, False]), 3)
         0.25
     """
     members, nonmembers = split_scores(scores, is_member)
@@ -67,7 +67,7 @@ def above_chance(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> float:
     return float(sp.stats.mannwhitneyu(members, nonmembers, alternative="greater").pvalue)
 
 
-def rate_above_chance(true_positives: int, members: int, *, allowed: int, nonmembers: int) -> float:
+def tpr_p_value(true_positives: int, members: int, *, allowed: int, nonmembers: int) -> float:
     """Compute the one-sided p-value of a true-positive rate at a number of allowed false positives.
 
     Under the null hypothesis, every order of all samples is equally likely. At least
@@ -86,7 +86,7 @@ def rate_above_chance(true_positives: int, members: int, *, allowed: int, nonmem
 
     Examples:
         >>> import fedaudit as fa
-        >>> round(fa.metrics.rate_above_chance(5, 100, allowed=1, nonmembers=100), 3)
+        >>> round(fa.metrics.tpr_p_value(5, 100, allowed=1, nonmembers=100), 3)
         0.106
     """
     if not (0 <= true_positives <= members and 0 <= allowed <= nonmembers):
@@ -283,7 +283,10 @@ def _bound_on_sum(amounts: Float[np.ndarray, " units"], largest: float, confiden
         return 0.0
     relative = np.sort(amounts[amounts > 0])[::-1] / largest
     units, one_sided = len(amounts), 1 - (1 - confidence) / 2
-    bounds = [upper_limit(count, units, confidence=one_sided) for count in range(len(relative) + 1)]
+    bounds = [
+        clopper_pearson_upper(count, units, confidence=one_sided)
+        for count in range(len(relative) + 1)
+    ]
     mean = bounds[0] + float(np.diff(bounds) @ np.minimum(relative, 1.0))
     return units * largest * mean
 
