@@ -69,6 +69,7 @@ def gate(
     /,
     *,
     policy: Path | None = None,
+    baseline: Path | None = None,
     junit: Path | None = None,
     json: Path | None = None,
     print_policy: bool = False,
@@ -84,6 +85,9 @@ def gate(
         A record.json, its folder, or a live recording that was attacked.
     policy
         The policy, a TOML file.
+    baseline
+        Record of the last release: no figure may have increased beyond noise. The table [baseline]
+        of the policy sets which increase is allowed.
     junit
         File for the verdict as JUnit XML. An existing file is replaced only if it is a verdict.
     json
@@ -113,15 +117,16 @@ def gate(
         reason = reason_without_record(record)
         if not reason:
             raise
+    older = [] if baseline is None else [record_path(baseline)]
     for target, suffix, what in ((junit, ".xml", "JUnit XML"), (json, ".json", "JSON")):
         if target is not None:
             refuse_other_suffix(target, suffix, what=what)
-            refuse_overwriting(target, [path, policy])
+            refuse_overwriting(target, [path, policy, *older])
     with explain_wrong_kind(policy, POLICY):
         verdict = (
             verdict_without_uploads(record.resolve().name, read_policy(policy), reason)
             if reason
-            else evaluate_policy(record_in(path), read_policy(policy))
+            else evaluate_policy(record_in(path), read_policy(policy), *map(record_in, older))
         )
     write_verdict(verdict, junit=junit, json=json)
     print_verdict(verdict)

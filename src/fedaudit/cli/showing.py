@@ -256,6 +256,7 @@ def summary(
     format: Annotated[Format | None, Parameter(show_choices=True)] = None,
     out: Path | None = None,
     policy: Path | None = None,
+    baseline: Path | None = None,
     valid_until: str = "",
 ) -> None:
     """Write a summary for archiving: question, model, answer, policy, and what was not tested.
@@ -276,6 +277,8 @@ def summary(
         Markdown. An existing file is replaced only if it is an earlier summary or an HTML page.
     policy
         Policy file; the summary states its outcome. For a pack, the default is the pack's policy.
+    baseline
+        Record of the last release, with which the policy compares this one.
     valid_until
         Last day on which the summary is valid, such as 2027-06-30.
     """
@@ -299,7 +302,8 @@ def summary(
     outcome = None
     if policy_file is not None:
         with explain_wrong_kind(policy_file, POLICY):
-            outcome = evaluated_policy_section(full_record, policy_file)
+            older = None if baseline is None else record_in(record_path(baseline))
+            outcome = evaluated_policy_section(full_record, policy_file, older)
     format_summary = summary_html if is_html else summary_markdown
     text = format_summary(full_record, outcome, valid_until, _statement_of_pack(path))
     if target is None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import AUC, rate_of
+from fedaudit.gate.baseline import baseline_checks, refuse_incomparable
 from fedaudit.gate.ceilings import ceiling_checks
 from fedaudit.gate.judged import (
     NEVER_MEASURED,
@@ -51,22 +52,37 @@ from fedaudit.results.guessing import alpha_of
 from fedaudit.results.record import Record
 
 
-def evaluate_policy(record: Record, policy: Policy) -> Verdict:
+def evaluate_policy(record: Record, policy: Policy, baseline: Record | None = None) -> Verdict:
     """Evaluate a policy on a record.
+
+    Args:
+        record: Record of this release.
+        policy: Policy.
+        baseline: Record of the last release, to compare with; see
+            :class:`fedaudit.gate.policy.BaselinePolicy`.
 
     Raises:
         BadInput: The policy has no ceiling for records of this kind, or names a client that the
-            record does not have.
+            record does not have. Or the baseline cannot be compared with the record.
     """
     policy_hash, is_games = policy.digest(), record.kind == "games"
-    _refuse_without_ceiling(policy, is_games=is_games)
+    if baseline is None or policy.baseline is None:
+        _refuse_without_ceiling(policy, is_games=is_games)
     policy = with_client_numbers(policy, full_client_names(record))
     safe_record = cleaned(record)
     with limited_sample_size_searches():
         checks = list(
             _game_checks(safe_record, policy) if is_games else _study_checks(safe_record, policy)
         )
-    limits = _GAME_LIMITS if is_games else _correction(safe_record, policy, checks)
+    if baseline is not None:
+        refuse_incomparable(record, baseline)
+        checks += baseline_checks(safe_record, cleaned(baseline), policy)
+    is_compared = is_games and baseline is not None
+    limits = (
+        _GAME_LIMITS + _BASELINE_LIMITS * is_compared
+        if is_games
+        else _correction(safe_record, policy, checks)
+    )
     outcome = overall_outcome(checks)
     return Verdict(
         record=safe_record.name,
@@ -74,13 +90,17 @@ def evaluate_policy(record: Record, policy: Policy) -> Verdict:
         content_hash=safe_record.content_hash,
         model=safe_record.coverage.final_model if safe_record.coverage else "",
         base_model=safe_record.coverage.base_model if safe_record.coverage else "",
+        baseline=baseline.content_hash if baseline is not None else "",
         policy=policy.name,
         policy_hash=policy_hash,
         outcome=outcome,
         reason=_explanation(safe_record, policy.name, outcome, checks),
         limits=limits,
         checks=checks,
-        unjudged=[] if is_games else _unjudged(safe_record, policy),
+        unjudged=[
+            *([] if is_games else _unjudged(safe_record, policy)),
+            *([_NO_BASELINE] if baseline is None and policy.baseline is not None else []),
+        ],
     )
 
 
@@ -234,6 +254,7 @@ def _unjudged(record: Record, policy: Policy) -> list[str]:
     return questions
 
 
+_NO_BASELINE = "whether the leak is larger than in the last release: no baseline was given"
 MAX_EXPLAINED = 3
 """Number of checks that the explanation of a verdict describes for each outcome."""
 _GAME_LIMITS = (
@@ -241,6 +262,11 @@ _GAME_LIMITS = (
     "number of settings that were played. Every setting must pass. Lower bounds on epsilon are "
     "recomputed from the counts in the result file; they hold jointly for all judged settings with "
     "an error probability of 5%."
+)
+_NOT_WORSE = "No figure has increased beyond noise since the baseline."
+_BASELINE_LIMITS = (
+    " Increases since the baseline are tested on one side, with an error probability of 5% for all "
+    "of them together (Holm). The two audits are treated as independent."
 )
 _NOT_REFUTED = (
     "No lower bound on epsilon exceeds its ceiling. Such bounds can show that a privacy budget is "
@@ -250,18 +276,22 @@ _NOT_REFUTED = (
 
 def _explanation(record: Record, policy: str, outcome: Outcome, checks: Sequence[Check]) -> str:
     """Explain the verdict in one paragraph."""
-    ceilings = [check for check in checks if check.ceiling is not None]
+    ceilings = [c for c in checks if c.ceiling is not None and c.section != "baseline"]
+    compared = [check for check in checks if check.section == "baseline"]
     parts = [_subject(record.name, policy, outcome)]
     if decisions := guard_decisions(record):
         parts.append(f"{decisions}; the gate judges the uploads that were sent.")
     if outcome is Outcome.PASS:
         parts += _pass_summary(ceilings)
+        parts += [_NOT_WORSE] * bool(compared)
     else:
         parts += _explained(checks, Outcome.FAIL, "Failed")
         parts += _explained(checks, Outcome.INCONCLUSIVE, "Not decided")
         decided = any(check.outcome in (Outcome.PASS, Outcome.FAIL) for check in ceilings)
         parts += (
-            [] if decided else ["No confidence interval is entirely above or below its ceiling."]
+            []
+            if decided or not ceilings
+            else ["No confidence interval is entirely above or below its ceiling."]
         )
     if any(check.outcome is Outcome.NOT_REFUTED for check in checks):
         parts.append(_NOT_REFUTED)
@@ -282,7 +312,7 @@ def figure_text(result: FigureCheck, metric: str) -> str:
 
 def _correction(record: Record, policy: Policy, checks: Sequence[Check]) -> str:
     """Describe the confidence limits of a study's estimates, and how they are corrected."""
-    figures = sum(check.figures for check in checks)
+    figures = sum(check.figures for check in checks if check.section != "baseline")
     confidence = f"{100 * policy.evidence.confidence:.6g}%"
     text = (
         f"Each figure has confidence limits at a level of {confidence} or more, which are not "
@@ -298,11 +328,15 @@ def _correction(record: Record, policy: Policy, checks: Sequence[Check]) -> str:
         )
     if policy.membership is not None and policy.membership.epsilon is not None:
         text += " The lower bounds on epsilon hold jointly for all attacks, clients and seeds."
+    if any(check.section == "baseline" for check in checks):
+        text += _BASELINE_LIMITS
     return text
 
 
 def _pass_summary(ceilings: Sequence[Check]) -> list[str]:
     passed = [check for check in ceilings if check.outcome is Outcome.PASS]
+    if not passed:
+        return []
     figures = sum(check.figures for check in passed)
     nearest = max(passed, key=_ratio_to_ceiling)
     return [

@@ -248,10 +248,14 @@ _MAX_TEXT = 240
 _HEAD = ("Outcome", "Rule", "At most", "Measured (interval)", "Which figure, and why")
 
 
-def evaluated_policy_section(record: Record, policy_file: Path) -> Section:
+def evaluated_policy_section(
+    record: Record, policy_file: Path, baseline: Record | None = None
+) -> Section:
     """Evaluate a policy on a record, and return the outcome as a section of a summary."""
     policy = read_policy(policy_file)
-    return policy_section(record, evaluate_policy(record, policy), policy, policy_file.name)
+    return policy_section(
+        record, evaluate_policy(record, policy, baseline), policy, policy_file.name
+    )
 
 
 def policy_section(record: Record, verdict: Verdict, policy: Policy, file: str) -> Section:

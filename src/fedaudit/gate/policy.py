@@ -10,8 +10,10 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
+from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY, rate_of
 from fedaudit.core.naming import number_of_client
 from fedaudit.plan.values import parse_toml, read_toml, settings_from
+from fedaudit.results.estimate import SUCCESS_RATE
 from fedaudit.results.guessing import LEAST_LEARNED
 
 Fraction = Annotated[float, Field(ge=0, le=1, strict=True)]
@@ -29,6 +31,18 @@ def _refuse_repeated(values: tuple[Value, ...]) -> tuple[Value, ...]:
     if repeated:
         raise ValueError(f"{str(repeated[0])[:80]!r} is named twice; name it once")
     return values
+
+
+def _refuse_unknown_metrics(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Raise if an estimate of a metric has no interval that allows a comparison."""
+    allowed = (AUC, BALANCED_ACCURACY, SUCCESS_RATE)
+    for name in names:
+        if name not in allowed and rate_of(name) is None:
+            raise ValueError(
+                f"{name[:80]!r} is not compared; name {', '.join(allowed)}, or a true-positive "
+                "rate such as tpr@0.01"
+            )
+    return names
 
 
 _Distinct = AfterValidator(_refuse_repeated)
@@ -197,6 +211,27 @@ class EvidencePolicy(Table):
     sampled_rounds: bool = False
 
 
+class BaselinePolicy(Table):
+    """Comparison with the last release: no figure may increase beyond noise.
+
+    The table applies if the gate is given a baseline (`--baseline`).
+
+    Attributes:
+        metrics: Compared metrics, such as "auc" and "tpr@0.01"; if empty, the AUC and the success
+            rate of source inference and of games.
+        allow: Increase of each metric that is accepted, in [0, 1].
+        relevant: Increase that the audits must be large enough to detect with a probability of
+            80%. If they are smaller, the comparison is inconclusive. 1 accepts audits of any size.
+        clients: "pooled" compares figures over all audited clients, if both records have them.
+            "each" compares those of single clients.
+    """
+
+    metrics: Annotated[Names, AfterValidator(_refuse_unknown_metrics)] = ()
+    allow: Fraction = 0.0
+    relevant: Fraction = 0.1
+    clients: Literal["pooled", "each"] = "pooled"
+
+
 class Policy(Table):
     """Ceilings and requirements for a record.
 
@@ -207,6 +242,7 @@ class Policy(Table):
         sources: Ceilings on source inference. Without this table, it is not judged.
         clusters: Ceilings on models of clusters. Without this table, they are not judged.
         games: Ceilings for records of games.
+        baseline: Comparison with the record of the last release.
     """
 
     name: Annotated[str, Field(pattern=_NAME)]
@@ -215,14 +251,14 @@ class Policy(Table):
     sources: SourcesPolicy | None = None
     clusters: ClustersPolicy | None = None
     games: GamesPolicy | None = None
+    baseline: BaselinePolicy | None = None
     controls: ControlsPolicy = ControlsPolicy()
     evidence: EvidencePolicy = EvidencePolicy()
 
     def digest(self) -> str:
         """Return the SHA-256 of all settings, including defaults."""
-        # An empty owner is left out, so that older policies, without this setting, keep their
-        # digest.
-        excluded = None if self.owner else {"owner"}
+        # Settings that older versions lacked are left out if unset, so that digests stay the same.
+        excluded = {name for name in ("owner", "baseline") if not getattr(self, name)}
         text = json.dumps(self.model_dump(mode="json", exclude=excluded), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -257,6 +293,11 @@ success = 0.6
 contradicted = true                       # success that refutes the claimed epsilon fails
 # actual_epsilon = 8.0
 # mechanisms = ["bitwise-rr"]
+
+# [baseline]                              # no worse than the record of --baseline
+# allow = 0.0                             # increase that is accepted
+# relevant = 0.1                          # increase that the audits must be able to detect
+# metrics = ["auc", "tpr@0.01"]
 
 [controls]
 required = ["permuted members", "untrained model", "blind classifier", "planted leak"]

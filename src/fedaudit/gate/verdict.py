@@ -23,7 +23,7 @@ VERDICT_FORMAT = "fedaudit-verdict"
 RULES = 2
 """Version of the gate's rules. Verdicts with different versions are not comparable."""
 
-Section = Literal["membership", "sources", "clusters", "games", "controls", "evidence"]
+Section = Literal["membership", "sources", "clusters", "games", "baseline", "controls", "evidence"]
 
 EXACT = "Clopper-Pearson 95%"
 """Method of the limits of estimates for which a record states no method."""
@@ -95,6 +95,7 @@ class Verdict(RecordPart):
         model: SHA-256 of the global model after the last round, or of its adapter; empty if the
             record identifies no model.
         base_model: SHA-256 of the base model of an adapter; empty if there is none.
+        baseline: Content hash of the record of the last release; empty if none was compared.
         policy: Name of the policy.
         policy_hash: SHA-256 of the policy's settings.
         outcome: Outcome of the gate: pass, fail or inconclusive.
@@ -112,6 +113,7 @@ class Verdict(RecordPart):
     content_hash: str
     model: str = ""
     base_model: str = ""
+    baseline: str = ""
     policy: str
     policy_hash: str
     outcome: Outcome

@@ -3,8 +3,7 @@
 Policies and settings are compared path by path, and names of attacks with known names.
 """
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,14 +12,13 @@ from fedaudit.core.importing import installed_entry_points, is_custom
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.policy import Policy
 from fedaudit.report.deciding.caveats import coverage_gaps
+from fedaudit.report.differing import as_table, change_at, differing_paths
 from fedaudit.report.grid import shortened
 from fedaudit.report.wording import without_capital
 from fedaudit.results.record import Record
 
 MOST_NAMED = 20
 """Maximum number of attacks or settings that are listed individually."""
-ABSENT = object()
-"""Placeholder for the value of a missing setting."""
 
 
 class Findings(NamedTuple):
@@ -98,33 +96,6 @@ def coverage_notes(record: Record) -> Iterator[str]:
         yield "which rounds and uploads were measured: the record does not state its coverage"
 
 
-def differing_paths(
-    first: object, second: object, path: tuple[str, ...] = ()
-) -> Iterator[tuple[str, ...]]:
-    """Yield paths of settings that differ in value or type; 1, 1.0 and true all differ."""
-    if isinstance(first, Mapping) and isinstance(second, Mapping):
-        for key in dict.fromkeys([*first, *second]):
-            pair = first.get(key, ABSENT), second.get(key, ABSENT)
-            yield from differing_paths(*pair, (*path, key))
-    elif ABSENT in (first, second) or _text(first) != _text(second):
-        yield path
-
-
-def setting_at(config: object, path: tuple[str, ...]) -> object:
-    """Return the value at a path of keys; ``ABSENT`` if there is none."""
-    for key in path:
-        config = config.get(key, ABSENT) if isinstance(config, Mapping) else ABSENT
-    return config
-
-
-def change_at(path: tuple[str, ...], config: object, expected: object, table: str = "") -> str:
-    """Describe a difference between settings: the dotted name and both values."""
-    values = (setting_at(config, path) for config in (config, expected))
-    first, second = ("absent" if value is ABSENT else repr(value) for value in values)
-    name = ".".join([*([table] if table else []), *path])
-    return f"{shortened(name)} is {shortened(first, 80)} instead of {shortened(second, 80)}"
-
-
 def attacks_of(record: Record) -> set[str]:
     """Return the attacks that are listed in a record or in its settings."""
     return {row.name for row in record.attacks} | set(as_table(record.config.get("attacks")))
@@ -138,17 +109,8 @@ def required_attacks(policy: Policy) -> set[str]:
     return {name for table in tables for name in table.attacks}
 
 
-def as_table(value: object) -> dict[str, object]:
-    """Return a table of settings; an empty table for any other value."""
-    return dict(value) if isinstance(value, dict) else {}
-
-
 def listed(names: Iterator[str] | list[str]) -> str:
     """Join at most :data:`MOST_NAMED` names with commas, and count the others."""
     texts = [shortened(name, 160) for name in names]
     others = f" and {len(texts) - MOST_NAMED} more" if len(texts) > MOST_NAMED else ""
     return ", ".join(texts[:MOST_NAMED]) + others
-
-
-def _text(value: object) -> str:
-    return json.dumps(value, sort_keys=True)

@@ -19,20 +19,12 @@ from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.policy import Policy
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.recording import read_recording
-from fedaudit.pack.choices import (
-    Findings,
-    as_table,
-    attacks_of,
-    change_at,
-    differing_paths,
-    listed,
-    required_attacks,
-    setting_at,
-)
+from fedaudit.pack.choices import Findings, attacks_of, listed, required_attacks
 from fedaudit.pack.consistency import other_version
 from fedaudit.pack.suppressing import suppressed, total_suppressed
 from fedaudit.pack.verifying import FROM_THE_RUN, Verified, describe_environment, not_shown_by_pack
 from fedaudit.plan.sections import FiguresSection
+from fedaudit.report.differing import as_table, change_at, differing_paths, setting_at
 from fedaudit.report.grid import shortened
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
