@@ -7,7 +7,7 @@ import pytest
 
 from docs.claims import tables
 from docs.claims.comparing import Figure
-from docs.claims.data import papers
+from docs.claims.data import Term, papers
 from docs.claims.tables import Cell, Column, PaperTable, Place, Row
 
 ALL = [(paper, table) for paper in papers() for table in tables.tables_of(paper)]
@@ -66,18 +66,58 @@ def test_rows_with_the_same_best_are_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("theirs", "agreement"),
-    [(0.6, "agrees"), (0.669, "agrees"), (0.68, "lower"), (0.531, "agrees"), (0.52, "higher")],
+    ("theirs", "at_least", "agreement"),
+    [
+        (0.6, False, "agrees"),
+        (0.669, False, "agrees"),
+        (0.68, False, "lower"),
+        (0.531, False, "agrees"),
+        (0.52, False, "higher"),
+        (0.52, True, "agrees"),
+        (0.68, True, "lower"),
+        (math.nan, False, "not stated"),
+    ],
 )
 def test_values_agree_within_the_interval_and_the_tolerance(
-    theirs: float, agreement: str, monkeypatch: pytest.MonkeyPatch
+    theirs: float, at_least: bool, agreement: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tables, "figure_of", lambda *_: Figure(0.6, 0.55, 0.65, "", 1))
     monkeypatch.setattr(tables, "regimes", lambda: {"x": None})
     stated = table()
-    rows = [Row(title="a", theirs=[theirs, math.nan], regime="x")]
-    (first, second), *_ = tables.cells_of(stated.model_copy(update={"row": rows}))
-    assert (first.agreement, second.agreement) == (agreement, "agrees")
+    row = Row(title="a", theirs=[theirs, 0.6], regime="x", at_least=at_least)
+    (first, _), *_ = tables.cells_of(stated.model_copy(update={"row": [row]}))
+    assert first.agreement == agreement
+
+
+def test_values_that_were_not_run_or_stated_are_not_compared() -> None:
+    cells = [[cell(0.5, 0.6)._replace(agreement="agrees"), cell(0.9, None)]]
+    cells += [[cell(0.7, 0.8)._replace(agreement="higher")] * 2]
+    cells += [[cell(math.nan, 0.7)._replace(agreement="not stated")] * 2]
+    assert tables.outcome(table(best=""), cells) == "1 of 3 values agree; 1 not run"
+
+
+def test_a_row_takes_precedence_and_can_refer_to_its_column(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terms: list[Term] = []
+    monkeypatch.setattr(tables, "figure_of", lambda _regime, _test, term: terms.append(term))
+    monkeypatch.setattr(tables, "regimes", lambda: {"x": None})
+    columns = [Column(title="1", attack="loss", variant="few"), Column(title="2", attack="norm")]
+    row = Row(title="a", theirs=[0, 0], regime="x")
+    rows = [
+        row,
+        row.model_copy(update={"attack": "{},noisy", "variant": "late-{}"}),
+        row.model_copy(update={"attack": "cosine", "variant": ""}),
+    ]
+    tables.cells_of(table().model_copy(update={"columns": columns, "row": rows}))
+    assert [(term.attack, term.variant) for term in terms] == [
+        ("loss", "few"),
+        ("norm", None),
+        ("loss,noisy", "late-few"),
+        ("norm,noisy", "late-"),
+        ("cosine", ""),
+        ("cosine", ""),
+    ]
 
 
 def test_pages_link_to_their_tables_and_claims() -> None:

@@ -11,14 +11,23 @@ from docs.claims.data import CLAIMS, Paper, Part, Term, Test, papers, read_toml,
 from docs.claims.judging import ClaimResult, judge_paper
 from docs.claims.titles import scale_of, title_of
 
-Agreement = Literal["agrees", "lower", "higher", "not run"]
+Agreement = Literal["agrees", "lower", "higher", "not run", "not stated"]
 
-MARKS: Mapping[Agreement, str] = {"agrees": "=", "lower": "↓", "higher": "↑", "not run": "–"}
+MARKS: Mapping[Agreement, str] = {
+    "agrees": "=",
+    "lower": "↓",
+    "higher": "↑",
+    "not run": "–",
+    "not stated": "",
+}
 """Sign of each agreement in a cell, so that a reader does not need the colour."""
 
 
 class Selector(Part):
-    """What a row or a column says about our figure; a row takes precedence over a column."""
+    """What a row or a column says about a cell; a row takes precedence over a column.
+
+    "{}" in the attack or the variant of a row stands for that of the column.
+    """
 
     # Regime of `claims/regimes.toml`; empty if we did not run it.
     regime: str = ""
@@ -31,6 +40,8 @@ class Selector(Part):
     variant: str | None = None
     group: str = ""
     target: int | None = None
+    # Whether the paper states only that its values are at least these.
+    at_least: bool = False
 
 
 class Column(Selector):
@@ -43,7 +54,7 @@ class Row(Selector):
     """Row of a table of a paper."""
 
     title: str
-    # Values of the paper, one per column; nan if the paper has none.
+    # Values of the paper, one per column; nan if the paper states none.
     theirs: list[float]
     # Reason why we did not run this row.
     not_run: str = ""
@@ -83,11 +94,13 @@ class TablesOfPaper(Part):
 class Cell(NamedTuple):
     """The paper's value and our figure."""
 
-    # The paper's value, in its unit; nan if it has none.
+    # The paper's value, in its unit; nan if it states none.
     theirs: float
     # Our figure in the paper's unit; None if it was not run.
     ours: Figure | None
     agreement: Agreement
+    # Whether the paper states only that its value is at least this.
+    at_least: bool = False
 
 
 def tables_of(paper: Paper) -> list[PaperTable]:
@@ -115,40 +128,40 @@ def cells_of(table: PaperTable) -> list[list[Cell]]:
 
 
 def _cell(table: PaperTable, row: Row, column: Column, theirs: float) -> Cell:
+    at_least = row.at_least or column.at_least
     figure = None if row.not_run else _our_figure(table, row, column)
-    if figure is None:
-        return Cell(theirs, None, "not run")
-    ours = _scaled(figure, 100 if table.unit == "%" else 1)
+    ours = None if figure is None else _scaled(figure, 100 if table.unit == "%" else 1)
+    if math.isnan(theirs) or ours is None:
+        return Cell(theirs, ours, "not stated" if math.isnan(theirs) else "not run", at_least)
     low, high = (ours.value if limit is None else limit for limit in (ours.low, ours.high))
-    if math.isnan(theirs) or low - table.tolerance <= theirs <= high + table.tolerance:
-        return Cell(theirs, ours, "agrees")
-    return Cell(theirs, ours, "lower" if high < theirs else "higher")
+    agreement: Agreement = "agrees"
+    if high + table.tolerance < theirs:
+        agreement = "lower"
+    elif low - table.tolerance > theirs and not at_least:
+        agreement = "higher"
+    return Cell(theirs, ours, agreement, at_least)
 
 
 def _our_figure(table: PaperTable, row: Row, column: Column) -> Figure | None:
-    chosen = {
-        name: getattr(row, name) or getattr(column, name)
-        for name in Selector.model_fields
-        if name not in ("target", "variant")
-    }
+    regime = row.regime or column.regime
+    if not regime:
+        return None
     target = column.target if row.target is None else row.target
     variant = column.variant if row.variant is None else row.variant
-    if not chosen["regime"]:
-        return None
     term = Term(
-        attack=chosen["attack"],
-        attacks=list(chosen["attacks"]),
-        variant=variant,
+        attack=(row.attack or column.attack).format(column.attack),
+        attacks=list(row.attacks or column.attacks),
+        variant=None if variant is None else variant.format(column.variant or ""),
         target=target,
-        group=chosen["group"] or "everybody",
+        group=row.group or column.group or "everybody",
     )
     test = Test(
-        figure=chosen["figure"] or table.figure,
-        contrast=chosen["contrast"] or "mixed",
+        figure=row.figure or column.figure or table.figure,
+        contrast=row.contrast or column.contrast or "mixed",
         one=term,
         others=[],
     )
-    return figure_of(regimes()[chosen["regime"]], test, term)
+    return figure_of(regimes()[regime], test, term)
 
 
 def _scaled(figure: Figure, factor: float) -> Figure:
@@ -223,7 +236,7 @@ def paper_page(paper: Paper) -> str:
         "| --- | --- | --- |",
         *(
             f"| [{table.title}](#{table.id}) | **{verdict_word(table, results)}** | "
-            f"{_outcome(table, cells)} |"
+            f"{outcome(table, cells)} |"
             for table, cells in tables
         ),
     ]
@@ -246,12 +259,14 @@ Most of our federations are smaller than the paper's, so compare the order of th
 <span class="higher">↑ our figure is higher</span> <span class="not-run">– not run</span>"""
 
 
-def _outcome(table: PaperTable, cells: Sequence[Sequence[Cell]]) -> str:
+def outcome(table: PaperTable, cells: Sequence[Sequence[Cell]]) -> str:
+    """Describe how many values agree, how often the best is the same, and what was not run."""
     counts = Counter(cell.agreement for row in cells for cell in row)
-    total, not_run = sum(counts.values()), counts["not run"]
-    if total == not_run:
+    not_run = counts["not run"]
+    compared = counts.total() - not_run - counts["not stated"]
+    if not compared:
         return "not run"
-    parts = [f"{counts['agrees']} of {total - not_run} values agree"]
+    parts = [f"{counts['agrees']} of {compared} values agree"]
     if table.best:
         same, among = same_best(table, cells)
         parts.append(f"the same best in {same} of {among} {table.along}s")
@@ -281,7 +296,7 @@ def _section(
     return "\n\n".join(
         [
             f"({table.id})=\n## {table.title}",
-            f"Verdict: **{verdict_word(table, results)}**. In our runs: {_outcome(table, cells)}.",
+            f"Verdict: **{verdict_word(table, results)}**. In our runs: {outcome(table, cells)}.",
             "\n".join(notes),
             _html_table(table, cells),
             "\n".join(f"- {verdict}" for verdict in verdicts),
@@ -306,6 +321,7 @@ def _html_table(table: PaperTable, cells: Sequence[Sequence[Cell]]) -> str:
         lines.append(f"<tr><th>{html.escape(row.title)}{regime}</th>")
         for c, cell in enumerate(cells[r]):
             theirs = "" if math.isnan(cell.theirs) else _number(cell.theirs, table)
+            theirs = f"≥ {theirs}" if cell.at_least and theirs else theirs
             theirs = f"<b>{theirs}</b>" if Place("theirs", r, c) in best else theirs
             ours = _figure_words(cell, table)
             ours = f"<b>{ours}</b>" if Place("ours", r, c) in best else ours
@@ -343,7 +359,7 @@ def index_page() -> str:
         for table in tables_of(paper):
             lines.append(
                 f"| {paper.name} | [{table.title}](papers/{paper.name.lower()}.md#{table.id}) | "
-                f"**{verdict_word(table, results)}** | {_outcome(table, cells_of(table))} |"
+                f"**{verdict_word(table, results)}** | {outcome(table, cells_of(table))} |"
             )
     return INDEX + "\n".join(lines) + "\n"
 
