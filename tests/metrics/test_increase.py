@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedaudit.core.errors import BadInput
-from fedaudit.metrics import Limited, auc_interval
+from fedaudit.metrics import EstimateWithLimits, auc_interval
 from fedaudit.metrics.increase import Increase
 
 Z = NormalDist().inv_cdf(0.975)
@@ -14,7 +14,9 @@ Z = NormalDist().inv_cdf(0.975)
 
 def test_symmetric_limits_combine_like_standard_errors() -> None:
     # Limits outside (0, 1), so that distances are in proportion to the quantile.
-    increase = Increase(Limited(3.0, 3 - 3 * Z, 3 + 3 * Z), Limited(1.0, 1 - 4 * Z, 1 + 4 * Z))
+    increase = Increase(
+        EstimateWithLimits(3.0, 3 - 3 * Z, 3 + 3 * Z), EstimateWithLimits(1.0, 1 - 4 * Z, 1 + 4 * Z)
+    )
     assert increase.value == 2
     assert increase.limits() == pytest.approx((2 - 5 * Z, 2 + 5 * Z))
     assert increase.p_value() == pytest.approx(1 - NormalDist().cdf(2 / 5))
@@ -24,7 +26,7 @@ def test_symmetric_limits_combine_like_standard_errors() -> None:
 
 
 def test_the_p_value_is_the_level_at_which_the_lower_limit_is_the_allowed_increase() -> None:
-    increase = Increase(Limited(0.93, 0.88, 0.96), Limited(0.8, 0.73, 0.86))
+    increase = Increase(EstimateWithLimits(0.93, 0.88, 0.96), EstimateWithLimits(0.8, 0.73, 0.86))
     low, high = increase.limits(0.99)
     assert increase.p_value(allowed=low) == pytest.approx(0.005)
     assert high < 1 - 0.8 + 0.1
@@ -33,15 +35,18 @@ def test_the_p_value_is_the_level_at_which_the_lower_limit_is_the_allowed_increa
 
 
 def test_estimates_without_width_differ_certainly() -> None:
-    assert Increase(Limited(1.0, 1.0, 1.0), Limited(0.5, 0.5, 0.5)).p_value() < 1e-100
+    assert (
+        Increase(EstimateWithLimits(1.0, 1.0, 1.0), EstimateWithLimits(0.5, 0.5, 0.5)).p_value()
+        < 1e-100
+    )
 
 
 def test_a_confidence_outside_of_the_unit_interval_raises() -> None:
     with pytest.raises(BadInput, match="confidence is between 0 and 1"):
-        Increase(Limited(0.5, 0.4, 0.6), Limited(0.5, 0.4, 0.6), (0.95, 1.0))
+        Increase(EstimateWithLimits(0.5, 0.4, 0.6), EstimateWithLimits(0.5, 0.4, 0.6), (0.95, 1.0))
 
 
-def audit(shift: float, rng: np.random.Generator, size: int = 60) -> Limited[float]:
+def audit(shift: float, rng: np.random.Generator, size: int = 60) -> EstimateWithLimits[float]:
     scores = rng.normal(size=2 * size)
     scores[:size] += shift
     return auc_interval(scores, np.arange(2 * size) < size)

@@ -19,7 +19,7 @@ from fedaudit.gate.verdict import (
     ceiling_check,
     requirement_check,
 )
-from fedaudit.metrics import Limited, holm
+from fedaudit.metrics import EstimateWithLimits, holm
 from fedaudit.metrics.increase import Increase
 from fedaudit.report.differing import as_table, change_at, differing_paths
 from fedaudit.report.grid import shortened
@@ -241,7 +241,7 @@ def _fault(new: Estimate, old: Estimate | None, confidence: float) -> str:
 def _increase(pair: _Pair) -> Increase:
     assert pair.old is not None
     new, old = (
-        Limited(
+        EstimateWithLimits(
             figure.number,
             figure.range.minimum if figure.low is None else figure.low,
             figure.range.maximum if figure.high is None else figure.high,

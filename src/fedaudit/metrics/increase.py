@@ -11,7 +11,7 @@ from statistics import NormalDist
 
 import scipy as sp
 
-from fedaudit.metrics.intervals import ConfidenceLimits, Limited, require_confidence
+from fedaudit.metrics.intervals import ConfidenceLimits, EstimateWithLimits, require_confidence
 
 _LARGEST_QUANTILE = 38.0
 """Largest normal quantile whose tail probability is above 0 in floating point."""
@@ -36,8 +36,8 @@ class Increase:
     Differs: The limits at other confidence levels are computed from the given ones.
     """
 
-    new: Limited[float]
-    old: Limited[float]
+    new: EstimateWithLimits[float]
+    old: EstimateWithLimits[float]
     confidences: tuple[float, float] = (0.95, 0.95)
 
     def __post_init__(self) -> None:
@@ -90,7 +90,7 @@ class Increase:
 
 
 def _limit_distance(
-    estimate: Limited[float], confidence: float, quantile: float, *, above: bool
+    estimate: EstimateWithLimits[float], confidence: float, quantile: float, *, above: bool
 ) -> float:
     """Return the distance between an estimate and its limit at a normal quantile."""
     limit = estimate.high if above else estimate.low
