@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedaudit.algorithms import FederatedTask
 from fedaudit.attacks.base import Attack
-from fedaudit.core.values import ClientId, Samples, Sees
+from fedaudit.core.values import Capability, ClientId, Samples
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.hooks import Batch, Defense, TrainingContext
@@ -55,9 +55,9 @@ class Net(nn.Module):
 class Lowest:
     """Rule that takes the lowest value of the signal at the target over all rounds."""
 
-    over_clients = "target only"
-    over_rounds = "minimum"
-    needs = Sees.ROUNDS
+    client_aggregation = "target only"
+    round_aggregation = "minimum"
+    needs = Capability.ROUNDS
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Tensor:
         (loss,) = measurements

@@ -22,7 +22,7 @@ from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import CATALOGUE_NAMES, folded_name, unknown_name
 from fedaudit.core.importing import installed_entry_points, package_of, unknown_group_warnings
 from fedaudit.core.task_catalogue import TASKS
-from fedaudit.core.values import Sees
+from fedaudit.core.values import Capability
 from fedaudit.datasets.catalog import FORMATS, GENERATED, SOURCES
 from fedaudit.datasets.draws.fair import DRAWS
 from fedaudit.datasets.partitions.schemes import PARTITIONS
@@ -173,8 +173,8 @@ def _attack(name: str, attack: Attack) -> CatalogueEntry:
         _Doc(first=attack.about, source=attack.source),
         {
             "signal": ", ".join(signal.name for signal in attack.signals),
-            "over clients": attack.rule.over_clients,
-            "over rounds": attack.rule.over_rounds,
+            "over clients": attack.rule.client_aggregation,
+            "over rounds": attack.rule.round_aggregation,
             "needs": _describe_needs(attack.needs),
             "runs in view": ", ".join(v.name for v in VIEWS.values() if _can_run(attack, v)),
             "in set": ", ".join(
@@ -304,7 +304,7 @@ CATALOGUES: dict[str, Callable[[], list[CatalogueEntry]]] = {
 """All catalogues by their names in ``fedaudit list``."""
 
 
-def _describe_needs(needs: Sees) -> str:
+def _describe_needs(needs: Capability) -> str:
     return ", ".join((part.name or "").lower() for part in needs) or "nothing"
 
 

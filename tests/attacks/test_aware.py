@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedaudit.attacks import resolve_attack
-from fedaudit.attacks.rules import Mean, OneSidedLikelihood, WhereAssigned
+from fedaudit.attacks.rules import AssignedRoundsOnly, Mean, OneSidedLikelihood
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
 from fedaudit.observe.measurements import Measurements
@@ -31,7 +31,7 @@ def test_scores_are_means_over_rounds_with_the_sample_assigned() -> None:
     used = side_information(
         [True, True, False, False], [True, False, True, False], [True, True, False, False]
     )
-    scores = WhereAssigned(Mean()).with_side_information(used)(m, target=0)
+    scores = AssignedRoundsOnly(Mean()).with_side_information(used)(m, target=0)
     # Sample 3 is assigned in no round; its score is then the mean over all rounds.
     expected = [v[:, 0].mean(), (v[0, 1] + v[2, 1]) / 2, v[1, 2], v[:, 3].mean()]
     assert torch.allclose(scores, torch.stack(expected))
@@ -44,14 +44,14 @@ def test_scores_with_all_classes_assigned_equal_those_of_the_rule(
     everything = dict.fromkeys(ROUNDS, torch.tensor(True))
     m = example_measurements()
     assert torch.equal(
-        WhereAssigned(rule).with_side_information(everything)(m, target=2), rule(m, target=2)
+        AssignedRoundsOnly(rule).with_side_information(everything)(m, target=2), rule(m, target=2)
     )
 
 
 def test_the_likelihood_compares_clients_of_the_same_rounds() -> None:
     m = example_measurements()
     used = side_information([True] * 6, [False] * 6, [True] * 6)
-    scores = WhereAssigned(OneSidedLikelihood()).with_side_information(used)(m, target=1)
+    scores = AssignedRoundsOnly(OneSidedLikelihood()).with_side_information(used)(m, target=1)
     two = Measurements(m.values[[0, 2]], (10, 30), m.clients, m.bases[[0, 2]])
     assert torch.equal(scores, OneSidedLikelihood()(two, target=1))
 
@@ -69,7 +69,7 @@ def test_a_member_is_detected_in_the_rounds_it_is_trained_in() -> None:
     used = {index: torch.arange(samples) % 3 == row for row, index in enumerate(ROUNDS)}
     for row, index in enumerate(ROUNDS):
         m.values[row, 0, member & used[index]] += 2.0
-    aware = WhereAssigned(Mean()).with_side_information(used)(m, target=0)
+    aware = AssignedRoundsOnly(Mean()).with_side_information(used)(m, target=0)
     plain = Mean()(m, target=0)
 
     def gap(scores: Tensor) -> float:

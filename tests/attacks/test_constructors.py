@@ -12,7 +12,7 @@ from fedaudit.core.errors import BadInput
     ("make", "settings", "message"),
     [
         (fa.attacks.FedMIA1, {"outlier_sigmas": "3"}, "outlier_sigmas of FedMIA1 takes a number"),
-        (fa.attacks.RMIA, {"offline": "a"}, "offline of RMIA takes a slope from 0 to 1"),
+        (fa.attacks.RMIA, {"offline": "a"}, "offline of RMIA takes a coefficient from 0 to 1"),
         (fa.attacks.LossSeries, {"snapshott": "global"}, "did you mean 'snapshot'"),
         (fa.attacks.SIALikelihood, {"outlier_sigmas": 2}, "no argument of SIALikelihood"),
     ],

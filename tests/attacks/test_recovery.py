@@ -8,7 +8,7 @@ import torch
 from fedaudit.attacks import resolve_attack
 from fedaudit.attacks.rules import Recovery
 from fedaudit.core.errors import BadInput
-from fedaudit.core.values import Sees
+from fedaudit.core.values import Capability
 from tests.attacks.test_slope import over_rounds
 
 PLAIN = Recovery(first=3, every=2, floor=1e-12)
@@ -59,4 +59,4 @@ def test_recovery_without_a_poisoned_round_is_refused(
 
 
 def test_recovery_needs_an_adversary_that_chooses_uploads() -> None:
-    assert Sees.CHOOSES_UPLOAD in resolve_attack("recovery").needs
+    assert Capability.CHOOSES_UPLOAD in resolve_attack("recovery").needs

@@ -12,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 
 from fedaudit.attacks.base import Reference, Tuning
 from fedaudit.attacks.references import (
-    SLOPES,
+    OFFLINE_COEFFICIENTS,
     LikelihoodRatio,
     ReferenceCalibrated,
     RelativeLikelihood,
@@ -231,7 +231,7 @@ def test_the_offline_slope_is_tuned_on_members_of_references(
         rule = tuned_rmia(
             [signals[0], [hard, 0.5, easy[1]]], [[0, NO_CLIENT, NO_CLIENT], [NO_CLIENT] * 3]
         )
-    assert rule.choose_slope(0) == slope
+    assert rule.choose_offline_coefficient(0) == slope
 
     def in_order(a: float) -> bool:
         ratios = [
@@ -239,7 +239,9 @@ def test_the_offline_slope_is_tuned_on_members_of_references(
         ]
         return ratios[0] > ratios[1]
 
-    assert [in_order(a) for a in SLOPES].index(True) == SLOPES.index(slope)
+    assert [in_order(a) for a in OFFLINE_COEFFICIENTS].index(True) == OFFLINE_COEFFICIENTS.index(
+        slope
+    )
     fixed = RelativeLikelihood(offline=slope, references=rule.references)
     attacked = measurements_of(np.log([[0.3]]))
     assert torch.equal(rule(attacked, target=0), fixed(attacked, target=0))
@@ -259,9 +261,9 @@ def test_the_chosen_slope_has_the_largest_mean_auc_over_the_references(seed: int
 
     areas = [
         np.mean([auc_by_hand(signals, owners, reference, slope) for reference in range(3)])
-        for slope in SLOPES
+        for slope in OFFLINE_COEFFICIENTS
     ]
-    chosen = areas[SLOPES.index(rule.choose_slope(0))]
+    chosen = areas[OFFLINE_COEFFICIENTS.index(rule.choose_offline_coefficient(0))]
     assert chosen == pytest.approx(max(areas), abs=1e-9)
 
 
@@ -285,13 +287,13 @@ def test_the_slope_is_tuned_on_the_corresponding_reference_client() -> None:
         for values, owner in zip(signals, owners, strict=True)
     ]
     rule = RelativeLikelihood().with_references(references)
-    assert rule.choose_slope(0) == 0.1
-    assert rule.choose_slope(5) == 0.0
+    assert rule.choose_offline_coefficient(0) == 0.1
+    assert rule.choose_offline_coefficient(5) == 0.0
 
 
 def test_without_reference_members_the_default_slope_is_used() -> None:
-    assert tuned_rmia([[0.5, 0.9]], [[0, NO_CLIENT]]).choose_slope(0) == 0.3
-    assert tuned_rmia([[0.5, 0.9]] * 2, [[NO_CLIENT] * 2] * 2).choose_slope(0) == 0.3
+    assert tuned_rmia([[0.5, 0.9]], [[0, NO_CLIENT]]).choose_offline_coefficient(0) == 0.3
+    assert tuned_rmia([[0.5, 0.9]] * 2, [[NO_CLIENT] * 2] * 2).choose_offline_coefficient(0) == 0.3
     target, others = losses(5, 4)
     usual = scores(RelativeLikelihood(offline=0.3), target, others)
     np.testing.assert_array_equal(scores(RelativeLikelihood(), target, others), usual)
@@ -312,25 +314,27 @@ def test_only_four_references_are_used_for_tuning() -> None:
     def best(attacked: int) -> float:
         areas = [
             [auc_by_hand(signals, owners, reference, a) for reference in range(attacked)]
-            for a in SLOPES
+            for a in OFFLINE_COEFFICIENTS
         ]
-        return SLOPES[int(np.argmax(np.mean(areas, axis=1)))]
+        return OFFLINE_COEFFICIENTS[int(np.argmax(np.mean(areas, axis=1)))]
 
     assert best(5) != best(4)
-    assert rule.choose_slope(0) == best(4)
+    assert rule.choose_offline_coefficient(0) == best(4)
 
 
 def test_the_slope_does_not_depend_on_the_attacked_samples() -> None:
     rule = tuned_rmia(
         [[0.5, 0.1, 0.9], [0.1, 0.5, 0.9]], [[0, NO_CLIENT, NO_CLIENT], [NO_CLIENT, 0, NO_CLIENT]]
     )
-    assert rule.on_samples(torch.tensor([0])).choose_slope(0) == rule.choose_slope(0)
+    assert rule.on_samples(torch.tensor([0])).choose_offline_coefficient(
+        0
+    ) == rule.choose_offline_coefficient(0)
 
 
 def test_offline_lira_needs_one_reference() -> None:
     target, others = losses(3, 1)
     np.testing.assert_allclose(scores(LikelihoodRatio(), target, others), target[0] - others[0, 0])
-    with pytest.raises(BadInput, match="needs 2 reference models with and without every sample"):
+    with pytest.raises(BadInput, match="for every sample, at least 2 reference models"):
         scores(LikelihoodRatio(variance="each"), target, others)
 
 
@@ -354,7 +358,10 @@ def test_missing_reference_rounds_use_the_last_one() -> None:
     ("make", "match"),
     [
         (lambda: RelativeLikelihood(rounds="first"), "takes 'last' or 'mean', got 'first'"),  # type: ignore[arg-type]
-        (lambda: RelativeLikelihood(offline=1.5), "takes a slope from 0 to 1, or -1 .* got 1.5"),
+        (
+            lambda: RelativeLikelihood(offline=1.5),
+            "a coefficient from 0 to 1, or -1 .* got 1.5",
+        ),
         (lambda: LikelihoodRatio(variance="none"), "takes 'fixed' or 'each', got 'none'"),  # type: ignore[arg-type]
     ],
 )

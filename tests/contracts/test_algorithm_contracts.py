@@ -19,7 +19,16 @@ from fedaudit.algorithms import ALGORITHMS, FederatedTask
 from fedaudit.core.errors import BadInput, NotVisible, Unsupported
 from fedaudit.core.objects import canonical_repr
 from fedaudit.core.seeds import seed_for, seeded
-from fedaudit.core.values import Architecture, Batch, ClientId, Params, Samples, Sees, Setting, plus
+from fedaudit.core.values import (
+    Architecture,
+    Batch,
+    Capability,
+    ClientId,
+    Params,
+    Samples,
+    Setting,
+    plus,
+)
 from fedaudit.engines.base import Engine
 from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels, Cluster, HoldsOut, KeepsModels
 from fedaudit.fl.hooks import ClientContext, Defense, TrainingContext
@@ -392,7 +401,7 @@ def test_a_view_hides_data_without_changing_the_run(name: str, view: str) -> Non
         assert visible.uploads.items() <= round.uploads.items()
         assert visible.sent.items() <= round.sent.items()
         assert dict(visible.after) == dict(round.after)
-        if Sees.UPLOADS not in VIEWS[view].offers:
+        if Capability.UPLOADS not in VIEWS[view].offers:
             assert not visible.uploads
             clients = visible.exposed.keys() & round.exposed.keys()
             assert not any(visible.exposed[c].local is round.exposed[c].local for c in clients)

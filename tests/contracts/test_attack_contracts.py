@@ -14,7 +14,7 @@ from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.core.seeds import seeded
 from fedaudit.core.sights import SIGHTS
-from fedaudit.core.values import Architecture, ClientId, Samples, Sees, scaled
+from fedaudit.core.values import Architecture, Capability, ClientId, Samples, scaled
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
@@ -33,11 +33,11 @@ is the whole space, and the projection residual is nearly 0 for all samples."""
 TARGET = 1
 SIGNALS = tuple({s.name: s for attack in ATTACKS.values() for s in attack.signals}.values())
 
-PARTS: dict[Sees, str] = {
-    Sees.PREDICTIONS: "local",
-    Sees.GLOBAL_MODEL: "base",
-    Sees.UPDATE: "update",
-    Sees.CONTROL_VARIATES: "control_variate",
+PARTS: dict[Capability, str] = {
+    Capability.PREDICTIONS: "local",
+    Capability.GLOBAL_MODEL: "base",
+    Capability.UPDATE: "update",
+    Capability.CONTROL_VARIATES: "control_variate",
 }
 """The attribute of an exposed upload that each kind of knowledge reveals."""
 
@@ -194,7 +194,7 @@ def test_arbitrary_client_ids_give_equal_scores(attack: Attack) -> None:
     torch.testing.assert_close(scores, attack.scores(measured(), TARGET), rtol=1e-9, atol=1e-9)
 
 
-def without(rounds: tuple[Round, ...], hidden: Sees) -> Iterator[Round]:
+def without(rounds: tuple[Round, ...], hidden: Capability) -> Iterator[Round]:
     """Return the rounds without the parts that some knowledge reveals."""
     gone = dict.fromkeys((part for sees, part in PARTS.items() if sees in hidden))
     for round in rounds:
@@ -202,13 +202,13 @@ def without(rounds: tuple[Round, ...], hidden: Sees) -> Iterator[Round]:
             client: Exposed(**{**vars(full), "gradient_scale": None, **gone})
             for client, full in round.exposed.items()
         }
-        after = {} if Sees.NEXT_MODEL in hidden else round.after
+        after = {} if Capability.NEXT_MODEL in hidden else round.after
         yield replace(round, exposed=exposed, sent={}, uploads={}, after=after)
 
 
 def test_attacks_run_with_only_the_parts_that_they_need(attack: Attack) -> None:
-    rounds = trained() if Sees.ROUNDS in attack.needs else trained()[-1:]
-    if not attack.needs & (Sees.UPLOADS | Sees.CONTROL_VARIATES):
+    rounds = trained() if Capability.ROUNDS in attack.needs else trained()[-1:]
+    if not attack.needs & (Capability.UPLOADS | Capability.CONTROL_VARIATES):
         rounds = tuple(seen_from(rounds, VIEWS["sum"]))
     cubes = stacked(measure(without(rounds, ~attack.needs), attack.signals, AUDITED))
     assert bool(attack.scores(cubes, TARGET).isfinite().all())
@@ -219,11 +219,11 @@ def test_attacks_run_with_only_the_parts_that_they_need(attack: Attack) -> None:
     [
         (name, part)
         for name, attack in ATTACKS.items()
-        for part in (*PARTS, Sees.NEXT_MODEL)
+        for part in (*PARTS, Capability.NEXT_MODEL)
         if part in attack.needs
     ],
 )
-def test_attacks_raise_if_a_needed_part_is_hidden(name: str, part: Sees) -> None:
+def test_attacks_raise_if_a_needed_part_is_hidden(name: str, part: Capability) -> None:
     with pytest.raises(NotVisible, match="hides"):
         list(measure(without(trained(), part), ATTACKS[name].signals, AUDITED))
 
@@ -231,7 +231,7 @@ def test_attacks_raise_if_a_needed_part_is_hidden(name: str, part: Sees) -> None
 COMPARING = [
     name
     for name, attack in ATTACKS.items()
-    if Sees.UPLOADS in attack.needs and Sees.CONTROL_VARIATES not in attack.needs
+    if Capability.UPLOADS in attack.needs and Capability.CONTROL_VARIATES not in attack.needs
 ]
 
 
@@ -274,8 +274,8 @@ def test_attacks_detect_memorised_samples(attack: Attack) -> None:
 def test_attacks_state_description_source_and_rules(attack: Attack) -> None:
     assert attack.source
     assert attack.about.endswith(".")
-    assert attack.rule.over_clients
-    assert attack.rule.over_rounds
+    assert attack.rule.client_aggregation
+    assert attack.rule.round_aggregation
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_adaptive_attacks_raise_without_defense_information(name: str) -> None:
 def test_reference_attacks_raise_without_reference_models(name: str) -> None:
     with pytest.raises(BadInput, match="has none"):
         ATTACKS[name].scores(measured(), TARGET)
-    assert Sees.REFERENCE_MODELS in ATTACKS[name].needs
+    assert Capability.REFERENCE_MODELS in ATTACKS[name].needs
 
 
 LEARNING = [name for name, attack in ATTACKS.items() if attack.learns]
@@ -306,7 +306,7 @@ def test_learned_attacks_raise_before_fitting(name: str) -> None:
 
 @pytest.mark.parametrize("name", LEARNING)
 def test_learned_attacks_need_auxiliary_data(name: str) -> None:
-    assert Sees.AUXILIARY_DATA in ATTACKS[name].needs
+    assert Capability.AUXILIARY_DATA in ATTACKS[name].needs
 
 
 @pytest.mark.slow
@@ -333,4 +333,4 @@ def test_fitting_on_members_only_raises(name: str) -> None:
 @pytest.mark.parametrize("name", ATTACKS)
 def test_source_attacks_are_marked_by_their_rule_over_clients(name: str) -> None:
     attack = ATTACKS[name]
-    assert attack.rule.over_clients.endswith(SOURCE_RULE_SUFFIX) == attack.infers_source
+    assert attack.rule.client_aggregation.endswith(SOURCE_RULE_SUFFIX) == attack.infers_source

@@ -114,7 +114,7 @@ def test_a_queued_round_is_restored_exactly(view: str, tmp_path: Path) -> None:
     ((index, path),) = waiting_rounds(tmp_path)
     restored, restored_entry = read_waiting(path, NET)
     assert (index, restored_entry) == (1, entry)
-    assert (restored.weights, restored.stands_for) == (dict(seen.weights), dict(seen.stands_for))
+    assert (restored.weights, restored.group_of) == (dict(seen.weights), dict(seen.group_of))
     assert restored.exposed.keys() == seen.exposed.keys()
     for client, queued in seen.exposed.items():
         read_back = restored.exposed[client]

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedaudit.attacks.references import DEFAULT_SLOPE
+from fedaudit.attacks.references import DEFAULT_OFFLINE_COEFFICIENT
 from fedaudit.core.errors import BadInput, Damaged, NotVisible
 from fedaudit.core.files import SCORES_FILE
 from fedaudit.core.metric_names import Origin
@@ -66,7 +66,15 @@ def rmia(clients: Table, models: Table, sample: int, round: int) -> float:
         sides[trained].append(cell(models, "confidence", **keys))
     without = np.mean(sides[0])
     if not sides[1]:
-        return float(np.log(target / (((1 + DEFAULT_SLOPE) * without + 1 - DEFAULT_SLOPE) / 2)))
+        return float(
+            np.log(
+                target
+                / (
+                    ((1 + DEFAULT_OFFLINE_COEFFICIENT) * without + 1 - DEFAULT_OFFLINE_COEFFICIENT)
+                    / 2
+                )
+            )
+        )
     return float(np.log(target / ((np.mean(sides[1]) + without) / 2)))
 
 

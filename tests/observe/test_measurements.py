@@ -10,7 +10,7 @@ nan = float("nan")
 
 def measured(index: int, values: dict[int, float], **other: object) -> MeasuredRound:
     """Return a measured round with one sample."""
-    groups = other.get("stands_for", {})
+    groups = other.get("group_of", {})
     bases = other.get("bases", [0] * len(values))
     assert isinstance(groups, dict)
     column = torch.tensor(list(values.values())).reshape(-1, 1)
@@ -63,8 +63,8 @@ def test_clients_that_received_another_model_are_no_peers_in_that_round() -> Non
 def test_a_merged_client_has_the_measurements_of_its_group() -> None:
     m = stacked(
         [
-            measured(1, {0: 1.0, 3: 2.0}, stands_for={0: 0, 1: 0}),
-            measured(2, {1: 3.0, 3: 4.0}, stands_for={1: 1, 2: 1}),
+            measured(1, {0: 1.0, 3: 2.0}, group_of={0: 0, 1: 0}),
+            measured(2, {1: 3.0, 3: 4.0}, group_of={1: 1, 2: 1}),
             measured(3, {1: 5.0, 3: 6.0}),
         ]
     )["loss"]
@@ -86,7 +86,7 @@ def test_rounds_without_measurements_of_targets_are_omitted() -> None:
     rounds = [
         measured(1, {0: 1.0, 1: 2.0}),
         measured(2, {2: 3.0, 3: 4.0}),
-        measured(3, {3: 5.0}, stands_for={3: 3, 0: 3}),
+        measured(3, {3: 5.0}, group_of={3: 3, 0: 3}),
         measured(4, {ALL_CLIENTS: 6.0}),
     ]
     m = stacked(rounds, about=[0])["loss"]

@@ -81,7 +81,7 @@ def test_measured_rounds_are_restored_exactly_in_order(tmp_path: Path) -> None:
         expected = measured_round(measured.index)
         assert measured.clients == expected.clients
         assert torch.equal(measured.bases, expected.bases)
-        assert measured.stands_for == expected.stands_for
+        assert measured.group_of == expected.group_of
         assert list(measured.signals) == ["loss", "cosine"]
         for name, values in expected.signals.items():
             assert torch.equal(measured.signals[name], values)
@@ -218,7 +218,7 @@ def test_merged_clients_are_restored(tmp_path: Path) -> None:
     (round,) = merge_clients([Round(1, exposures, {}, {}, weights, clients, clients)], (1, 2))
     write_round(tmp_path, round, "full")
     (restored,) = read_rounds(tmp_path, NET)
-    assert restored.stands_for == {1: 1, 2: 1}
+    assert restored.group_of == {1: 1, 2: 1}
     assert restored.weights == {0: 0.25, 1: 0.5, 3: 0.25}
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fedaudit.core.errors import BadInput, NotVisible
-from fedaudit.core.values import Architecture, ClientId, Model, Sees
+from fedaudit.core.values import Architecture, Capability, ClientId, Model
 from fedaudit.observe.round import ALL_CLIENTS, Exposed, Round, Update
 from fedaudit.observe.views import (
     VIEWS,
@@ -64,7 +64,7 @@ def test_merged_clients_become_their_weighted_mean() -> None:
     (round,) = merge_clients([ROUND], {2, 1})
     assert list(round.exposed) == [0, 1]
     assert round.weights == {0: 0.5, 1: 0.5}
-    assert round.stands_for == {1: 1, 2: 1}
+    assert round.group_of == {1: 1, 2: 1}
     assert list(round.uploads) == [0]
     group = round.exposed[1]
     # The weights are 3/4 and 1/4: 0.75 * 0.1 - 0.25 * 0.3 = 0 and 0.75 * 2 + 0.25 * 6 = 3.
@@ -88,7 +88,7 @@ def test_merging_all_clients_gives_the_step_of_the_average() -> None:
 def test_merging_is_idempotent() -> None:
     once = list(seen_from([ROUND], VIEWS["sum"]))
     twice = list(seen_from(once, VIEWS["sum"]))
-    assert twice[0].stands_for == once[0].stands_for
+    assert twice[0].group_of == once[0].group_of
     assert weight(twice[0].exposed[0].update) == weight(once[0].exposed[0].update)
 
 
@@ -96,13 +96,13 @@ def test_several_coalitions_can_be_merged() -> None:
     four = make_round({c: client(1.0, c / 10) for c in range(4)}, dict.fromkeys(range(4), 0.25))
     (round,) = merge_clients(merge_clients([four], {0, 3}), {1, 2})
     assert list(round.exposed) == [0, 1]
-    assert round.stands_for == {0: 0, 3: 0, 1: 1, 2: 1}
+    assert round.group_of == {0: 0, 3: 0, 1: 1, 2: 1}
 
 
 def test_a_coalition_with_one_upload_equals_that_member() -> None:
     (round,) = merge_clients([ROUND], {2, 7})
     assert round.exposed == ROUND.exposed
-    assert round.stands_for == {}
+    assert round.group_of == {}
 
 
 def test_proportional_gradient_scales_give_the_scale_of_the_sum() -> None:
@@ -179,9 +179,9 @@ def test_a_too_weak_view_raises_with_stronger_views() -> None:
     with pytest.raises(
         NotVisible, match=r"each client's upload, .*'sum'.*it can run in the view uploads"
     ):
-        VIEWS["sum"].refuse_unless_offered(Sees.UPLOADS | Sees.UPDATE, "the attack")
+        VIEWS["sum"].refuse_unless_offered(Capability.UPLOADS | Capability.UPDATE, "the attack")
     with pytest.raises(NotVisible, match="no view of a passive adversary shows it"):
-        VIEWS["uploads"].refuse_unless_offered(Sees.CHOOSES_MODEL, "the attack")
+        VIEWS["uploads"].refuse_unless_offered(Capability.CHOOSES_MODEL, "the attack")
 
 
 def test_a_misspelt_view_gets_the_nearest() -> None:

@@ -20,7 +20,7 @@ from fedaudit.signals.kernels.cache import ChunkCache
 from fedaudit.signals.kernels.capture import Uncapturable
 from fedaudit.signals.kernels.plan import measure_chunk
 from fedaudit.signals.measure import measure_round
-from fedaudit.signals.received import PreparableSignal, Received
+from fedaudit.signals.received import PreparableSignal, ReceivedModelCache
 from fedaudit.signals.updates import (
     GradientCosine,
     GradientDifference,
@@ -125,7 +125,7 @@ def test_cached_gradients_and_inputs_of_another_model_are_ignored(
     passed = record_measured_chunks(monkeypatch)
     gradient_products(base, updates_for(base, 1), samples.features, samples.targets, cache=cache)
     assert sum(passed) == len(samples)
-    received = Received(other, samples)
+    received = ReceivedModelCache(other, samples)
     assert [*ProjectionResidual().prepare(received)]
     assert received.inputs("7", base) is None
 
@@ -143,12 +143,12 @@ def test_signals_of_a_prepared_round_have_the_same_bits() -> None:
         answered=(0,),
         after={},
     )
-    received = Received(base, samples)
+    received = ReceivedModelCache(base, samples)
     for signal in SIGNALS:
         assert isinstance(signal, PreparableSignal)
         for _ in signal.prepare(received):
             pass
-    assert received.gradients is not None
+    assert received.gradient_cache is not None
     assert received.inputs("7", base) is not None
     expected = measure_round(seen, SIGNALS, samples).signals
     measured = measure_round(seen, SIGNALS, samples, received=received).signals
@@ -158,12 +158,12 @@ def test_signals_of_a_prepared_round_have_the_same_bits() -> None:
 
 def test_nothing_is_cached_if_the_limit_is_too_small() -> None:
     base, samples = cnn(20)
-    received = Received(base, samples, max_bytes=100)
+    received = ReceivedModelCache(base, samples, max_bytes=100)
     for signal in SIGNALS:
         assert isinstance(signal, PreparableSignal)
         for _ in signal.prepare(received):
             pass
-    assert received.gradients is None
+    assert received.gradient_cache is None
     assert received.inputs("7", base) is None
 
 

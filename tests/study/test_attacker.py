@@ -8,7 +8,7 @@ import torch
 import fedaudit
 from fedaudit.core.errors import BadInput, NotVisible, Unsupported
 from fedaudit.core.seeds import seed_for
-from fedaudit.core.values import Sees, flat, norm
+from fedaudit.core.values import Capability, flat, norm
 from fedaudit.evaluation.truth import target_truth
 from fedaudit.extensions.attacker import Attacker, PoisonedUpload
 from fedaudit.fl.chain import Chain
@@ -198,8 +198,8 @@ def test_the_attack_needs_a_malicious_client() -> None:
 
 
 def test_a_malicious_client_has_the_view_of_a_participant() -> None:
-    assert fedaudit.views.VIEWS["globals"].can_offer(Sees.CHOOSES_UPLOAD)
-    assert not fedaudit.views.VIEWS["sum"].can_offer(Sees.CHOOSES_UPLOAD)
+    assert fedaudit.views.VIEWS["globals"].can_offer(Capability.CHOOSES_UPLOAD)
+    assert not fedaudit.views.VIEWS["sum"].can_offer(Capability.CHOOSES_UPLOAD)
 
 
 def test_the_attacker_is_an_option_in_python(tmp_path: Path) -> None:

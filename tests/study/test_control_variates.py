@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fedaudit.core.errors import NotVisible, Unsupported
-from fedaudit.core.values import Sees
+from fedaudit.core.values import Capability
 from fedaudit.evaluation.guarantees import formal_epsilons
 from fedaudit.plan.sections import Study
 from fedaudit.study.build import setup
@@ -54,9 +54,9 @@ def test_perturbed_features_cover_all_control_variates() -> None:
 
 
 def test_only_studies_of_scaffold_show_control_variates() -> None:
-    assert Sees.CONTROL_VARIATES in setup(scaffold_study(), 1, None).view.offers
+    assert Capability.CONTROL_VARIATES in setup(scaffold_study(), 1, None).view.offers
     others = quick_study()
-    assert Sees.CONTROL_VARIATES not in setup(others, 1, None).view.offers
+    assert Capability.CONTROL_VARIATES not in setup(others, 1, None).view.offers
     with pytest.raises(NotVisible, match=r"needs the clients' control variates.*such as scaffold"):
         setup(scaffold_study(algorithm={"name": "fedavg"}), 1, None)
 

@@ -14,7 +14,7 @@ from fedaudit.attacks import resolve_attack
 from fedaudit.core.errors import BadInput, Damaged, NotVisible
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seed_for
-from fedaudit.core.values import Sees
+from fedaudit.core.values import Capability
 from fedaudit.datasets.draws.audit_set import KnownMembers
 from fedaudit.evaluation.truth import origin_of, target_truth
 from fedaudit.extensions.examples import Examples, ExampleSource, KnownSplit, Shadow, _fit_attacks
@@ -220,13 +220,13 @@ def test_learned_attacks_run_if_named_or_with_a_shadow_table() -> None:
     run = setup(unnamed, 1, None)
     assert run.extension(ExampleSource) is None
     assert "add [shadow], or list the attack by name" in run.refused["seqmia"]
-    assert Sees.AUXILIARY_DATA not in run.view.offers
+    assert Capability.AUXILIARY_DATA not in run.view.offers
     resolved = setup(
         unnamed.model_copy(update={"shadow": learning_study(shadow={}).shadow}), 1, None
     )
     assert "seqmia" in resolved.attacks
     assert resolved.extension(Shadow) is not None
-    assert Sees.AUXILIARY_DATA in resolved.view.offers
+    assert Capability.AUXILIARY_DATA in resolved.view.offers
 
 
 def test_a_shadow_table_without_learned_attack_trains_nothing() -> None:

@@ -6,7 +6,7 @@ import tomllib
 import pytest
 
 from fedaudit.attacks import ATTACK_SETS, ATTACKS
-from fedaudit.core.values import Sees
+from fedaudit.core.values import Capability
 from fedaudit.observe.views import VIEWS
 from fedaudit.plan.identity import config_of, run_key, settings_of
 from fedaudit.plan.sections import Study
@@ -105,7 +105,9 @@ def test_older_reference_attacks_still_need_references() -> None:
     } == RMIA_ATTACKS
     default_set, views = DEFAULT_REFERENCES
     assert set(ATTACK_SETS[default_set]) >= REFERENCE_ATTACKS
-    assert {name for name, view in VIEWS.items() if Sees.UPLOADS not in view.offers} == set(views)
+    assert {name for name, view in VIEWS.items() if Capability.UPLOADS not in view.offers} == set(
+        views
+    )
 
 
 def test_the_study_file_of_a_committed_record_has_its_undefended_shadow() -> None:

@@ -10,7 +10,7 @@ import torch
 
 import fedaudit as fa
 from fedaudit.core.errors import BadInput, Damaged, NotVisible
-from fedaudit.core.values import NO_CLIENT, Sees
+from fedaudit.core.values import NO_CLIENT, Capability
 from fedaudit.extensions.references import References
 from fedaudit.observe.measurements import Measurements
 from fedaudit.plan.assignment import training_samples
@@ -133,7 +133,7 @@ def test_only_views_without_uploads_have_default_references() -> None:
     run = setup(uploads, 1, None)
     assert not run.additional_federations
     assert "add [references], or list the attack by name" in run.refused["rmia"]
-    assert Sees.REFERENCE_MODELS not in run.view.offers
+    assert Capability.REFERENCE_MODELS not in run.view.offers
     resolved = setup(small_study(**data, attacks={"lira-series": {}}), 1, None)
     assert len(resolved.additional_federations) == 4
     older = setup(final_study(**data, attack_set="2026-1"), 1, None)

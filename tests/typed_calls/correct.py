@@ -102,7 +102,7 @@ settings: tuple[fa.Training | None, fa.Attacker | None] = (fa.Training(rounds=3)
 fa.audit(fa.Federation("mnist"), attacks={"a": fa.attacks.FedMIA2(), "rmia": {"offline": 0.3}})
 fa.audit(fa.Games("cifar10", mechanism=fa.defenses.BitRandPublished(nominal_epsilon=5.0)))
 fa.Games("digits", grid={"game.batch": [10, 100]}, classes=[0, 1])
-fa.views.view_named("uploads").can_offer(fa.views.Sees.UPLOADS)
+fa.views.view_named("uploads").can_offer(fa.views.Capability.UPLOADS)
 
 grid = fa.Grid(fa.Federation("mnist"), {"defenses": {"none": []}, "clients": [2, 5]})
 grid_runs = grid.audit("runs/grid", attacks=[fa.attacks.FedMIA2()], seeds=3)

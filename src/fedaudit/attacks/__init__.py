@@ -12,8 +12,19 @@ from collections.abc import Iterable
 from fedaudit.attacks.base import ENTRIES, name_entries, with_rule_settings, with_signal_settings
 from fedaudit.attacks.base import Attack as Attack
 from fedaudit.attacks.learned import SequenceReader, Stacked
-from fedaudit.attacks.references import DEFAULT_SLOPE, LikelihoodRatio, RelativeLikelihood
-from fedaudit.attacks.rules import Last, Mean, OneSidedLikelihood, Recovery, Slope, WhereAssigned
+from fedaudit.attacks.references import (
+    DEFAULT_OFFLINE_COEFFICIENT,
+    LikelihoodRatio,
+    RelativeLikelihood,
+)
+from fedaudit.attacks.rules import (
+    AssignedRoundsOnly,
+    Last,
+    Mean,
+    OneSidedLikelihood,
+    Recovery,
+    Slope,
+)
 from fedaudit.attacks.sia import SourceByProduct, SourceByTail, SourceFromLastRound, SourceOnAverage
 from fedaudit.core.errors import unknown_name
 from fedaudit.core.importing import known_name, look_up
@@ -58,8 +69,8 @@ RMIASeries = with_rule_settings("rmia-series", (Loss(),), RelativeLikelihood, "Z
 LiRA = with_rule_settings("lira", (ScaledLogit(),), LikelihoodRatio, "Carlini et al. 2022 (LiRA)", "The last model is more confident in a member's class than reference models that were not trained on it.")
 LiRASeries = with_rule_settings("lira-series", (ScaledLogit(),), LikelihoodRatio, "Carlini et al. 2022 (LiRA), over rounds", "The models of all rounds are more confident in a member's class than reference models of the same rounds.", rounds="mean")
 StackedSignals = with_rule_settings("stacked", (Loss(), GradientCosine(), GradientNorm(), GradientDifference()), Stacked, "Shokri et al. 2017; Nasr et al. 2019, over signals of federations", "A linear classifier that is trained on a shadow run weighs losses, cosines and gradients.")
-LossSeriesAware = with_rule_settings("loss-series-aware", (Loss(),), WhereAssigned, "Loss-Series, knowing the classes that CoFedMID assigns", "A member's loss is low over the rounds in which the defense lets the target train on the member's class.", rule=Mean())
-FedMIA2Aware = with_rule_settings("fedmia-2-aware", (GradientCosine(),), WhereAssigned, "FedMIA-II, knowing the classes that CoFedMID assigns", "A member's gradient is similar to the target's update in rounds in which the defense lets the target train on the member's class.", rule=OneSidedLikelihood())
+LossSeriesAware = with_rule_settings("loss-series-aware", (Loss(),), AssignedRoundsOnly, "Loss-Series, knowing the classes that CoFedMID assigns", "A member's loss is low over the rounds in which the defense lets the target train on the member's class.", rule=Mean())
+FedMIA2Aware = with_rule_settings("fedmia-2-aware", (GradientCosine(),), AssignedRoundsOnly, "FedMIA-II, knowing the classes that CoFedMID assigns", "A member's gradient is similar to the target's update in rounds in which the defense lets the target train on the member's class.", rule=OneSidedLikelihood())
 AvgCosineControl = with_signal_settings("avg-cosine-control", ControlVariateCosine, Mean(), "Avg-Cosine, adapted to SCAFFOLD's control variates", "A member's gradient points along the target's control variates over the rounds.")
 FedMIA2Control = with_rule_settings("fedmia-2-control", (ControlVariateCosine(),), OneSidedLikelihood, "FedMIA-II, adapted to SCAFFOLD's control variates", "A member's gradient is more similar to the target's control variate than to the other clients' control variates.")
 AvgCosineCentredTail = with_signal_settings("avg-cosine-centred-tail", CentredTailCosine, Mean(), "Avg-Cosine, knowing where CoFedMID's published noise is", "A member's gradient points along the updates, after the mean of their noisy parameters is subtracted.")
@@ -127,7 +138,7 @@ all others. New default attacks are added in a new set.
 """
 
 SET_SETTINGS: dict[str, dict[str, dict[str, Setting]]] = {
-    "2026-2": {name: {"offline": DEFAULT_SLOPE} for name in ("rmia", "rmia-series")},
+    "2026-2": {name: {"offline": DEFAULT_OFFLINE_COEFFICIENT} for name in ("rmia", "rmia-series")},
 }
 """Settings of attacks in older sets that differ from the catalogue's current defaults."""
 

@@ -21,7 +21,7 @@ from fedaudit.core import arguments
 from fedaudit.core.arguments import attribute_meaning, checked, refuse_invalid
 from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.tasks import Reading
-from fedaudit.core.values import ClientId, Sees, Setting
+from fedaudit.core.values import Capability, ClientId, Setting
 from fedaudit.observe.measurements import Measurements
 from fedaudit.signals.base import Signal
 
@@ -30,19 +30,19 @@ class _DescribedRule(Protocol):
     """Properties of a rule that the catalogue shows.
 
     Attributes:
-        over_clients: Short description of how the rule combines clients.
-        over_rounds: Short description of how the rule combines rounds.
+        client_aggregation: Short description of how the rule combines clients.
+        round_aggregation: Short description of how the rule combines rounds.
         needs: What the adversary must see for the rule, in addition to the needs of the signals.
     """
 
     @property
-    def over_clients(self) -> str: ...
+    def client_aggregation(self) -> str: ...
 
     @property
-    def over_rounds(self) -> str: ...
+    def round_aggregation(self) -> str: ...
 
     @property
-    def needs(self) -> Sees: ...
+    def needs(self) -> Capability: ...
 
 
 @runtime_checkable
@@ -81,12 +81,12 @@ class LearnedRule(Rule, Protocol):
 class SideInformationRule(Rule, Protocol):
     """A rule that needs side information: the samples that a defense uses in each round."""
 
-    def with_side_information(self, used: Mapping[int, Bool[Tensor, "*samples"]]) -> Rule:
+    def with_side_information(self, may_be_used: Mapping[int, Bool[Tensor, "*samples"]]) -> Rule:
         """Return the rule with side information.
 
         Args:
-            used: For each measured round, whether the target may have trained on each sample; a
-                single entry applies to all samples.
+            may_be_used: For each measured round, whether the target may have trained on each
+                sample; a single entry applies to all samples.
         """
         ...
 
@@ -95,8 +95,8 @@ class SideInformationRule(Rule, Protocol):
 class SourceRule(_DescribedRule, Protocol):
     """A rule that computes, for each sample, the probability that each client owns it.
 
-    ``over_clients`` ends with "arg max" (``results.record.SOURCE_RULE_SUFFIX``), by which records
-    recognise source inference. See :attr:`Attack.compares_clients` for its beginning.
+    ``client_aggregation`` ends with "arg max" (``results.record.SOURCE_RULE_SUFFIX``), by which
+    records recognise source inference. See :attr:`Attack.compares_clients` for its beginning.
     """
 
     def posterior(
@@ -125,15 +125,15 @@ class PerClient:
     rules: Mapping[ClientId, Rule]
 
     @property
-    def over_clients(self) -> str:
-        return self._first.over_clients
+    def client_aggregation(self) -> str:
+        return self._first.client_aggregation
 
     @property
-    def over_rounds(self) -> str:
-        return self._first.over_rounds
+    def round_aggregation(self) -> str:
+        return self._first.round_aggregation
 
     @property
-    def needs(self) -> Sees:
+    def needs(self) -> Capability:
         return self._first.needs
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
@@ -174,10 +174,10 @@ class Reference(NamedTuple):
     matching_client: Mapping[ClientId, ClientId] = MappingProxyType({})
     tuning: Tuning | None = None
 
-    def on_samples(self, chosen: Tensor) -> "Reference":
+    def on_samples(self, selection: Tensor) -> "Reference":
         """Return the reference for some of the samples, chosen by positions or a mask."""
-        measured = tuple(m.on_samples(chosen) for m in self.measured)
-        return self._replace(measured=measured, trained_on=self.trained_on[chosen])
+        measured = tuple(m.on_samples(selection) for m in self.measured)
+        return self._replace(measured=measured, trained_on=self.trained_on[selection])
 
     def client_for(self, target: ClientId) -> ClientId:
         """Return the client of this federation that corresponds to an audited client."""
@@ -192,7 +192,7 @@ class ReferenceRule(Rule, Protocol):
         """Return the rule with reference models."""
         ...
 
-    def on_samples(self, chosen: Tensor) -> Rule:
+    def on_samples(self, selection: Tensor) -> Rule:
         """Return the rule for some of the samples on which the references were measured."""
         ...
 
@@ -242,7 +242,7 @@ class Attack:
     name: str = field(default="", repr=False, compare=False)
 
     @property
-    def needs(self) -> Sees:
+    def needs(self) -> Capability:
         """What the adversary must see."""
         needs = self.rule.needs
         for signal in self.signals:
@@ -282,7 +282,7 @@ class Attack:
     def compares_clients(self) -> bool:
         """True if the score of one client depends on the values of other clients."""
         # The suffix "arg max" of source rules may follow the description of the comparison.
-        return self.rule.over_clients.startswith(("one-sided likelihood", "arg max"))
+        return self.rule.client_aggregation.startswith(("one-sided likelihood", "arg max"))
 
     def posterior(
         self, measured: Mapping[str, Measurements], sizes: Mapping[ClientId, int]
@@ -345,15 +345,18 @@ class Attack:
         """True if the attack needs to know which samples a defense uses in each round."""
         return isinstance(self.rule, SideInformationRule)
 
-    def with_side_information(self, used: Mapping[int, Bool[Tensor, "*samples"]]) -> "Attack":
+    def with_side_information(
+        self, may_be_used: Mapping[int, Bool[Tensor, "*samples"]]
+    ) -> "Attack":
         """Return the attack with side information; the attack itself if it needs none.
 
         Args:
-            used: For each measured round, whether the target may have trained on each sample.
+            may_be_used: For each measured round, whether the target may have trained on each
+                sample.
         """
         if not isinstance(self.rule, SideInformationRule):
             return self
-        return replace(self, rule=self.rule.with_side_information(used))
+        return replace(self, rule=self.rule.with_side_information(may_be_used))
 
     @cached_property
     def needs_references(self) -> bool:
@@ -394,15 +397,15 @@ class Attack:
             with_tuning.append(Reference(on_attacked, target, mask, matching_client, tuning))
         return replace(self, rule=self.rule.with_references(with_tuning))
 
-    def on_samples(self, chosen: Tensor) -> "Attack":
+    def on_samples(self, selection: Tensor) -> "Attack":
         """Return the attack for some of the samples on which its references were measured.
 
         Args:
-            chosen: Positions of these samples, or a mask.
+            selection: Positions of these samples, or a mask.
         """
         if not isinstance(self.rule, ReferenceRule):
             return self
-        return replace(self, rule=self.rule.on_samples(chosen))
+        return replace(self, rule=self.rule.on_samples(selection))
 
     def with_settings(self, settings: Mapping[str, Setting]) -> "Attack":
         """Return the attack with other settings of its rule or signals.

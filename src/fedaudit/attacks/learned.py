@@ -17,7 +17,7 @@ from fedaudit.core import arguments
 from fedaudit.core.arguments import AboveZero, AtLeastZero, Count, Positive
 from fedaudit.core.errors import BadInput, TooFewPeers
 from fedaudit.core.seeds import seeded, seeded_numpy
-from fedaudit.core.values import ClientId, Sees, chunks
+from fedaudit.core.values import Capability, ClientId, chunks
 from fedaudit.engines.local import one_thread
 from fedaudit.observe.measurements import Measurements
 
@@ -112,9 +112,9 @@ class SequenceReader(_Unfitted):
     lr: AboveZero = 0.01
     weight_decay: AtLeastZero = 1e-4
 
-    over_clients = "target only"
-    over_rounds = "learned"
-    needs = Sees.ROUNDS | Sees.AUXILIARY_DATA
+    client_aggregation = "target only"
+    round_aggregation = "learned"
+    needs = Capability.ROUNDS | Capability.AUXILIARY_DATA
 
     def fitted(
         self,
@@ -215,8 +215,8 @@ class FittedReader:
     weights: tuple[dict[str, Tensor], ...]
     scaling: _Scaling
 
-    over_clients = SequenceReader.over_clients
-    over_rounds = SequenceReader.over_rounds
+    client_aggregation = SequenceReader.client_aggregation
+    round_aggregation = SequenceReader.round_aggregation
     needs = SequenceReader.needs
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
@@ -301,9 +301,9 @@ class Stacked(_Unfitted):
     penalty: AboveZero = 1.0
     bags: Positive = 10
 
-    over_clients = "learned"
-    over_rounds = "learned"
-    needs = Sees.UPLOADS | Sees.ROUNDS | Sees.AUXILIARY_DATA
+    client_aggregation = "learned"
+    round_aggregation = "learned"
+    needs = Capability.UPLOADS | Capability.ROUNDS | Capability.AUXILIARY_DATA
 
     def fitted(
         self,
@@ -343,8 +343,8 @@ class FittedStack:
     std: Float[Tensor, " features"]
     weights: Float[Tensor, " features_and_1"]
 
-    over_clients = Stacked.over_clients
-    over_rounds = Stacked.over_rounds
+    client_aggregation = Stacked.client_aggregation
+    round_aggregation = Stacked.round_aggregation
     needs = Stacked.needs
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
@@ -377,7 +377,8 @@ def _features_of_signal(m: Measurements, target: ClientId) -> list[Float[Tensor,
     if not distances:
         raise TooFewPeers(
             "this attack needs at least 2 other clients that were sent the same model as the "
-            "target in the same round; use an attack on only the target, such as loss-series"
+            "target in the same round; use an attack that needs only the "
+            "target's signal, such as loss-series"
         )
     measured_values = target_values[was_measured]
     return [measured_values[-1], measured_values.mean(0), torch.stack(distances).mean(0)]

@@ -16,25 +16,25 @@ from fedaudit.attacks.base import Reference, measured_rounds
 from fedaudit.core import arguments
 from fedaudit.core.arguments import Condition
 from fedaudit.core.errors import BadInput
-from fedaudit.core.values import NO_CLIENT, ClientId, Sees
+from fedaudit.core.values import NO_CLIENT, Capability, ClientId
 from fedaudit.observe.measurements import Measurements
 
 Signals = Float[Tensor, "references samples"]
-SLOPES = tuple(step / 10 for step in range(11))
-"""Slopes from which RMIA chooses."""
+OFFLINE_COEFFICIENTS = tuple(step / 10 for step in range(11))
+"""Values of the coefficient a from which RMIA chooses."""
 
-DEFAULT_SLOPE = 0.3
-"""The slope if there are no tuning samples; the paper uses it for several data sets."""
+DEFAULT_OFFLINE_COEFFICIENT = 0.3
+"""The coefficient a if there are no tuning samples; the paper uses it for several data sets."""
 
-MAX_TUNED = 4
+MAX_ATTACKED_REFERENCES = 4
 """Largest number of references that are attacked to choose settings."""
 
 TrainedOn = Bool[Tensor, "references samples"]
 Calibrated = TypeVar("Calibrated", bound="ReferenceCalibrated")
-OfflineSlope = Annotated[
+OfflineCoefficient = Annotated[
     float,
     Condition(
-        "a slope from 0 to 1, or -1 to choose it",
+        "a coefficient from 0 to 1, or -1 to choose it",
         lambda value: isinstance(value, float | int) and (0 <= value <= 1 or value == -1),
     ),
 ]
@@ -57,25 +57,25 @@ class ReferenceCalibrated:
     references: tuple[Reference, ...] | None = field(default=None, repr=False, compare=False)
     """The reference models; None until :meth:`with_references` adds them."""
 
-    over_clients = "against reference models"
+    client_aggregation = "against reference models"
 
     @property
-    def over_rounds(self) -> str:
+    def round_aggregation(self) -> str:
         return self.rounds
 
     @property
-    def needs(self) -> Sees:
-        several = Sees.ROUNDS if self.rounds == "mean" else Sees.NOTHING
-        return Sees.REFERENCE_MODELS | several
+    def needs(self) -> Capability:
+        rounds_needed = Capability.ROUNDS if self.rounds == "mean" else Capability.NOTHING
+        return Capability.REFERENCE_MODELS | rounds_needed
 
     def with_references(self: Calibrated, references: Sequence[Reference]) -> Calibrated:
         return replace(self, references=tuple(references))
 
-    def on_samples(self: Calibrated, choice: Tensor) -> Calibrated:
+    def on_samples(self: Calibrated, selection: Tensor) -> Calibrated:
         return replace(
             self,
             references=tuple(
-                reference.on_samples(choice) for reference in self._require_references()
+                reference.on_samples(selection) for reference in self._require_references()
             ),
         )
 
@@ -95,8 +95,12 @@ class ReferenceCalibrated:
             )
         return torch.stack(scores).mean(0)
 
-    def refuse_few(self, trained_on: TrainedOn) -> None:
-        """Raise if there would be too few reference models with or without a sample."""
+    def check_reference_counts(self, trained_on: TrainedOn) -> None:
+        """Raise if too few reference models are trained on a sample, or too few are not.
+
+        Args:
+            trained_on: Whether each reference model is trained on each sample.
+        """
 
     @abstractmethod
     def score_round(
@@ -130,15 +134,15 @@ class RelativeLikelihood(ReferenceCalibrated):
         rounds: "last" for the last measured round, "mean" for the mean of the logarithms over
             rounds.
         offline: Coefficient a, from 0 to 1, of the approximation for samples that no reference
-            model was trained on: the mean over models with and without the sample is about
-            ((1 + a) * mean over models without it + 1 - a) / 2. With -1, a is chosen from
-            0, 0.1, ..., 1. For this, the first four reference models are attacked, each with all
-            others as reference models. The value with the largest mean AUC is used. With a single
-            reference model, a is 0.3.
+            model was trained on: the mean over models that were and were not trained on
+            the sample is about ((1 + a) * mean over models that were not + 1 - a) / 2. With -1, a
+            is chosen from 0, 0.1, ..., 1. For this, the first four reference models are attacked,
+            each with all others as reference models. The value with the largest mean AUC is used.
+            With a single reference model, a is 0.3.
 
     Source: Zarifzadeh et al. 2024 (RMIA), Eqs. (2), (9) and (10), and its choice of a.
     Differs: The score is the logarithm of the ratio. In the paper, it is the fraction of population
-        samples whose ratio is smaller by a factor. The logarithm ranks samples in the same order,
+        samples z with ratio(x) >= gamma * ratio(z). The logarithm ranks samples in the same order,
         without ties and without population samples. The authors choose a by an attack on one
         reference model. Here, each of the first four reference models is attacked. Its members are
         samples on which it was trained, and its non-members are the audited samples. Reference
@@ -146,38 +150,38 @@ class RelativeLikelihood(ReferenceCalibrated):
         by default.
     """
 
-    offline: OfflineSlope = -1.0
+    offline: OfflineCoefficient = -1.0
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
         if self.offline >= 0:
             return super().__call__(*measurements, target=target)
-        slope = self.choose_slope(target)
-        return replace(self, offline=slope)(*measurements, target=target)
+        coefficient = self.choose_offline_coefficient(target)
+        return replace(self, offline=coefficient)(*measurements, target=target)
 
-    def choose_slope(self, target: ClientId) -> float:
-        """Return the slope with the largest mean AUC in attacks on the first reference models.
+    def choose_offline_coefficient(self, target: ClientId) -> float:
+        """Return the coefficient a with the largest mean AUC in attacks on reference models.
 
-        Only the members of these models were drawn among the measured samples. Later models have
-        members among them only by chance.
+        The tuning samples are training samples of the first ``MAX_ATTACKED_REFERENCES``
+        federations. Other federations trained on them only by chance, so they are not attacked.
 
         Args:
             target: The audited client. References may have been measured at another client.
         """
         references = self._require_references()
-        aucs_by_slope = []
-        for index, attacked in enumerate(references[:MAX_TUNED]):
+        aucs_by_coefficient = []
+        for index, attacked in enumerate(references[:MAX_ATTACKED_REFERENCES]):
             others = (*references[:index], *references[index + 1 :])
-            aucs = self._auc_by_slope(attacked, others, target)
+            aucs = self._auc_by_coefficient(attacked, others, target)
             if aucs:
-                aucs_by_slope.append(aucs)
-        if not aucs_by_slope:
-            return DEFAULT_SLOPE
-        return SLOPES[int(np.argmax(np.mean(aucs_by_slope, axis=0)))]
+                aucs_by_coefficient.append(aucs)
+        if not aucs_by_coefficient:
+            return DEFAULT_OFFLINE_COEFFICIENT
+        return OFFLINE_COEFFICIENTS[int(np.argmax(np.mean(aucs_by_coefficient, axis=0)))]
 
-    def _auc_by_slope(
+    def _auc_by_coefficient(
         self, attacked: Reference, others: tuple[Reference, ...], target: ClientId
     ) -> list[float]:
-        """Return the AUC of each slope in an attack on a reference; empty if it is impossible."""
+        """Return the AUC for each coefficient in an attack on a reference; empty if impossible."""
         tunings = [reference.tuning for reference in others if reference.tuning is not None]
         if attacked.tuning is None or not tunings:
             return []
@@ -191,7 +195,7 @@ class RelativeLikelihood(ReferenceCalibrated):
         (m,) = attacked.tuning.measured
         target_signals, mask = m.of(client), is_unused[:, is_comparable].numpy()
         rows = measured_rounds(target_signals, client).nonzero().flatten().tolist()
-        scores = np.zeros((len(SLOPES), len(is_member)))
+        scores = np.zeros((len(OFFLINE_COEFFICIENTS), len(is_member)))
         for row in rows if self.rounds == "mean" else rows[-1:]:
             signals = []
             for reference, tuning in zip(others, tunings, strict=True):
@@ -200,8 +204,11 @@ class RelativeLikelihood(ReferenceCalibrated):
                 signals.append(signal[is_comparable].numpy())
             log_mean = _log_mean_exp(np.stack(signals), mask)
             target_signal = target_signals[row, is_comparable].double().numpy()
-            scores += [target_signal - _approximate_mean(log_mean, slope) for slope in SLOPES]
-        return [_auc(slope_scores, is_member) for slope_scores in scores]
+            scores += [
+                target_signal - _approximate_mean(log_mean, coefficient)
+                for coefficient in OFFLINE_COEFFICIENTS
+            ]
+        return [_auc(coefficient_scores, is_member) for coefficient_scores in scores]
 
     def score_round(
         self, signal: Float[Tensor, " samples"], reference_signals: Signals, trained_on: TrainedOn
@@ -209,20 +216,22 @@ class RelativeLikelihood(ReferenceCalibrated):
         mask = trained_on.numpy()
         log_mean_with = _log_mean_exp(reference_signals.numpy(), mask)
         log_mean_without = _log_mean_exp(reference_signals.numpy(), ~mask)
-        approximate = _approximate_mean(log_mean_without, self.offline)
+        log_mean_if_unused = _approximate_mean(log_mean_without, self.offline)
         both = np.logaddexp(log_mean_with, log_mean_without) - log(2)
         # The mean depends on whether no, all or some references were trained on the sample.
         in_none, in_all = ~mask.any(0), mask.all(0)
-        log_mean = np.where(in_none, approximate, np.where(in_all, log_mean_with, both))
+        log_mean = np.where(in_none, log_mean_if_unused, np.where(in_all, log_mean_with, both))
         return signal - torch.from_numpy(log_mean)
 
 
 def _approximate_mean(
-    log_mean_without: Float[ndarray, " samples"], slope: float
+    log_mean_without: Float[ndarray, " samples"], coefficient: float
 ) -> Float[ndarray, " samples"]:
-    """Approximate the log mean over all models from the log mean over models without a sample."""
-    constant = log(1 - slope) if slope < 1 else -np.inf
-    doubled: Float[ndarray, " samples"] = np.logaddexp(log_mean_without + log(1 + slope), constant)
+    """Approximate the log mean over all models from that over models not trained on a sample."""
+    constant = log(1 - coefficient) if coefficient < 1 else -np.inf
+    doubled: Float[ndarray, " samples"] = np.logaddexp(
+        log_mean_without + log(1 + coefficient), constant
+    )
     return doubled - log(2)
 
 
@@ -236,7 +245,7 @@ def _auc(scores: Float[ndarray, " samples"], is_member: Bool[ndarray, " samples"
 
 @arguments.dataclass(frozen=True)
 class LikelihoodRatio(ReferenceCalibrated):
-    """LiRA: a normal distribution of the signal over reference models, for each sample.
+    """LiRA: a score from normal distributions fitted to each sample's signal over reference models.
 
     If no reference model was trained on the sample (an offline attack), the score is the target's
     signal minus its mean over the reference models. With a variance per sample, this difference is
@@ -274,40 +283,41 @@ class LikelihoodRatio(ReferenceCalibrated):
         # The logarithm of the ratio of two normal densities.
         return (z_without.square() - z_with.square()) / 2 + (std_without / std_with).log()
 
-    def refuse_few(self, trained_on: TrainedOn) -> None:
-        self._raise_if_few(~trained_on)
+    def check_reference_counts(self, trained_on: TrainedOn) -> None:
+        self._raise_if_too_few(~trained_on)
         if bool(trained_on.any()):
-            self._raise_if_few(trained_on)
+            self._raise_if_too_few(trained_on)
 
     def _moments(
-        self, reference_signals: Signals, choice: TrainedOn
+        self, reference_signals: Signals, mask: TrainedOn
     ) -> tuple[Float[Tensor, " samples"], Float[Tensor, " samples"]]:
-        """Return mean and standard deviation of each sample's signal over the chosen models."""
-        self._raise_if_few(choice)
-        count = choice.sum(0)
-        mean = reference_signals.where(choice, 0.0).sum(0) / count
-        squares = (reference_signals - mean).where(choice, 0.0).square().sum(0)
+        """Return mean and standard deviation of each sample's signal over the masked models."""
+        self._raise_if_too_few(mask)
+        count = mask.sum(0)
+        mean = reference_signals.where(mask, 0.0).sum(0) / count
+        squares = (reference_signals - mean).where(mask, 0.0).square().sum(0)
         if self.variance == "each":
             variance = squares / (count - 1)
         else:
             variance = (squares.sum() / (count - 1).sum().clamp_min(1)).expand_as(squares)
         return mean, variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
 
-    def _raise_if_few(self, choice: TrainedOn) -> None:
-        count = choice.sum(0)
+    def _raise_if_too_few(self, mask: TrainedOn) -> None:
+        count = mask.sum(0)
         fewest = 2 if self.variance == "each" else 1
         if int(count.min()) < fewest:
             raise BadInput(
-                f"a likelihood ratio with variance {self.variance!r} needs {fewest} reference "
-                f"models with and without every sample, got {int(count.min())}; raise "
-                "references.count, or use RMIA"
+                f"a likelihood ratio with variance {self.variance!r} needs, for every sample, at "
+                f"least {fewest} reference models that were not trained on it (online attacks: "
+                f"also {fewest} that were), got {int(count.min())}; increase references.count, or "
+                "use RMIA"
             )
 
 
 def _signal_in_round(
     measured: tuple[Measurements, ...], client: ClientId, index: int
 ) -> Float[Tensor, " samples"]:
-    """Return a reference's signal in a round, or in its last measured round if it has none."""
+    """Return a reference's signal in a round; that of its last measured round if it has none."""
     (m,) = measured
     values = m.of(client)
     was_measured = measured_rounds(values, client)
@@ -320,10 +330,10 @@ def _signal_in_round(
 
 
 def _log_mean_exp(
-    values: Float[ndarray, "references samples"], choice: Bool[ndarray, "references samples"]
+    values: Float[ndarray, "references samples"], mask: Bool[ndarray, "references samples"]
 ) -> Float[ndarray, " samples"]:
-    """Return the log of the mean exponential of the chosen values; minus infinity for none."""
+    """Return the log of the mean exponential of the masked values; minus infinity for none."""
     # The last digits of torch.logsumexp would depend on the position of a sample in memory.
-    total = np.logaddexp.reduce(np.where(choice, values, -np.inf), axis=0)
-    mean: Float[ndarray, " samples"] = total - np.log(np.maximum(choice.sum(0), 1))
+    total = np.logaddexp.reduce(np.where(mask, values, -np.inf), axis=0)
+    mean: Float[ndarray, " samples"] = total - np.log(np.maximum(mask.sum(0), 1))
     return mean

@@ -1,4 +1,7 @@
-"""Rules that score membership by signals of the audited federation, without reference models."""
+"""Rules that compute a membership score for each sample from signals of the audited federation.
+
+The rules of this module need no reference models.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,7 +15,7 @@ from fedaudit.attacks.base import Rule, measured_rounds
 from fedaudit.core import arguments
 from fedaudit.core.arguments import AboveZeroOrInfinite, AtLeastZero
 from fedaudit.core.errors import BadInput, TooFewPeers, TooFewRounds, table
-from fedaudit.core.values import ClientId, Sees
+from fedaudit.core.values import Capability, ClientId
 from fedaudit.observe.measurements import Measurements
 
 
@@ -20,9 +23,9 @@ from fedaudit.observe.measurements import Measurements
 class Last:
     """The target's signal in the last round in which it was measured."""
 
-    over_clients = "target only"
-    over_rounds = "last"
-    needs = Sees.NOTHING
+    client_aggregation = "target only"
+    round_aggregation = "last"
+    needs = Capability.NOTHING
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
         (m,) = measurements
@@ -34,9 +37,9 @@ class Last:
 class Mean:
     """The mean of the target's signal over the rounds in which it was measured."""
 
-    over_clients = "target only"
-    over_rounds = "mean"
-    needs = Sees.ROUNDS
+    client_aggregation = "target only"
+    round_aggregation = "mean"
+    needs = Capability.ROUNDS
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
         (m,) = measurements
@@ -51,15 +54,15 @@ class Slope:
     The line is fitted to the round numbers, so rounds without a measurement are allowed.
 
     Source: CoFedMID appendix D, which describes FTA (Chen et al. 2024): the slope of confidence
-        (FTA-C) or loss (FTA-L) over rounds. The loss signal is negative, so both slopes are larger
-        for members.
+        (FTA-C) or loss (FTA-L) over rounds. The loss signal is minus the loss, so both slopes are
+        larger for members.
     Differs: The paper does not specify the model or the fit. Here, the model is the target's, or
         the global one with ``snapshot = "global"``.
     """
 
-    over_clients = "target only"
-    over_rounds = "slope"
-    needs = Sees.ROUNDS
+    client_aggregation = "target only"
+    round_aggregation = "slope"
+    needs = Capability.ROUNDS
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
         (m,) = measurements
@@ -93,11 +96,12 @@ class OneSidedLikelihood:
             excluded from the fit, since they may have the sample, too. With fewer than 11 peers,
             the value 3 excludes none, since no value is more than sqrt(n - 1) population standard
             deviations above the mean of n values.
-        leave_one_out: Whether each peer is compared with the mean and standard deviation of the
-            other peers. If True, peers can also be excluded if there are few.
-        variance_floor: Constant that is added to the variance. The published code adds 1e-8, which
-            is as large as the variance of cosines of a large network. Use it only to reproduce that
-            code.
+        leave_one_out: Whether the outlier filter compares each peer with the mean and standard
+            deviation of the *other* peers. If True, outliers can be excluded even with fewer than
+            11 peers, but at least 3.
+        variance_floor: Offset that is added to the variance (not a lower bound). The published code
+            adds 1e-8, which is as large as the variance of cosines of a large network. Use it only
+            to reproduce that code.
 
     Source: FedMIA, Eqs. (4), (5) and (8)-(12), Algorithm 1.
     Differs: The score is minus the mean upper tail probability, which gives the same ranking
@@ -110,9 +114,9 @@ class OneSidedLikelihood:
     leave_one_out: bool = False
     variance_floor: AtLeastZero = 0.0
 
-    over_clients = "one-sided likelihood"
-    over_rounds = "mean"
-    needs = Sees.UPLOADS | Sees.ROUNDS
+    client_aggregation = "one-sided likelihood"
+    round_aggregation = "mean"
+    needs = Capability.UPLOADS | Capability.ROUNDS
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
         (m,) = measurements
@@ -126,8 +130,8 @@ class OneSidedLikelihood:
         if not tails:
             raise TooFewPeers(
                 "the likelihood rule needs at least 2 other clients that were sent the same model "
-                f"as the target in the same round, got {max_peers} at most; use an attack on only "
-                "the target, such as avg-cosine or loss-series"
+                f"as the target in the same round, got {max_peers} at most; use an attack "
+                "that needs only the target's signal, such as avg-cosine or loss-series"
             )
         return -torch.stack(tails).mean(0)
 
@@ -174,72 +178,73 @@ def _moments(
 
 
 @dataclass(frozen=True)
-class WhereAssigned:
-    """A rule that is applied only to the rounds in which the target may have trained on a sample.
+class AssignedRoundsOnly:
+    """Wrapper that applies a rule, for each sample, only to rounds that may have used the sample.
 
     Under some defenses, a client trains on only a few classes in each round: those that its
     coalition (the clients that use the defense together) assigns to it. A member is then used only
     in some rounds, so a mean over all rounds hides the difference from non-members. An adversary
-    that is in the coalition, or has its seed, knows the classes and excludes all other rounds. If
-    the target never trained on a sample's class, the sample is scored on all rounds.
+    that is in the coalition, or has its seed, knows the assigned classes, and ignores the rounds in
+    which a sample's class was not assigned. If the target never trained on a sample's class, the
+    sample is scored on all rounds.
 
     Attributes:
         rule: The rule that scores the remaining rounds.
-        used: For each round, whether the target may have trained on each sample; a single entry
-            applies to all samples. None if the adversary does not know this.
+        may_be_used: For each round, whether the target may have trained on each sample; a single
+            entry applies to all samples. None if the adversary does not know this.
 
     Source: None; CoFedMID section 5.4 attacks the coalition's aggregate instead.
     """
 
     rule: Rule
-    used: Mapping[int, Bool[Tensor, "*samples"]] | None = field(
+    may_be_used: Mapping[int, Bool[Tensor, "*samples"]] | None = field(
         default=None, repr=False, compare=False
     )
 
     @property
-    def over_clients(self) -> str:
-        return self.rule.over_clients
+    def client_aggregation(self) -> str:
+        return self.rule.client_aggregation
 
     @property
-    def over_rounds(self) -> str:
-        return f"{self.rule.over_rounds}, where assigned"
+    def round_aggregation(self) -> str:
+        return f"{self.rule.round_aggregation}, where assigned"
 
     @property
-    def needs(self) -> Sees:
-        return self.rule.needs | Sees.ROUNDS
+    def needs(self) -> Capability:
+        return self.rule.needs | Capability.ROUNDS
 
     def with_side_information(
-        self, used: Mapping[int, Bool[Tensor, "*samples"]]
-    ) -> "WhereAssigned":
-        return replace(self, used=dict(used))
+        self, may_be_used: Mapping[int, Bool[Tensor, "*samples"]]
+    ) -> "AssignedRoundsOnly":
+        return replace(self, may_be_used=dict(may_be_used))
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
-        used = self._used_rounds(measurements[0])
+        is_scored = self._scored_rounds(measurements[0])
         # Samples with the same rounds are scored together.
-        patterns, pattern_of = torch.unique(used, dim=1, return_inverse=True)
-        scores = torch.empty(used.shape[1], dtype=torch.float64)
+        patterns, pattern_of = torch.unique(is_scored, dim=1, return_inverse=True)
+        scores = torch.empty(is_scored.shape[1], dtype=torch.float64)
         for number, rounds in enumerate(patterns.unbind(1)):
             samples = (pattern_of == number).nonzero().flatten()
             selected = [_select(m, rounds, samples) for m in measurements]
             scores[samples] = self.rule(*selected, target=target)
         return scores
 
-    def _used_rounds(self, m: Measurements) -> Bool[Tensor, "rounds samples"]:
-        """Return the rounds in which each sample is scored; all rounds if it was used in none."""
-        if self.used is None:
+    def _scored_rounds(self, m: Measurements) -> Bool[Tensor, "rounds samples"]:
+        """Return the rounds in which each sample is scored; all rounds if none may have used it."""
+        if self.may_be_used is None:
             raise BadInput(
                 "this attack needs to know which samples the target may have trained on in each "
                 "round; call Attack.with_side_information, or add the attack to a study"
             )
-        unknown = [index for index in m.rounds if index not in self.used]
+        unknown = [index for index in m.rounds if index not in self.may_be_used]
         if unknown:
             raise BadInput(
                 f"side information for the rounds {unknown} is missing; pass it for all measured "
                 f"rounds {list(m.rounds)}"
             )
         count = m.values.shape[2]
-        used = torch.stack([self.used[index].expand(count) for index in m.rounds])
-        return used | ~used.any(0)
+        may_be_used = torch.stack([self.may_be_used[index].expand(count) for index in m.rounds])
+        return may_be_used | ~may_be_used.any(0)
 
 
 def _select(m: Measurements, rounds: Bool[Tensor, " rounds"], samples: Tensor) -> Measurements:
@@ -249,7 +254,7 @@ def _select(m: Measurements, rounds: Bool[Tensor, " rounds"], samples: Tensor) -
         values=m.values[rounds][:, :, samples],
         rounds=tuple(m.rounds[row] for row in rows),
         bases=m.bases[rounds],
-        stands_for=tuple(m.stands_for[row] for row in rows) if m.stands_for else (),
+        group_of=tuple(m.group_of[row] for row in rows) if m.group_of else (),
     )
 
 
@@ -257,24 +262,26 @@ def _select(m: Measurements, rounds: Bool[Tensor, " rounds"], samples: Tensor) -
 class Recovery:
     """Mean decrease of the logarithm of a sample's loss after poisoned rounds.
 
-    In a poisoned round, a malicious client raised the loss. The decrease is from a poisoned round
-    to the last round before the next poisoned round. In these rounds, the owner of a member trains
-    on it, while no client trains on a held-out sample.
+    In a poisoned round, a malicious client's update raises the loss of the audited samples
+    (gradient ascent or wrong labels). The score is the mean decrease of the log loss from a
+    poisoned round to the last round before the next one. In the honest rounds between them, the
+    owner of a member trains on it; no client trains on a held-out sample.
 
     Attributes:
-        first: The first poisoned round; 0 for all measured rounds except the last. In a study, it
-            defaults to that of the malicious client.
+        first: Number of the first poisoned round. With 0, every measured round except the last
+            counts as poisoned, and ``every`` is ignored. In a study, it defaults to that of the
+            malicious client.
         every: Number of rounds from one poisoned round to the next.
-        floor: Constant above 0 that is added to every loss, so that a loss of 0 has a logarithm.
+        floor: Offset above 0 that is added to every loss, so that a loss of 0 has a logarithm.
 
     Source: Nasr et al. 2019, active attacks: training on a sample undoes the ascent on it.
     Differs: The paper trains a network on gradients, losses and outputs of several rounds, with
         samples of known membership. Here, only the loss is used, and nothing is learned.
     """
 
-    over_clients = "target only"
-    over_rounds = "mean fall after poisoned rounds"
-    needs = Sees.ROUNDS | Sees.CHOOSES_UPLOAD
+    client_aggregation = "target only"
+    round_aggregation = "mean fall after poisoned rounds"
+    needs = Capability.ROUNDS | Capability.CHOOSES_UPLOAD
 
     first: int = 0
     every: int = 2
@@ -290,7 +297,7 @@ class Recovery:
         intervals = self._poisoned_intervals(rounds)
         if not intervals or not self.floor > 0:
             raise BadInput(
-                "there are no losses after a poisoned round, or floor is not above 0 (first "
+                "there are no losses after a poisoned round, or 'floor' is not above 0 (first "
                 f"{self.first}, every {self.every}, floor {self.floor:g}; measured rounds: "
                 f"{rounds}); leave out the attack's settings, which default to those of "
                 f"{table('attacker')}"

@@ -12,7 +12,7 @@ from fedaudit.attacks.base import Rule
 from fedaudit.core import arguments
 from fedaudit.core.arguments import Range
 from fedaudit.core.errors import NotVisible
-from fedaudit.core.values import ClientId, Sees
+from fedaudit.core.values import Capability, ClientId
 from fedaudit.observe.measurements import Measurements
 
 
@@ -32,8 +32,8 @@ class Bayes:
     temperature: Annotated[float, Range(ge=1e-6, le=1e6)] = 1.0
     prior: Literal["equal", "size"] = "equal"
 
-    over_clients = "arg max"
-    needs = Sees.UPLOADS
+    client_aggregation = "arg max"
+    needs = Capability.UPLOADS
 
     @abstractmethod
     def evidence(self, m: Measurements) -> Float[Tensor, "clients samples"]:
@@ -73,7 +73,7 @@ class SourceFromLastRound(Bayes):
         a softmax over the clients.
     """
 
-    over_rounds = "last"
+    round_aggregation = "last"
 
     def evidence(self, m: Measurements) -> Float[Tensor, "clients samples"]:
         last_values = torch.full_like(m.values[0], torch.nan)
@@ -92,8 +92,8 @@ class SourceOnAverage(Bayes):
     Source: SIA, section 5 (several rounds, left for future work).
     """
 
-    over_rounds = "mean"
-    needs = Sees.UPLOADS | Sees.ROUNDS
+    round_aggregation = "mean"
+    needs = Capability.UPLOADS | Capability.ROUNDS
 
     def evidence(self, m: Measurements) -> Float[Tensor, "clients samples"]:
         return m.values.double().nanmean(0)
@@ -109,8 +109,8 @@ class SourceByProduct(Bayes):
     Source: SIA, section 5 (several rounds, left for future work).
     """
 
-    over_rounds = "product"
-    needs = Sees.UPLOADS | Sees.ROUNDS
+    round_aggregation = "product"
+    needs = Capability.UPLOADS | Capability.ROUNDS
 
     def evidence(self, m: Measurements) -> Float[Tensor, "clients samples"]:
         values = m.values.double()
@@ -139,9 +139,9 @@ class SourceByTail(Bayes):
 
     rule: Rule
 
-    over_clients = "one-sided likelihood, then arg max"
-    over_rounds = "mean"
-    needs = Sees.UPLOADS | Sees.ROUNDS
+    client_aggregation = "one-sided likelihood, then arg max"
+    round_aggregation = "mean"
+    needs = Capability.UPLOADS | Capability.ROUNDS
 
     def evidence(self, m: Measurements) -> Float[Tensor, "clients samples"]:
         evidence = torch.full(m.values.shape[1:], torch.nan, dtype=torch.float64)

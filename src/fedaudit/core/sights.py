@@ -1,7 +1,7 @@
 """Plain names of what an adversary sees or can do, for messages and reports.
 
-The keys are the lower-case names of :class:`fedaudit.core.values.Sees`. This module does not import
-torch.
+The keys are the lower-case names of :class:`fedaudit.core.values.Capability`. This module does not
+import torch.
 """
 
 from collections.abc import Mapping

@@ -82,7 +82,7 @@ NO_CLIENT: ClientId = -1
 """Stands for a client number if no client trains on a sample."""
 
 
-class Sees(Flag):
+class Capability(Flag):
     """Information and abilities that an attack needs; a view offers some of them.
 
     Attributes:

@@ -21,8 +21,8 @@ from fedaudit.defenses.cofedmid import CoFedMID as CoFedMID
 from fedaudit.defenses.cofedmid.compensation import Compensation as Compensation
 from fedaudit.defenses.cofedmid.neutral import NeutralNoise as NeutralNoise
 from fedaudit.defenses.cofedmid.partition import ClassGuided as ClassGuided
+from fedaudit.defenses.custom import imported_filter as imported_filter
 from fedaudit.defenses.dpsgd import DPSGD as DPSGD
-from fedaudit.defenses.foreign import imported_filter as imported_filter
 from fedaudit.defenses.hamp import Hamp as Hamp
 from fedaudit.defenses.ldp.additive import LdpGaussian as LdpGaussian
 from fedaudit.defenses.ldp.additive import LdpLaplace as LdpLaplace

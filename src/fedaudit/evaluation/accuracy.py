@@ -17,7 +17,7 @@ from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, setting
 from fedaudit.core.modules import outputs_of
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import ClientId, Model, Samples, Sees, chunks
+from fedaudit.core.values import Capability, ClientId, Model, Samples, chunks
 from fedaudit.evaluation.truth import run_coordinates
 from fedaudit.metrics import generalisation_gap, proportion
 from fedaudit.observe.measurements import Stored
@@ -115,7 +115,7 @@ def accuracy_notes(
     Differs: The gap keeps its sign. It is computed only in the last measured round, on at most 500
         samples of each client and 1,000 test samples.
     """
-    sees_clients = Sees.UPLOADS in run.view.offers and not run.study.audit.merge
+    sees_clients = Capability.UPLOADS in run.view.offers and not run.study.audit.merge
     # Gaps are needed only for source attacks. They are always computed, because attacks may be
     # added after the run, except in clustered federations, where hundreds of clients make it slow.
     is_last = round.index == run.measured_rounds[-1]

@@ -459,9 +459,9 @@ def trainable_by_round(
     for row, index in enumerate(m.rounds):
         is_measured = (m.bases[row] >= 0).tolist()
         cohort_ids = set(compress(m.clients, is_measured))
-        if m.stands_for:
+        if m.group_of:
             # Add clients that are visible only in a sum.
-            cohort_ids.update(m.stands_for[row])
+            cohort_ids.update(m.group_of[row])
         cohort = tuple(sorted(cohort_ids))
         by_client = [_may_train_on(setup, client, index, cohort, labels) for client in clients]
         trainable[index] = torch.stack(by_client).any(0)

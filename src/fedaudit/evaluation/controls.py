@@ -25,7 +25,7 @@ from fedaudit.core.errors import FedauditError
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for, seeded, seeded_numpy
-from fedaudit.core.values import NO_CLIENT, ClientId, Params, Samples, Sees, plus, scaled
+from fedaudit.core.values import NO_CLIENT, Capability, ClientId, Params, Samples, plus, scaled
 from fedaudit.datasets.dataset import number_rows
 from fedaudit.evaluation.truth import (
     Findings,
@@ -408,7 +408,9 @@ def untrained_rounds(
     Attacks that compare rounds need two rounds. The second round has only signals without
     gradients, since gradients take long.
     """
-    cheap = [s for s in setup.signals if not s.needs & (Sees.GLOBAL_MODEL | Sees.UPDATE)]
+    cheap = [
+        s for s in setup.signals if not s.needs & (Capability.GLOBAL_MODEL | Capability.UPDATE)
+    ]
     # Generate one round at a time, since a round of a large federation contains many models.
     untrained = _with_control_variates(setup, (_untrained_round(setup, i) for i in (1, 2)))
     rounds = seen_from(untrained, setup.view)

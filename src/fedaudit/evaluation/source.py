@@ -22,7 +22,7 @@ from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.core.values import NO_CLIENT, ClientId, Sees, positions_of
+from fedaudit.core.values import NO_CLIENT, Capability, ClientId, positions_of
 from fedaudit.datasets.draws.fair import CLIENT_SAMPLE_DRAWS
 from fedaudit.evaluation.accuracy import overfitting
 from fedaudit.evaluation.controls import Outcome, measured_untrained, measurements_for, run_control
@@ -155,7 +155,7 @@ def split_by_round(
     attack: Attack, measurements: Mapping[str, Measurements]
 ) -> list[dict[str, Measurements]]:
     """Return the measurements of each round; empty if the attack needs several rounds together."""
-    if Sees.ROUNDS in attack.needs:
+    if Capability.ROUNDS in attack.needs:
         return []
 
     def select_row(m: Measurements, row: int) -> Measurements:
@@ -165,7 +165,7 @@ def split_by_round(
             values=m.values[rows],
             rounds=m.rounds[rows],
             bases=m.bases[rows],
-            stands_for=m.stands_for[rows],
+            group_of=m.group_of[rows],
         )
 
     n_rounds = len(next(iter(measurements.values())).rounds)

@@ -92,7 +92,7 @@ _CAUSES = (
 
 def _clients_in_sums(round: Round) -> set[ClientId]:
     """Return the clients whose updates are visible only as a sum over several clients."""
-    return {*round.stands_for, *round.stands_for.values()}
+    return {*round.group_of, *round.group_of.values()}
 
 
 def update_notes(round: Round) -> dict[str, str]:

@@ -16,7 +16,7 @@ from fedaudit.core.devices import samples_on
 from fedaudit.core.errors import BadInput, NotVisible, Unsupported, setting, table
 from fedaudit.core.modules import in_model_dtype
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Batch, ClientId, Samples, Sees, scaled
+from fedaudit.core.values import Batch, Capability, ClientId, Samples, scaled
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.fl.algorithms.base import Participants
 from fedaudit.fl.chain import Chain
@@ -179,7 +179,7 @@ def _as_attacker(study: Study, section: AttackerSection, view: View) -> View:
         if section.strength != 1:
             action += f" times {section.strength:g}"
     return replace(
-        with_resources(view, Sees.CHOOSES_UPLOAD),
+        with_resources(view, Capability.CHOOSES_UPLOAD),
         description=f"{view.description}; it is client {study.malicious_client} and {action}",
     )
 

@@ -17,7 +17,7 @@ from fedaudit.core.errors import BadInput, Damaged, Unsupported, table
 from fedaudit.core.files import create_subfolder, path_without_links
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seed_for
-from fedaudit.core.values import ClientId, Sees
+from fedaudit.core.values import Capability, ClientId
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import KnownMembers, known_split, shadow_assignment
 from fedaudit.evaluation.truth import origin_of
@@ -180,7 +180,7 @@ class ExampleSource(Extension):
 
     @classmethod
     def extend_view(cls, study: Study, view: View) -> View:
-        return with_resources(view, Sees.AUXILIARY_DATA)
+        return with_resources(view, Capability.AUXILIARY_DATA)
 
     @classmethod
     def add_to(cls, run: Setup, dataset: Dataset) -> Setup:

@@ -10,10 +10,10 @@ from numpy import ndarray
 from torch import Tensor
 
 from fedaudit.attacks.base import Attack
-from fedaudit.attacks.references import MAX_TUNED, ReferenceCalibrated
+from fedaudit.attacks.references import MAX_ATTACKED_REFERENCES, ReferenceCalibrated
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seed_for, seeded_numpy
-from fedaudit.core.values import NO_CLIENT, ClientId, Samples, Sees, positions_of
+from fedaudit.core.values import NO_CLIENT, Capability, ClientId, Samples, positions_of
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import Assignment, AuditSet
 from fedaudit.extensions.examples import AdversaryFederations, FederationPlan, adversary_federation
@@ -40,7 +40,11 @@ class References(AdversaryFederations):
 
     @classmethod
     def extend_view(cls, study: Study, view: View) -> View:
-        return with_resources(view, Sees.REFERENCE_MODELS) if _has_references(study, view) else view
+        return (
+            with_resources(view, Capability.REFERENCE_MODELS)
+            if _has_references(study, view)
+            else view
+        )
 
     @classmethod
     def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
@@ -76,7 +80,7 @@ class References(AdversaryFederations):
         for name, attack in run.attacks.items():
             if isinstance(attack.rule, ReferenceCalibrated):
                 try:
-                    attack.rule.refuse_few(self._trained_on)
+                    attack.rule.check_reference_counts(self._trained_on)
                 except BadInput as error:
                     if run.study.attacks:
                         raise BadInput(f"the attack {name!r}: {error}") from error
@@ -136,7 +140,7 @@ def _has_references(study: Study, view: View) -> bool:
     therefore trained by default.
     """
     is_requested = study.references is not None or bool(study.attacks)
-    return is_requested or Sees.UPLOADS not in view.offers
+    return is_requested or Capability.UPLOADS not in view.offers
 
 
 def _draw_training_sets(
@@ -203,7 +207,7 @@ def _with_tuning_samples(references: tuple[Setup, ...]) -> tuple[Setup, ...]:
     attacking one reference with the help of the others.
     """
     drawn = []
-    for reference in references[:MAX_TUNED]:
+    for reference in references[:MAX_ATTACKED_REFERENCES]:
         rng = seeded_numpy(reference.seed, "tuning")
         for client in reference.study.audit.targets:
             data = reference.assignment.clients[client]

@@ -11,7 +11,7 @@ from fedaudit.attacks import catalogue_spellings, resolve_attack
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.rules import Slope
 from fedaudit.core.errors import BadInput
-from fedaudit.core.values import Sees
+from fedaudit.core.values import Capability
 from fedaudit.live.decisions import value_to_compare
 from fedaudit.metrics import auc_interval
 from fedaudit.results.fields import SMALLEST_GROUP
@@ -115,12 +115,14 @@ class GuardPolicy(BaseModel):
                     f"the attack {name!r} uses global models, but a guard measures only what its "
                     "client sends; omit it"
                 )
-            if attack.needs & Sees.CONTROL_VARIATES:
+            if attack.needs & Capability.CONTROL_VARIATES:
                 raise BadInput(
                     f"the attack {name!r} uses control variates, but a guard measures only updates "
                     "of models; omit it"
                 )
-            if attack.needs & (Sees.REFERENCE_MODELS | Sees.CHOOSES_UPLOAD | Sees.CHOOSES_MODEL):
+            if attack.needs & (
+                Capability.REFERENCE_MODELS | Capability.CHOOSES_UPLOAD | Capability.CHOOSES_MODEL
+            ):
                 raise BadInput(
                     f"the attack {name!r} needs a stronger adversary than a server that follows "
                     "the protocol; omit it"

@@ -220,7 +220,7 @@ def _build_run(
     replaceable_record_or_raise(out, config, ignored=REATTACK_MAY_CHANGE)
     participants = {c for entry in data.log for c in entry.selected}
     for measured in data.measured:
-        participants |= {*measured.clients, *measured.stands_for}
+        participants |= {*measured.clients, *measured.group_of}
     limitations = _limitations(data, {*targets} - {*measured_targets}, has_features=has_features)
     untrained: tuple[MeasuredRound, ...] = ()
     if not recording.table:
@@ -531,7 +531,7 @@ def _missing_uploads(
     entry: RoundEntry, measured: MeasuredRound, targets: Collection[ClientId]
 ) -> tuple[list[MissingUpload], bool]:
     """Return missing uploads of targets, and True if one of an unidentified client is missing."""
-    measured_clients = {*measured.clients, *measured.stands_for}
+    measured_clients = {*measured.clients, *measured.group_of}
     if ALL_CLIENTS in measured_clients:
         return [], False
     missing = [

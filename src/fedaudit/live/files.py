@@ -173,7 +173,7 @@ def read_untrained(folder: Path, key: str, samples: int) -> tuple[MeasuredRound,
     # Each round has its own folder, since the second has fewer signals.
     for name in _UNTRAINED:
         for measured, notes in measured_rounds_in(path_without_links(folder, name)):
-            clients = {*measured.clients, *measured.stands_for}
+            clients = {*measured.clients, *measured.group_of}
             if notes.get("run") != key or fault_in(measured, clients, samples):
                 raise _untrained_missing(folder)
             rounds.append(measured)
@@ -243,7 +243,7 @@ def store_waiting(folder: Path, round: Round, entry: RoundEntry) -> bool:
         "entry": entry.model_dump_json(),
         "clients": json.dumps(clients),
         "weights": json.dumps(sorted(round.weights.items())),
-        "stands_for": json.dumps(sorted(round.stands_for.items())),
+        "stands_for": json.dumps(sorted(round.group_of.items())),
     }
     file = create_subfolder(folder, WAITING_FOLDER) / f"round-{round.index:06d}.safetensors"
     write_tensors(tensors, file, notes, durable=False)
@@ -280,7 +280,7 @@ def read_waiting(path: Path, architecture: Architecture) -> tuple[Round, RoundEn
             selected=entry.selected,
             answered=entry.answered,
             after=after,
-            stands_for=dict(_GROUPS.validate_python(parse_json(notes["stands_for"]))),
+            group_of=dict(_GROUPS.validate_python(parse_json(notes["stands_for"]))),
         ), entry
     except (KeyError, TypeError, ValueError, RuntimeError, RecursionError) as error:
         raise Damaged(f"{path} is not a waiting round ({str(error)[:300]}); delete it") from error

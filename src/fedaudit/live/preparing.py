@@ -14,16 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedaudit.core.values import ClientId, Model, Params, Samples, Sees
+from fedaudit.core.values import Capability, ClientId, Model, Params, Samples
 from fedaudit.live.forking import POLL_SECONDS, DetachedProcess, has_ended
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import measure_round
 from fedaudit.signals.outputs import OutputSignal
-from fedaudit.signals.received import PreparableSignal, Received
+from fedaudit.signals.received import PreparableSignal, ReceivedModelCache
 
-_SHARED_DATA = Sees.GLOBAL_MODEL | Sees.UPDATE
+_SHARED_DATA = Capability.GLOBAL_MODEL | Capability.UPDATE
 """Data that the second process has; it measures the signals that need nothing else."""
 _ALIGNMENT = 64
 """Number of bytes at whose multiples tensors start in shared memory."""
@@ -171,7 +171,7 @@ class PreparingProcess:
 
     def _serve(self, pipe: Connection) -> None:
         """Prepare models and measure updates, until the main process ends."""
-        received: Received | None = None
+        received: ReceivedModelCache | None = None
         # Preparation is done in steps, between which an update may arrive.
         steps: Iterator[None] | None = None
         with suppress(EOFError, OSError):
@@ -184,7 +184,7 @@ class PreparingProcess:
                         # Release the memory of the last model first.
                         received = steps = None
                         base = Model.from_tensors(self._architecture, self._base.read())
-                        received = Received(base, self._samples)
+                        received = ReceivedModelCache(base, self._samples)
                         steps = self._prepare_in_steps(received)
                     else:
                         steps = None
@@ -196,18 +196,18 @@ class PreparingProcess:
                     # Another forked process may hold the pipe open, which hides its end.
                     return
 
-    def _prepare_in_steps(self, received: Received) -> Iterator[None]:
+    def _prepare_in_steps(self, received: ReceivedModelCache) -> Iterator[None]:
         for signal in self._signals:
             # A signal that cannot be prepared is measured with the update, and may fail then.
             with suppress(Exception):
                 if isinstance(signal, PreparableSignal):
                     yield from signal.prepare(received)
 
-    def _measure_upload(self, upload: _Upload, received: Received | None) -> _Reply:
+    def _measure_upload(self, upload: _Upload, received: ReceivedModelCache | None) -> _Reply:
         # Ignore any error: the main process then measures the signals itself, and raises the error.
         with suppress(Exception):
             assert received is not None
-            exposed = Exposed(received.base, None, self._update.read(), upload.gradient_scale)
+            exposed = Exposed(received.model, None, self._update.read(), upload.gradient_scale)
             seen = Round(
                 index=upload.round,
                 exposed={upload.client: exposed},

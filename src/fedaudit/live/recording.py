@@ -27,7 +27,7 @@ from fedaudit.core.files import (
 )
 from fedaudit.core.task_catalogue import TASKS, of_loss, task_named
 from fedaudit.core.tasks import Task
-from fedaudit.core.values import ClientId, Sees
+from fedaudit.core.values import Capability, ClientId
 from fedaudit.evaluation.uploads import Metric
 from fedaudit.observe.tensors import MAX_ROUND, Keep
 from fedaudit.observe.views import View, updates_view, view_named, with_resources
@@ -125,7 +125,7 @@ class Recording(RecordPart):
     def adversary(self) -> View:
         """The adversary's view, with the reference models that it has."""
         view = updates_view(view_named(self.view))
-        return with_resources(view, Sees.REFERENCE_MODELS) if self.references else view
+        return with_resources(view, Capability.REFERENCE_MODELS) if self.references else view
 
     def measured_task(self) -> Task:
         """Return the task for estimates, without importing custom code or computing losses."""

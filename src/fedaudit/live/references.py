@@ -59,7 +59,7 @@ class References(NamedTuple):
                 return f"the references lack the signal {signal.name!r}; give it in their table"
         try:
             if isinstance(attack.rule, ReferenceCalibrated):
-                attack.rule.refuse_few(self.trained_on)
+                attack.rule.check_reference_counts(self.trained_on)
         except BadInput as error:
             return str(error)
         return ""

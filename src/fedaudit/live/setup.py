@@ -11,7 +11,7 @@ from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.tasks import Task, missing_readings
-from fedaudit.core.values import Architecture, ClientId, Sees
+from fedaudit.core.values import Architecture, Capability, ClientId
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import Assignment, AuditSet
 from fedaudit.fl.algorithms.fedavg import FedAvg
@@ -37,10 +37,10 @@ RECORDED = "recorded"
 """Name of the data set and of the draw of a recording."""
 
 _NOT_RECORDED = {
-    Sees.REFERENCE_MODELS: "reference models, trained as the federation trains",
-    Sees.CHOOSES_UPLOAD: "an adversary that chooses what a client sends",
-    Sees.CHOOSES_MODEL: "an adversary that chooses the model that clients are sent",
-    Sees.CONTROL_VARIATES: "the clients' control variates",
+    Capability.REFERENCE_MODELS: "reference models, trained as the federation trains",
+    Capability.CHOOSES_UPLOAD: "an adversary that chooses what a client sends",
+    Capability.CHOOSES_MODEL: "an adversary that chooses the model that clients are sent",
+    Capability.CONTROL_VARIATES: "the clients' control variates",
 }
 """Capabilities that the adversary of a recording lacks, unless its view offers them."""
 
@@ -186,7 +186,7 @@ def _attack_or_raise(name: str, view: View, task: Task) -> Attack:
             f"the attack {name!r} needs {missing[0]}, which a live recording does not have; leave "
             "out the attack, or simulate the federation with `fedaudit run`"
         )
-    view.refuse_unless_offered(attack.needs & ~Sees.AUXILIARY_DATA, f"the attack {name!r}")
+    view.refuse_unless_offered(attack.needs & ~Capability.AUXILIARY_DATA, f"the attack {name!r}")
     if attack.reads & ~task.readings:
         raise NotVisible(missing_readings(f"the attack {name!r}", attack.reads, task))
     return attack

@@ -167,7 +167,7 @@ def with_estimated_statistics(
     # Attacks compare clients whose received models are the same object, so keep one object each.
     distinct_bases = {id(e.base): e.base for e in round.exposed.values() if e.base is not None}
     bases = {key: complete(base, all_samples) for key, base in distinct_bases.items()}
-    merged = {*round.stands_for.values()}
+    merged = {*round.group_of.values()}
     exposed = dict[ClientId, Exposed]()
     for client, models in round.exposed.items():
         base, local = models.base, models.local

@@ -59,7 +59,7 @@ def write_round(folder: Path, round: Round, keep: Keep) -> None:
     server = {
         "asked": torch.tensor(round.selected, dtype=torch.int64),
         "answered": torch.tensor(round.answered, dtype=torch.int64),
-        "stands_for": group_pairs(round.stands_for),
+        "stands_for": group_pairs(round.group_of),
     }
     server |= tensors_of_models("base", dict(enumerate(distinct)))
     server |= tensors_of_models("after", round.after)
@@ -226,7 +226,7 @@ def _read_round(index: int, round_folder: Path, server_file: _ServerFile) -> Rou
             'the study again with keep = "full"'
         )
     try:
-        stands_for = groups_of(server_file.groups, exposed)
+        group_of = groups_of(server_file.groups, exposed)
     except ValueError as error:
         raise Damaged(
             f"{round_folder} is not a valid stored round ({error}); restore it from a copy"
@@ -240,7 +240,7 @@ def _read_round(index: int, round_folder: Path, server_file: _ServerFile) -> Rou
         selected=server_file.selected,
         answered=server_file.answered,
         after=server_file.after,
-        stands_for=stands_for,
+        group_of=group_of,
     )
 
 

@@ -39,7 +39,7 @@ class MeasuredRound:
         clients: The measured clients, in the order of the rows of a signal.
         bases: For each client, a number that identifies the model that it received.
         signals: Values by signal name.
-        stands_for: For each client that is merged into a group, the client whose number the group
+        group_of: For each client that is merged into a group, the client whose number the group
             has.
     """
 
@@ -47,7 +47,7 @@ class MeasuredRound:
     clients: tuple[ClientId, ...]
     bases: Int[Tensor, " clients"]
     signals: Mapping[str, Float[Tensor, "clients samples"]]
-    stands_for: Mapping[ClientId, ClientId] = field(default_factory=dict)
+    group_of: Mapping[ClientId, ClientId] = field(default_factory=dict)
 
     _repr_html_ = repr_html
 
@@ -57,7 +57,7 @@ def rounds_with(client: ClientId, measured: Iterable[MeasuredRound]) -> list[int
     return [
         round.index
         for round in measured
-        if {client, ALL_CLIENTS} & {*round.clients, *round.stands_for}
+        if {client, ALL_CLIENTS} & {*round.clients, *round.group_of}
     ]
 
 
@@ -72,7 +72,7 @@ class Measurements:
         clients: The clients, in the order of the second axis.
         bases: For each client and round, a number that identifies the model that the client
             received; -1 if the client was not measured.
-        stands_for: For each round, and for each client that is merged into a group, the client
+        group_of: For each round, and for each client that is merged into a group, the client
             whose number the group has; empty if no client was merged in any round.
     """
 
@@ -80,7 +80,7 @@ class Measurements:
     rounds: tuple[int, ...]
     clients: tuple[ClientId, ...]
     bases: Int[Tensor, "rounds clients"]
-    stands_for: tuple[Mapping[ClientId, ClientId], ...] = ()
+    group_of: tuple[Mapping[ClientId, ClientId], ...] = ()
 
     def columns(self, target: ClientId) -> Int[Tensor, " rounds"]:
         """Return the column of a client or of its group in each round; -1 if not measured.
@@ -90,7 +90,7 @@ class Measurements:
         """
         column_of = {client: column for column, client in enumerate(self.clients)}
         default = column_of.get(ALL_CLIENTS, -1)
-        groups = self.stands_for or ({},) * len(self.rounds)
+        groups = self.group_of or ({},) * len(self.rounds)
         columns = [column_of.get(group.get(target, target), default) for group in groups]
         if max(columns, default=-1) < 0:
             raise BadInput(f"client {target} was never measured; measured: {list(self.clients)}")
@@ -140,10 +140,10 @@ def stacked(
     if about:
         relevant = {ALL_CLIENTS, *about}
         measured = [
-            round for round in measured if relevant & {*round.clients, *round.stands_for}
+            round for round in measured if relevant & {*round.clients, *round.group_of}
         ] or measured
     clients = tuple(sorted({client for round in measured for client in round.clients}))
-    groups = tuple(round.stands_for for round in measured)
+    groups = tuple(round.group_of for round in measured)
     bases = torch.full((len(measured), len(clients)), -1, dtype=torch.int64)
     columns = [[clients.index(c) for c in round.clients] for round in measured]
     for row, (round, columns_of_round) in enumerate(zip(measured, columns, strict=True)):
@@ -194,7 +194,7 @@ def write_measured(folder: Path, measured: MeasuredRound, notes: Mapping[str, st
     tensors: Params = {f"signal/{name}": values for name, values in measured.signals.items()}
     tensors["clients"] = torch.tensor(measured.clients, dtype=torch.int64)
     tensors["bases"] = measured.bases
-    tensors["stands_for"] = group_pairs(measured.stands_for)
+    tensors["stands_for"] = group_pairs(measured.group_of)
     write_tensors(tensors, measured_folder / _file_name(measured.index), notes)
 
 
@@ -260,7 +260,7 @@ def warn_of_unhashed(folder: Path, log: Callable[[str], None]) -> None:
 
 def fault_in(measured: MeasuredRound, clients: Collection[ClientId], samples: int) -> str:
     """Return the reason why a measured round cannot belong to a run; "" if it can."""
-    if not {*measured.clients, *measured.stands_for} <= {*clients, ALL_CLIENTS}:
+    if not {*measured.clients, *measured.group_of} <= {*clients, ALL_CLIENTS}:
         return "it has clients that the run does not have"
     sizes = {values.shape[1] for values in measured.signals.values()}
     return "" if sizes == {samples} else f"it has {max(sizes)} samples instead of {samples}"
@@ -294,7 +294,7 @@ def read_round(path: Path, index: int) -> Stored:
     try:
         clients = client_ids_in(tensors.pop("clients"))
         bases = tensors.pop("bases")
-        stands_for = groups_of(tensors.pop("stands_for"), clients)
+        group_of = groups_of(tensors.pop("stands_for"), clients)
         signals = {name.removeprefix("signal/"): value for name, value in tensors.items()}
         if not (
             signals and all(_is_valid_signal(value, len(clients)) for value in signals.values())
@@ -306,7 +306,7 @@ def read_round(path: Path, index: int) -> Stored:
             raise ValueError("the number of a received model is out of range")
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"{path} is not a valid measured round ({error}); {_RESTORE}") from error
-    return Stored(MeasuredRound(index, clients, bases, signals, stands_for), notes)
+    return Stored(MeasuredRound(index, clients, bases, signals, group_of), notes)
 
 
 def _is_valid_signal(values: Tensor, clients: int) -> bool:

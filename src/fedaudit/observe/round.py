@@ -121,7 +121,7 @@ class Round:
         selected: Clients that the server selected for the round and sent a message to.
         answered: Selected clients that sent an upload, without dropouts.
         after: The server's models after the round, by name ("global" for a single one).
-        stands_for: For each client that is merged into a group, the client whose number the group
+        group_of: For each client that is merged into a group, the client whose number the group
             has.
         client_notes: Values that each client recorded about its training, such as the ids of the
             samples that it used.
@@ -140,7 +140,7 @@ class Round:
     selected: tuple[ClientId, ...]
     answered: tuple[ClientId, ...]
     after: Mapping[str, Model] = field(default_factory=dict)
-    stands_for: Mapping[ClientId, ClientId] = field(default_factory=dict)
+    group_of: Mapping[ClientId, ClientId] = field(default_factory=dict)
     client_notes: Mapping[ClientId, Params] = field(default_factory=dict)
     private_models: Mapping[ClientId, Model] = field(default_factory=dict)
     chosen: Mapping[ClientId, str] = field(default_factory=dict)

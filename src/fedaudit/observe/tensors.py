@@ -70,9 +70,9 @@ def round_paths(folder: Path, ending: str) -> list[tuple[int, Path]]:
     return rounds
 
 
-def group_pairs(stands_for: Mapping[ClientId, ClientId]) -> Int[Tensor, "merged two"]:
-    """Convert ``Round.stands_for`` to a table of pairs; the inverse of :func:`groups_of`."""
-    return torch.tensor(sorted(stands_for.items()), dtype=torch.int64).reshape(-1, 2)
+def group_pairs(group_of: Mapping[ClientId, ClientId]) -> Int[Tensor, "merged two"]:
+    """Convert ``Round.group_of`` to a table of pairs; the inverse of :func:`groups_of`."""
+    return torch.tensor(sorted(group_of.items()), dtype=torch.int64).reshape(-1, 2)
 
 
 def client_ids_in(tensor: Tensor) -> tuple[ClientId, ...]:

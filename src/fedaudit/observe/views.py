@@ -10,7 +10,7 @@ import torch
 from fedaudit.core.errors import BadInput, NotVisible, table, type_of
 from fedaudit.core.importing import look_up
 from fedaudit.core.sights import SIGHTS
-from fedaudit.core.values import ClientId, Model, Params, Sees, common, plus, weighted_sum
+from fedaudit.core.values import Capability, ClientId, Model, Params, common, plus, weighted_sum
 from fedaudit.observe.round import ALL_CLIENTS, Exposed, Round, select_clients
 
 
@@ -72,7 +72,7 @@ def merge_clients(rounds: Iterable[Round], members: Collection[ClientId]) -> Ite
     for round in rounds:
         group = sorted(set(members) & set(round.exposed))
         if len(group) < 2:
-            yield replace(round, stands_for=dict(round.stands_for))
+            yield replace(round, group_of=dict(round.group_of))
             continue
         name = group[0]
         others = [client for client in round.exposed if client not in group]
@@ -86,7 +86,7 @@ def merge_clients(rounds: Iterable[Round], members: Collection[ClientId]) -> Ite
             exposed=dict(sorted(exposed.items())),
             uploads=select_clients(round.uploads, [c for c in round.uploads if c not in group]),
             weights=dict(sorted(weights.items())),
-            stands_for={**round.stands_for, **dict.fromkeys(group, name)},
+            group_of={**round.group_of, **dict.fromkeys(group, name)},
         )
 
 
@@ -149,7 +149,7 @@ def participant_rounds(rounds: Iterable[Round]) -> Iterator[Round]:
             exposed={ALL_CLIENTS: Exposed(base, after, update)},
             uploads={},
             weights={ALL_CLIENTS: 1.0},
-            stands_for={},
+            group_of={},
         )
 
 
@@ -176,27 +176,29 @@ def final_model_rounds(rounds: Iterable[Round]) -> Iterator[Round]:
             sent={},
             uploads={},
             weights={ALL_CLIENTS: 1.0},
-            stands_for={},
+            group_of={},
         )
 
 
 PARTICIPANT = "globals"
 """The view of a client of the federation."""
 
-ADVERSARY_RESOURCES = Sees.AUXILIARY_DATA | Sees.REFERENCE_MODELS | Sees.CHOOSES_UPLOAD
+ADVERSARY_RESOURCES = (
+    Capability.AUXILIARY_DATA | Capability.REFERENCE_MODELS | Capability.CHOOSES_UPLOAD
+)
 """What an adversary has or does in addition to observing the federation."""
 
 _STUDY_TABLES = {
-    Sees.AUXILIARY_DATA: "shadow",
-    Sees.REFERENCE_MODELS: "references",
-    Sees.CHOOSES_UPLOAD: "attacker",
+    Capability.AUXILIARY_DATA: "shadow",
+    Capability.REFERENCE_MODELS: "references",
+    Capability.CHOOSES_UPLOAD: "attacker",
 }
 """Table of a study file that gives the adversary a resource."""
 
 
 _ALGORITHMS_WITH = {
-    Sees.NEXT_MODEL: "with one global model",
-    Sees.CONTROL_VARIATES: "whose clients send control variates, such as scaffold",
+    Capability.NEXT_MODEL: "with one global model",
+    Capability.CONTROL_VARIATES: "whose clients send control variates, such as scaffold",
 }
 """Description of the algorithms that have an observation."""
 
@@ -213,26 +215,26 @@ class View:
 
     Examples:
         >>> import fedaudit as fa
-        >>> fa.views.view_named("uploads").can_offer(fa.views.Sees.UPLOADS)
+        >>> fa.views.view_named("uploads").can_offer(fa.views.Capability.UPLOADS)
         True
     """
 
     name: str
-    offers: Sees
+    offers: Capability
     description: str
     of: Callable[[Iterable[Round]], Iterator[Round]]
 
-    def can_offer(self, needs: Sees) -> bool:
+    def can_offer(self, needs: Capability) -> bool:
         """Return True if this view shows all observations that are needed.
 
         Auxiliary data and reference models are not observations, so every view allows them. Only a
         participant can choose a client's upload.
         """
-        if Sees.CHOOSES_UPLOAD in needs and self.name != PARTICIPANT:
+        if Capability.CHOOSES_UPLOAD in needs and self.name != PARTICIPANT:
             return False
         return not needs & ~ADVERSARY_RESOURCES & ~self.offers
 
-    def refuse_unless_offered(self, needs: Sees, what: str) -> None:
+    def refuse_unless_offered(self, needs: Capability, what: str) -> None:
         """Raise if this view does not offer everything that is needed.
 
         Raises:
@@ -245,7 +247,7 @@ class View:
         if not missing & ~ADVERSARY_RESOURCES:
             section = next(name for part, name in _STUDY_TABLES.items() if part in missing)
             # If a study names an attack, tables of shadow or reference models are added to it.
-            advice = "" if Sees.CHOOSES_UPLOAD in missing else ", or list the attack by name"
+            advice = "" if Capability.CHOOSES_UPLOAD in missing else ", or list the attack by name"
             raise NotVisible(
                 f"{what} needs {names}, which the adversary of the view {self.name!r} does not "
                 f"have; add {table(section)}{advice}"
@@ -274,15 +276,15 @@ def _sum_of_all(rounds: Iterable[Round]) -> Iterator[Round]:
         yield from merge_clients([round], tuple(round.exposed))
 
 
-_FINAL = Sees.PREDICTIONS | Sees.NEXT_MODEL
-_EVERY_ROUND = _FINAL | Sees.GLOBAL_MODEL | Sees.UPDATE | Sees.ROUNDS
+_FINAL = Capability.PREDICTIONS | Capability.NEXT_MODEL
+_EVERY_ROUND = _FINAL | Capability.GLOBAL_MODEL | Capability.UPDATE | Capability.ROUNDS
 
 VIEWS: dict[str, View] = {
     view.name: view
     for view in (
         View(
             "uploads",
-            _EVERY_ROUND | Sees.UPLOADS | Sees.CONTROL_VARIATES,
+            _EVERY_ROUND | Capability.UPLOADS | Capability.CONTROL_VARIATES,
             "the server sees what every client sends",
             _everything,
         ),
@@ -320,7 +322,7 @@ def view_named(name: str) -> View:
 
     Examples:
         >>> import fedaudit as fa
-        >>> fa.views.Sees.UPLOADS in fa.views.view_named("globals").offers
+        >>> fa.views.Capability.UPLOADS in fa.views.view_named("globals").offers
         False
     """
     return look_up(
@@ -332,7 +334,7 @@ def view_named(name: str) -> View:
     )
 
 
-def with_resources(view: View, sees: Sees) -> View:
+def with_resources(view: View, sees: Capability) -> View:
     """Return a view whose adversary also has auxiliary data or models, or chooses an upload."""
     return replace(view, offers=view.offers | sees)
 
@@ -345,7 +347,7 @@ def merged_view(view: View, members: Collection[ClientId]) -> View:
 
     Source: CoFedMID section 5.4 (adaptive attacks on the coalition's aggregated model).
     """
-    if Sees.UPLOADS not in view.offers:
+    if Capability.UPLOADS not in view.offers:
         raise NotVisible(
             f"audit.merge needs {SIGHTS['uploads']}, but this is hidden in the view {view.name!r} "
             f"({view.description}); remove audit.merge, or use the view 'uploads'"
@@ -362,7 +364,7 @@ def merged_view(view: View, members: Collection[ClientId]) -> View:
 
 def updates_view(view: View) -> View:
     """Return the view for clients that send updates without control variates."""
-    return replace(view, offers=view.offers & ~Sees.CONTROL_VARIATES)
+    return replace(view, offers=view.offers & ~Capability.CONTROL_VARIATES)
 
 
 def output_view(view: View) -> View:
@@ -380,7 +382,7 @@ def output_view(view: View) -> View:
         )
     return replace(
         view,
-        offers=view.offers & ~(Sees.GLOBAL_MODEL | Sees.UPDATE | Sees.NEXT_MODEL),
+        offers=view.offers & ~(Capability.GLOBAL_MODEL | Capability.UPDATE | Capability.NEXT_MODEL),
         description=f"{view.description}: outputs on public samples",
     )
 
@@ -397,7 +399,7 @@ def several_models_view(view: View) -> View:
             f"{view.name!r} shows one global model; use the view 'uploads' without audit.merge, or "
             "another algorithm"
         )
-    return replace(view, offers=view.offers & ~Sees.NEXT_MODEL)
+    return replace(view, offers=view.offers & ~Capability.NEXT_MODEL)
 
 
 def seen_from(rounds: Iterable[Round], view: View | str) -> Iterator[Round]:

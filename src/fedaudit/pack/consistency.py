@@ -13,7 +13,7 @@ from fedaudit import __version__
 from fedaudit.attacks import ATTACK_SETS, ATTACKS, SOURCE_ATTACKS
 from fedaudit.attacks.base import Attack
 from fedaudit.core.metric_names import AUC
-from fedaudit.core.values import Sees
+from fedaudit.core.values import Capability
 from fedaudit.observe.views import VIEWS
 from fedaudit.pack.choices import MOST_NAMED, Findings
 from fedaudit.report.grid import shortened
@@ -93,8 +93,13 @@ def _missing_attacks(record: Record) -> Iterator[str]:
         yield f"the record lacks attacks of its set {name}: {', '.join(missing)}"
 
 
-_ALGORITHM_MAY_HIDE = Sees.GLOBAL_MODEL | Sees.UPDATE | Sees.NEXT_MODEL | Sees.CONTROL_VARIATES
-_RECORDER_MAY_HIDE = Sees.CONTROL_VARIATES
+_ALGORITHM_MAY_HIDE = (
+    Capability.GLOBAL_MODEL
+    | Capability.UPDATE
+    | Capability.NEXT_MODEL
+    | Capability.CONTROL_VARIATES
+)
+_RECORDER_MAY_HIDE = Capability.CONTROL_VARIATES
 """Parts of a view that some algorithms do not have, such as those without a common model."""
 
 

@@ -235,6 +235,8 @@ class AttackRow(RecordPart):
     """Description of an attack, as in the catalogue.
 
     Attributes:
+        over_clients: How the attack's rule combines clients (``client_aggregation`` of the rule).
+        over_rounds: How the attack's rule combines rounds (``round_aggregation`` of the rule).
         note: Why the attack was refused, or failed on all or some clients.
         uncovered: Why the attack was not run on clients that took part in too few rounds, or with
             too few other clients.

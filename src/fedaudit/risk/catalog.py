@@ -22,7 +22,7 @@ from fedaudit.core.errors import BadInput, FedauditError, NotVisible, Unsupporte
 from fedaudit.core.importing import is_custom
 from fedaudit.core.modules import outputs_of
 from fedaudit.core.tasks import Reading
-from fedaudit.core.values import Model, Samples, Sees, difference
+from fedaudit.core.values import Capability, Model, Samples, difference
 from fedaudit.observe.measurements import stacked
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.signals.measure import measure_round
@@ -242,13 +242,13 @@ class LinearRule:
 
 
 _REASONS_BY_NEED = {
-    Sees.ROUNDS: "needs several rounds of the training",
-    Sees.UPLOADS: "compares clients with each other",
-    Sees.AUXILIARY_DATA: "needs auxiliary data to train on",
-    Sees.REFERENCE_MODELS: "needs reference models",
-    Sees.CHOOSES_MODEL: "chooses the model that is trained",
-    Sees.CHOOSES_UPLOAD: "chooses the update of a client",
-    Sees.CONTROL_VARIATES: "uses control variates",
+    Capability.ROUNDS: "needs several rounds of the training",
+    Capability.UPLOADS: "compares clients with each other",
+    Capability.AUXILIARY_DATA: "needs auxiliary data to train on",
+    Capability.REFERENCE_MODELS: "needs reference models",
+    Capability.CHOOSES_MODEL: "chooses the model that is trained",
+    Capability.CHOOSES_UPLOAD: "chooses the update of a client",
+    Capability.CONTROL_VARIATES: "uses control variates",
 }
 _TARGET = 0
 
@@ -300,7 +300,7 @@ class CatalogueAttack:
         return ScoreThreshold(best_threshold(members[:, 0], nonmembers[:, 0]))
 
     def _exposed(self, model: Model, start: Model) -> Exposed:
-        if Sees.UPDATE not in self.attack.needs:
+        if Capability.UPDATE not in self.attack.needs:
             # The attack sees the model as the next round's global model, before any training.
             return Exposed(base=model, local=model)
         update = difference(model.params, start.params)

@@ -12,10 +12,10 @@ from torch import Tensor
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import NotVisible
 from fedaudit.core.modules import outputs_of
-from fedaudit.core.values import ClientId, Model, Params, Samples, Sees
+from fedaudit.core.values import Capability, ClientId, Model, Params, Samples
 from fedaudit.observe.round import Exposed, Round, map_clients
 from fedaudit.observe.views import group_models
-from fedaudit.signals.received import Received
+from fedaudit.signals.received import ReceivedModelCache
 
 if TYPE_CHECKING:
     from fedaudit.signals.gradients import GradientProducts
@@ -80,7 +80,7 @@ class VisibleRound:
     samples: Samples
     workers: int = 1
     device: torch.device = CPU
-    received: Received | None = None
+    received: ReceivedModelCache | None = None
 
     @cached_property
     def clients(self) -> tuple[ClientId, ...]:
@@ -161,7 +161,7 @@ class VisibleRound:
         # Imported here, as signals from outputs do not need it.
         from fedaudit.signals.gradients import gradient_products
 
-        cache = self.received.gradients if self.received is not None else None
+        cache = self.received.gradient_cache if self.received is not None else None
         return self._compute_products(partial(gradient_products, cache=cache))
 
     def _raise_if_updates_hidden(self) -> None:
@@ -229,7 +229,7 @@ class Signal(Protocol):
     def name(self) -> str: ...
 
     @property
-    def needs(self) -> Sees: ...
+    def needs(self) -> Capability: ...
 
     def __call__(self, visible: VisibleRound) -> Float[Tensor, "clients samples"]:
         """Measure the signal; raise NotVisible if the view hides data that it needs."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedaudit.core.errors import NotVisible
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.core.values import Sees, flat
+from fedaudit.core.values import Capability, flat
 from fedaudit.signals.base import VisibleRound
 
 _ENTRIES = 1024
@@ -57,7 +57,7 @@ class CanaryCosine:
     """
 
     name = "canary-cosine"
-    needs = Sees.GLOBAL_MODEL | Sees.UPDATE
+    needs = Capability.GLOBAL_MODEL | Capability.UPDATE
 
     def __call__(self, visible: VisibleRound) -> Float[Tensor, "clients samples"]:
         cosines = torch.zeros(len(visible.clients), len(visible.samples), dtype=torch.float64)

@@ -19,7 +19,7 @@ from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.round import Round
 from fedaudit.signals.base import Signal, VisibleRound
 from fedaudit.signals.outputs import OutputSignal
-from fedaudit.signals.received import Received
+from fedaudit.signals.received import ReceivedModelCache
 
 BLOCK = 256
 """Number of samples in a block; larger blocks are multiples. On a CPU, models process batches whose
@@ -60,7 +60,7 @@ def measure_round(
     *,
     workers: int = 1,
     device: torch.device = CPU,
-    received: Received | None = None,
+    received: ReceivedModelCache | None = None,
 ) -> MeasuredRound:
     """Measure every signal of one round, for every client in it and every sample.
 
@@ -86,7 +86,7 @@ def measure_round(
                 measured[signal.name] = signal(visible)
         values = {signal.name: measured[signal.name] for signal in signals}
         _raise_if_not_finite(values, visible)
-        return MeasuredRound(round.index, visible.clients, visible.bases, values, round.stands_for)
+        return MeasuredRound(round.index, visible.clients, visible.bases, values, round.group_of)
 
 
 _CLIENTS_IN_MEMORY = 64

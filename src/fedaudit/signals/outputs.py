@@ -11,7 +11,7 @@ from fedaudit.core import arguments
 from fedaudit.core.arguments import PositiveFraction
 from fedaudit.core.errors import NotVisible
 from fedaudit.core.tasks import NextTokens, Reading
-from fedaudit.core.values import Model, Sees
+from fedaudit.core.values import Capability, Model
 from fedaudit.signals.base import VisibleRound
 
 Outputs = Float[Tensor, "samples ..."]
@@ -41,9 +41,9 @@ class OutputSignal:
     reads: ClassVar[Reading] = Reading.POSTERIOR
 
     @property
-    def needs(self) -> Sees:
+    def needs(self) -> Capability:
         """What the adversary must see: outputs of the clients' models, or the global model."""
-        return Sees.NEXT_MODEL if self.snapshot == "global" else Sees.PREDICTIONS
+        return Capability.NEXT_MODEL if self.snapshot == "global" else Capability.PREDICTIONS
 
     @property
     def name(self) -> str:

@@ -1,4 +1,7 @@
-"""Results that depend only on the received model, and can be computed while clients train."""
+"""Cache of the parts of gradient and projection signals that depend only on the received model.
+
+These parts can be computed while clients train.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -14,47 +17,51 @@ MAX_BYTES = 1 << 30
 """Memory for cached results. Results that do not fit are computed when the update is known."""
 
 
-class Received:
-    """Received model and samples, with cached results for several signals.
+class ReceivedModelCache:
+    """Cache of what several signals compute from the received model and the audited samples.
 
     Results are computed with the same operations and batches as in a measurement after the round,
     so signals are bitwise equal.
 
     Attributes:
-        base: The received model.
+        model: The received model.
         samples: The samples to measure.
     """
 
-    def __init__(self, base: Model, samples: Samples, max_bytes: int = MAX_BYTES) -> None:
-        self.base, self.samples = base, samples
+    def __init__(self, model: Model, samples: Samples, max_bytes: int = MAX_BYTES) -> None:
+        self.model, self.samples = model, samples
         self._free_bytes = max_bytes
-        self._gradients: ChunkCache | None = None
+        self._gradient_cache: ChunkCache | None = None
         self._inputs: dict[str, list[Tensor]] = {}
 
     @property
-    def gradients(self) -> "ChunkCache | None":
-        """Cached results for gradient signals; None if there are none."""
-        return self._gradients
+    def gradient_cache(self) -> "ChunkCache | None":
+        """Cached parts of gradient signals; None if none are cached."""
+        return self._gradient_cache
 
     def inputs(self, layer: str, base: Model) -> list[Tensor] | None:
-        """Return the cached inputs of a layer of a model; None if there are none."""
-        return self._inputs.get(layer) if self.base is base else None
+        """Return the cached inputs of a layer.
+
+        Returns:
+            None if the inputs are not cached, or if ``base`` is not the model of this cache.
+        """
+        return self._inputs.get(layer) if self.model is base else None
 
     def cache_gradients(self) -> Iterator[None]:
-        """Compute results for gradient signals, one batch per step, until the memory is full."""
+        """Compute and cache gradient results, one batch per iteration, until the memory is full."""
         # Imported here, as signals from outputs do not need it.
         from fedaudit.signals.gradients import cache_chunks
 
-        if self._gradients is None:
+        if self._gradient_cache is None:
             features, targets = self.samples.features, self.samples.targets
-            for cache in cache_chunks(self.base, features, targets, self._free_bytes):
-                self._gradients = cache
+            for cache in cache_chunks(self.model, features, targets, self._free_bytes):
+                self._gradient_cache = cache
                 yield
-            if self._gradients is not None:
-                self._free_bytes -= self._gradients.bytes
+            if self._gradient_cache is not None:
+                self._free_bytes -= self._gradient_cache.bytes
 
     def cache_inputs(self, layer: str, compute: Callable[[], list[Tensor]]) -> Iterator[None]:
-        """Compute the inputs of a layer in one step, and cache them if there is enough memory."""
+        """Compute a layer's inputs in one iteration, and cache them if there is enough memory."""
         if layer not in self._inputs:
             inputs = compute()
             size = sum(batch.nbytes for batch in inputs)
@@ -68,6 +75,6 @@ class Received:
 class PreparableSignal(Protocol):
     """Signal of which a part can be computed before the clients' updates are known."""
 
-    def prepare(self, received: Received) -> Iterator[None]:
-        """Compute and cache this part, in steps between which the caller may stop."""
+    def prepare(self, received: ReceivedModelCache) -> Iterator[None]:
+        """Compute and cache this part; the caller may stop after any iteration."""
         ...

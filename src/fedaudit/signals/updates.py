@@ -16,15 +16,15 @@ from fedaudit.core.arguments import PositiveFraction, ProperFraction, dataclass
 from fedaudit.core.devices import CPU, computing_on
 from fedaudit.core.errors import NotVisible, Unsupported, unknown_name
 from fedaudit.core.modules import CHUNK, in_model_dtype, load_module
-from fedaudit.core.values import Model, Sees, chunks
+from fedaudit.core.values import Capability, Model, chunks
 from fedaudit.signals.base import UpdateProducts, VisibleRound
-from fedaudit.signals.received import Received
+from fedaudit.signals.received import ReceivedModelCache
 
 
 class _GradientSignal:
     """Signal that is computed from products of gradients and updates."""
 
-    def prepare(self, received: Received) -> Iterator[None]:
+    def prepare(self, received: ReceivedModelCache) -> Iterator[None]:
         yield from received.cache_gradients()
 
 
@@ -38,7 +38,7 @@ class GradientCosine(_GradientSignal):
     """
 
     name = "gradient-cosine"
-    needs = Sees.GLOBAL_MODEL | Sees.UPDATE
+    needs = Capability.GLOBAL_MODEL | Capability.UPDATE
 
     def __call__(self, visible: VisibleRound) -> Float[Tensor, "clients samples"]:
         return _negative_cosines(visible.update_products)
@@ -55,7 +55,7 @@ class ControlVariateCosine(_GradientSignal):
     """
 
     name = "control-variate-cosine"
-    needs = Sees.GLOBAL_MODEL | Sees.CONTROL_VARIATES
+    needs = Capability.GLOBAL_MODEL | Capability.CONTROL_VARIATES
 
     def __call__(self, visible: VisibleRound) -> Float[Tensor, "clients samples"]:
         # A control variate points along the gradients, and an update against them.
@@ -77,7 +77,7 @@ class CentredTailCosine:
     """
 
     tail: PositiveFraction = 0.2
-    needs = Sees.GLOBAL_MODEL | Sees.UPDATE
+    needs = Capability.GLOBAL_MODEL | Capability.UPDATE
 
     @property
     def name(self) -> str:
@@ -104,7 +104,7 @@ class WithoutTailCosine:
     """
 
     tail: ProperFraction = 0.2
-    needs = Sees.GLOBAL_MODEL | Sees.UPDATE
+    needs = Capability.GLOBAL_MODEL | Capability.UPDATE
 
     @property
     def name(self) -> str:
@@ -135,7 +135,7 @@ class GradientNorm(_GradientSignal):
     """
 
     name = "gradient-norm"
-    needs = Sees.GLOBAL_MODEL
+    needs = Capability.GLOBAL_MODEL
 
     def __call__(self, visible: VisibleRound) -> Float[Tensor, "clients samples"]:
         return -visible.gradient_norms.square()
@@ -157,7 +157,7 @@ class GradientDifference(_GradientSignal):
     """
 
     scale: Literal["raw", "sum"] = "raw"
-    needs = Sees.GLOBAL_MODEL | Sees.UPDATE
+    needs = Capability.GLOBAL_MODEL | Capability.UPDATE
 
     @property
     def name(self) -> str:
@@ -232,7 +232,7 @@ class ProjectionResidual:
     layer: str = ""
     # The default is far above rounding errors and far below the contribution of a sample.
     ridge: ProperFraction = 3e-4
-    needs = Sees.GLOBAL_MODEL | Sees.UPDATE
+    needs = Capability.GLOBAL_MODEL | Capability.UPDATE
 
     @property
     def name(self) -> str:
@@ -259,11 +259,11 @@ class ProjectionResidual:
             scores.append(_scores(exposed.update[layer.weight], inputs, self.ridge))
         return torch.stack(scores)
 
-    def prepare(self, received: Received) -> Iterator[None]:
-        layer = self._layer_of(received.base)
+    def prepare(self, received: ReceivedModelCache) -> Iterator[None]:
+        layer = self._layer_of(received.model)
         features = received.samples.features
         yield from received.cache_inputs(
-            layer.path, lambda: _layer_inputs(received.base, layer, features, CPU)
+            layer.path, lambda: _layer_inputs(received.model, layer, features, CPU)
         )
 
     def _inputs(self, base: Model, visible: VisibleRound) -> tuple[_LinearLayer, list[Tensor]]:

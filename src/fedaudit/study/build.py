@@ -16,7 +16,7 @@ from fedaudit.core.importing import exits_as_errors
 from fedaudit.core.pretrained import pretrained_file
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.tasks import Task, missing_readings
-from fedaudit.core.values import ClientId, Sees, Setting
+from fedaudit.core.values import Capability, ClientId, Setting
 from fedaudit.datasets.catalog import load
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.extensions import extensions_of
@@ -309,7 +309,7 @@ def _drop_uninformed_attacks(run: Setup, parts: Parts) -> Setup:
 
 def _refuse_absent_targets(run: Setup) -> None:
     """Raise if a client under audit takes part in no measured round."""
-    if Sees.UPLOADS not in run.view.offers or not run.membership_attacks:
+    if Capability.UPLOADS not in run.view.offers or not run.membership_attacks:
         return
     rounds = [run.cohort(index) for index in run.measured_rounds]
     participants = {client for cohort in rounds for client in cohort}
@@ -371,7 +371,9 @@ def _select_attacks(
 ) -> tuple[dict[str, Attack], dict[str, str]]:
     """Return the attacks that are possible in a view, and the reason for each excluded attack."""
     if study.audit.keep == "full":
-        view.refuse_unless_offered(Sees.GLOBAL_MODEL | Sees.UPDATE, 'audit.keep = "full"')
+        view.refuse_unless_offered(
+            Capability.GLOBAL_MODEL | Capability.UPDATE, 'audit.keep = "full"'
+        )
     possible, refused = {}, {}
     for name, attack in attacks.items():
         try:
@@ -430,7 +432,7 @@ def _measured_rounds(
 ) -> tuple[int, ...]:
     """Return the rounds that the adversary measures."""
     last = study.training.rounds
-    if Sees.ROUNDS not in view.offers:
+    if Capability.ROUNDS not in view.offers:
         return (last,)
     step = study.measured_every
     if step > last:

@@ -140,7 +140,7 @@ class FiguresOfRun:
         if sum(values.numel() for values in measured.signals.values()) <= _MAX_VALUES:
             return measured
         self.is_reduced = True
-        kept = {*self._truths} | {measured.stands_for.get(target, -1) for target in self._truths}
+        kept = {*self._truths} | {measured.group_of.get(target, -1) for target in self._truths}
         rows = [i for i, client in enumerate(measured.clients) if client in kept] or [0]
         return replace(
             measured,

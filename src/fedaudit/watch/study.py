@@ -12,7 +12,7 @@ from fedaudit.core.errors import FedauditError
 from fedaudit.core.files import RECORD_FILE, read_object
 from fedaudit.core.importing import is_custom
 from fedaudit.core.task_catalogue import TASKS, task_named
-from fedaudit.core.values import Architecture, ClientId, Sees
+from fedaudit.core.values import Architecture, Capability, ClientId
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.files import AUDIT_FILE, read_audit
 from fedaudit.live.recording import task_of_known_losses
@@ -214,7 +214,7 @@ def run_of_files(study: Study, seed: int, audit: AuditSet) -> Setup:
     )
 
 
-_FITTED = Sees.AUXILIARY_DATA | Sees.REFERENCE_MODELS
+_FITTED = Capability.AUXILIARY_DATA | Capability.REFERENCE_MODELS
 """What an adversary gets from additional federations."""
 
 
@@ -239,7 +239,7 @@ def additional_federations(study: Study) -> int:
     The number is smaller if too few samples remain for them.
     """
     attacks = attacks_of(study).values()
-    sees_uploads = Sees.UPLOADS in view_named(study.audit.view).offers
+    sees_uploads = Capability.UPLOADS in view_named(study.audit.view).offers
     has_references = study.references is not None or bool(study.attacks) or not sees_uploads
     count = 0
     if has_references and any(attack.needs_references for attack in attacks):
@@ -298,7 +298,7 @@ def _participation(figures: FiguresOfRun, study: Study) -> Participation | None:
     if not figures.rounds:
         return None
     last = figures.rounds[-1]
-    seen: set[ClientId] = {*last.clients, *last.stands_for}
+    seen: set[ClientId] = {*last.clients, *last.group_of}
     if ALL_CLIENTS in seen or figures.is_reduced:
         return None
     expected = {*figures.cohort(last.index)}

@@ -11,7 +11,7 @@ from fedaudit.attacks import resolve_attack
 from fedaudit.core.errors import BadInput, NotVisible, assignment, option, unknown_name
 from fedaudit.core.progress import print_to_stderr
 from fedaudit.core.tasks import CLASSIFICATION, PerSampleLoss, Task, cross_entropy
-from fedaudit.core.values import ClientId, Sees
+from fedaudit.core.values import Capability, ClientId
 from fedaudit.datasets.dataset import prepare_samples
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.checkpoints.files import path_in_folder
@@ -36,7 +36,7 @@ from fedaudit.live.weights import Weights
 from fedaudit.observe.views import view_named
 from fedaudit.results.text import plain
 
-_NEEDS_SENT_MODELS = Sees.GLOBAL_MODEL | Sees.UPDATE
+_NEEDS_SENT_MODELS = Capability.GLOBAL_MODEL | Capability.UPDATE
 """Observations that are unknown if the models that clients were sent are not saved."""
 
 _MAX_SPACING = 1e-6

@@ -9,7 +9,7 @@ import torch
 from fedaudit.core.errors import BadInput
 from fedaudit.core.progress import print_to_stderr
 from fedaudit.core.tasks import CLASSIFICATION
-from fedaudit.core.values import NO_CLIENT, Sees
+from fedaudit.core.values import NO_CLIENT, Capability
 from fedaudit.live.clients import ByClient, ClientRef, by_number, numbers_of, plain_name
 from fedaudit.live.files import AUDIT_FILE, DRAWN_FOR, prepare_folder
 from fedaudit.live.recording import (
@@ -137,7 +137,7 @@ def from_signals(
     task = CLASSIFICATION if "label" in columns else task_of_known_losses("loss")
     models = None if references is None else references_of(references, columns, layout)
     if models is not None:
-        adversary = with_resources(adversary, Sees.REFERENCE_MODELS)
+        adversary = with_resources(adversary, Capability.REFERENCE_MODELS)
     possible, refused = attacks_on(
         signals,
         attacks,

@@ -122,7 +122,7 @@ def measure_kept_updates(
     resources.progress(phase, 0, total)
     measured = []
     for round in rounds:
-        if not set(run.assignment.clients) >= {*round.selected, *round.stands_for}:
+        if not set(run.assignment.clients) >= {*round.selected, *round.group_of}:
             raise Damaged(
                 f"round {round.index} stored in {run.folder} is damaged: it has clients that the "
                 "run does not have; restore the folder from a copy, or run the study again"

@@ -12,7 +12,7 @@ from fedaudit.core.denoising import NOISE_STEPS, Denoising, signal_fraction
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.modules import load_module
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Model, Sees
+from fedaudit.core.values import Capability, Model
 from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import read_tensors, write_tensors
 from fedaudit.plan.parts import Setup
@@ -34,7 +34,9 @@ def store_pictures(run: Setup, round: Round) -> None:
     """Store an image for each concept that the first target's model generates, if it can."""
     target = run.study.audit.targets[0]
     # In other views, the adversary sees only models of several clients.
-    sees_target_model = Sees.UPLOADS in run.view.offers and target not in run.study.audit.merge
+    sees_target_model = (
+        Capability.UPLOADS in run.view.offers and target not in run.study.audit.merge
+    )
     exposed = round.exposed.get(target)
     if not sees_target_model or exposed is None or exposed.local is None:
         return

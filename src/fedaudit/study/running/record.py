@@ -14,7 +14,7 @@ from torch import Tensor
 from fedaudit.attacks import resolve_attack
 from fedaudit.core.files import PICTURES_FILE, RECORD_FILE, SCORES_FILE, exclusive_access
 from fedaudit.core.metric_names import EPSILON
-from fedaudit.core.values import Sees, flat
+from fedaudit.core.values import Capability, flat
 from fedaudit.evaluation.accuracy import accuracy_by_round, utility
 from fedaudit.evaluation.analysis import analyse
 from fedaudit.evaluation.controls import controls, planted_leak
@@ -308,8 +308,8 @@ def _attack_rows(run: Setup, findings: Findings) -> list[AttackRow]:
             AttackRow(
                 name=name,
                 signals=[signal.name for signal in attack.signals],
-                over_clients=_describe_training(run, name, attack.rule.over_clients),
-                over_rounds=_describe_training(run, name, attack.rule.over_rounds),
+                over_clients=_describe_training(run, name, attack.rule.client_aggregation),
+                over_rounds=_describe_training(run, name, attack.rule.round_aggregation),
                 needs=_names(attack.needs),
                 source=attack.source,
                 status="failed" if everywhere else "refused" if refused else "run",
@@ -335,7 +335,7 @@ def _describe_training(run: Setup, name: str, way: str) -> str:
     return _UNDEFENDED.get(way, way) if is_undefended else way
 
 
-def _names(sees: Sees) -> list[str]:
+def _names(sees: Capability) -> list[str]:
     return [(part.name or "").lower() for part in sees]
 
 

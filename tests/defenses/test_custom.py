@@ -5,7 +5,7 @@ import torch
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Params, scaled
-from fedaudit.defenses.foreign import Filter, imported_filter
+from fedaudit.defenses.custom import CustomUploadDefense, imported_filter
 from fedaudit.observe.round import Update
 from tests.defenses.turns import context
 
@@ -28,7 +28,7 @@ def spoilt(update: Params) -> Params:
 
 
 def sent(function: Callable[[Params], object], round: int = 1) -> Params:
-    return Filter(function).upload(Update(dict(RAW)), context(round)).values
+    return CustomUploadDefense(function).upload(Update(dict(RAW)), context(round)).values
 
 
 def test_filtered_uploads_keep_order_and_dtype() -> None:
@@ -41,7 +41,7 @@ def test_filtered_uploads_keep_order_and_dtype() -> None:
 
 def test_in_place_filters_change_a_copy() -> None:
     settings = {name: value.clone() for name, value in RAW.items()}
-    Filter(spoilt).upload(Update(settings), context())
+    CustomUploadDefense(spoilt).upload(Update(settings), context())
     assert all(torch.equal(settings[name], RAW[name]) for name in RAW)
 
 
@@ -55,16 +55,20 @@ def test_filters_draw_from_the_run_generator() -> None:
 
 def test_the_cosine_of_raw_and_filtered_update_is_recorded() -> None:
     training_context = context()
-    Filter(swapped).upload(Update(dict(RAW)), training_context)
+    CustomUploadDefense(swapped).upload(Update(dict(RAW)), training_context)
     # The cosine of (3, 0, 4) and (0, 0, 8) is 32 / (5 * 8).
     assert training_context.facts["filter_cosine"].tolist() == pytest.approx([0.8])
-    Filter(lambda update: scaled(update, -2.0)).upload(Update(dict(RAW)), training_context)
+    CustomUploadDefense(lambda update: scaled(update, -2.0)).upload(
+        Update(dict(RAW)), training_context
+    )
     assert training_context.facts["filter_cosine"].tolist() == pytest.approx([0.8, -1.0])
 
 
 def test_a_zero_update_records_no_cosine() -> None:
     training_context = context()
-    Filter(lambda update: scaled(update, 0.0)).upload(Update(dict(RAW)), training_context)
+    CustomUploadDefense(lambda update: scaled(update, 0.0)).upload(
+        Update(dict(RAW)), training_context
+    )
     assert "filter_cosine" not in training_context.facts
 
 

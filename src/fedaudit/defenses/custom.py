@@ -1,4 +1,4 @@
-"""Custom filters: defenses that apply a user's function to the upload."""
+"""Custom defenses: a user's function that changes the upload (catalogue name "filter")."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from fedaudit.observe.round import Upload
 
 
 @dataclass(frozen=True)
-class Filter(ConfiguredDefense):
+class CustomUploadDefense(ConfiguredDefense):
     """Defense that applies a custom function to the upload.
 
     The function receives copies of the upload's tensors by name, which it may change in place. It
@@ -80,14 +80,14 @@ class Filter(ConfiguredDefense):
         filtered = value.detach().to(original)
         if not bool(filtered.isfinite().all()):
             raise BadInput(
-                f"{self._description} returned entries of {name!r} that are not finite; check it "
-                "for divisions by zero, for example with an update of zeros"
+                f"{self._description} returned entries of {name!r} that are not finite; check "
+                "the filter for divisions by zero, which can occur if the update is zero"
             )
         return filtered
 
 
 @checked
-def imported_filter(*, path: str) -> Filter:
+def imported_filter(*, path: str) -> CustomUploadDefense:
     """Defense that applies a custom function to the upload, given by its import path.
 
     The function receives tensors by name and returns tensors with the same names and shapes.
@@ -103,4 +103,4 @@ def imported_filter(*, path: str) -> Filter:
     Raises:
         BadInput: The path cannot be imported, or is not callable.
     """
-    return Filter(import_callable(path, "filter"))
+    return CustomUploadDefense(import_callable(path, "filter"))
