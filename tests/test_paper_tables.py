@@ -16,24 +16,32 @@ ALL = [(paper, table) for paper in papers() for table in tables.tables_of(paper)
 def test_every_paper_has_tables_with_existing_claims_and_figures() -> None:
     for paper, table in ALL:
         assert set(table.claims) <= {claim.id for claim in paper.claim}, table.id
+        assert bool(table.row) is not bool(table.no_cells), table.id
         for row, cells in zip(table.row, tables.cells_of(table), strict=True):
             has_figure = [cell.ours is not None for cell in cells]
             assert any(has_figure) is (not row.not_run), (table.id, row.title)
     assert len({table.id for _, table in ALL}) == len(ALL)
 
 
-def table(best: str = "largest", along: str = "row") -> PaperTable:
-    row = Row(title="a", theirs=[0.5, 0.9], regime="x")
+def test_a_table_like_another_has_its_columns_and_states_the_rest_itself() -> None:
+    by_id = {table.id: table for _, table in ALL}
+    redrawn, fixed = by_id["fedmia-table-1-tpr-redrawn"], by_id["fedmia-table-1-tpr"]
+    assert (redrawn.columns, redrawn.unit) == (fixed.columns, fixed.unit)
+    assert (redrawn.variant, fixed.variant) == ("redraw", None)
+
+
+def table(best: str = "largest", along: str = "row", **second: object) -> PaperTable:
+    """Return a table with two columns and two rows; `second` adds settings to its second row."""
+    row = {"title": "a", "theirs": [0.5, 0.9], "regime": "x"}
     return PaperTable.model_validate(
         {
             "id": "t",
             "title": "T",
             "claims": [],
-            "tolerance": 0.02,
             "best": best,
             "along": along,
-            "columns": [Column(title="one"), Column(title="two")],
-            "row": [row, row.model_copy(update={"theirs": [0.7, math.nan]})],
+            "columns": [{"title": "one"}, {"title": "two"}],
+            "row": [row, {**row, "theirs": [0.7, 0.2], **second}],
         }
     )
 
@@ -43,15 +51,15 @@ def cell(theirs: float, ours: float | None) -> Cell:
     return Cell(theirs, figure, "not run")
 
 
-CELLS = [[cell(0.5, 0.6), cell(0.9, 0.55)], [cell(0.7, 0.8), cell(math.nan, None)]]
+CELLS = [[cell(0.5, 0.6), cell(0.9, 0.55)], [cell(0.7, 0.8), cell(0.2, None)]]
 
 
 @pytest.mark.parametrize(
     ("best", "along", "expected"),
     [
-        ("largest", "row", {("theirs", 0, 1), ("theirs", 1, 0), ("ours", 0, 0), ("ours", 1, 0)}),
-        ("smallest", "row", {("theirs", 0, 0), ("theirs", 1, 0), ("ours", 0, 1), ("ours", 1, 0)}),
-        ("largest", "column", {("theirs", 1, 0), ("theirs", 0, 1), ("ours", 1, 0), ("ours", 0, 1)}),
+        ("largest", "row", {("theirs", 0, 1), ("theirs", 1, 0), ("ours", 0, 0)}),
+        ("smallest", "row", {("theirs", 0, 0), ("theirs", 1, 1), ("ours", 0, 1)}),
+        ("largest", "column", {("theirs", 1, 0), ("theirs", 0, 1), ("ours", 1, 0)}),
         ("", "row", set()),
     ],
 )
@@ -61,10 +69,31 @@ def test_best_values_compete_in_rows_or_columns(
     assert tables.best_cells(table(best, along), CELLS) == expected
 
 
-def test_rows_with_the_same_best_are_counted() -> None:
-    assert tables.same_best(table(), CELLS) == (1, 2)
+def test_equal_values_are_both_the_best() -> None:
+    cells = [[cell(0.5, 0.6), cell(0.5, 0.6)]]
+    assert len(tables.best_cells(table(), cells)) == 4
 
 
+def test_rows_below_different_headings_do_not_compete() -> None:
+    assert not tables.best_cells(table(along="column", block="B"), CELLS)
+
+
+@pytest.mark.parametrize(("along", "expected"), [("row", (0, 1)), ("column", (1, 1))])
+def test_the_same_best_is_counted_where_two_of_ours_compete(
+    along: str, expected: tuple[int, int]
+) -> None:
+    assert tables.same_best(table(along=along), CELLS) == expected
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace all figures by 0.6 (0.55 to 0.65), and differences by -0.1."""
+    monkeypatch.setattr(tables, "figure_of", lambda *_: Figure(0.6, 0.55, 0.65, "", 1))
+    monkeypatch.setattr(tables, "gap_of", lambda *_: Figure(-0.1, None, None, "", 1))
+    monkeypatch.setattr(tables, "regimes", lambda: {"x": None})
+
+
+@pytest.mark.usefixtures("figures")
 @pytest.mark.parametrize(
     ("theirs", "at_least", "agreement"),
     [
@@ -79,14 +108,20 @@ def test_rows_with_the_same_best_are_counted() -> None:
     ],
 )
 def test_values_agree_within_the_interval_and_the_tolerance(
-    theirs: float, at_least: bool, agreement: str, monkeypatch: pytest.MonkeyPatch
+    theirs: float, at_least: bool, agreement: str
 ) -> None:
-    monkeypatch.setattr(tables, "figure_of", lambda *_: Figure(0.6, 0.55, 0.65, "", 1))
-    monkeypatch.setattr(tables, "regimes", lambda: {"x": None})
-    stated = table()
-    row = Row(title="a", theirs=[theirs, 0.6], regime="x", at_least=at_least)
-    (first, _), *_ = tables.cells_of(stated.model_copy(update={"row": [row]}))
+    _, (first, _) = tables.cells_of(table(theirs=[theirs, 0.6], at_least=at_least))
     assert first.agreement == agreement
+
+
+@pytest.mark.usefixtures("figures")
+def test_a_column_can_have_another_figure_and_format() -> None:
+    column = Column(title="change", change=True, unit="%", tolerance=3)
+    stated = table(theirs=[-8, -14])
+    changed = stated.model_copy(update={"columns": (column, column)})
+    _, cells = tables.cells_of(changed)
+    assert [cell.ours and cell.ours.value for cell in cells] == [-10, -10]
+    assert [cell.agreement for cell in cells] == ["agrees", "higher"]
 
 
 def test_values_that_were_not_run_or_stated_are_not_compared() -> None:
@@ -120,7 +155,8 @@ def test_a_row_takes_precedence_and_can_refer_to_its_column(
     ]
 
 
-def test_pages_link_to_their_tables_and_claims() -> None:
+def test_pages_link_to_their_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "judge_paper", lambda _: [])
     index = tables.index_page()
     for name, text in tables.paper_pages().items():
         targets = set(re.findall(r"\(([\w-]+)\)=", text))

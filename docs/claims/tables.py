@@ -6,12 +6,19 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from docs.claims.comparing import Figure, figure_of, leaks
+from docs.claims.comparing import Figure, figure_of, gap_of, leaks
 from docs.claims.data import CLAIMS, Paper, Part, Term, Test, papers, read_toml, regimes
 from docs.claims.judging import ClaimResult, judge_paper
-from docs.claims.titles import scale_of, title_of
+from docs.claims.titles import title_of
+from fedaudit.report.wording import capital, plural, sentence
 
 Agreement = Literal["agrees", "lower", "higher", "not run", "not stated"]
+Best = Literal["", "largest", "smallest"]
+Unit = Literal["", "%"]
+Side = Literal["theirs", "ours"]
+
+SIDES: tuple[Side, ...] = ("theirs", "ours")
+"""Whose a value is: the paper's, or ours."""
 
 MARKS: Mapping[Agreement, str] = {
     "agrees": "=",
@@ -24,21 +31,26 @@ MARKS: Mapping[Agreement, str] = {
 
 
 class Selector(Part):
-    """What a row or a column says about a cell; a row takes precedence over a column.
+    """What a table, a row or a column says about our figure.
 
-    "{}" in the attack or the variant of a row stands for that of the column.
+    A row takes precedence over a column, and a column over the table. "{}" in the attack or the
+    variant of a row stands for that of the column.
     """
 
     # Regime of `claims/regimes.toml`; empty if we did not run it.
     regime: str = ""
-    # Figure, as in the tests of claims; empty for that of the table.
-    figure: str = ""
+    # Folder of records; that of the regime if empty.
+    study: str = ""
+    # Figure, as in the tests of claims.
+    figure: str = "auc"
+    # Whether the figure is the difference from the runs without a defense.
+    change: bool = False
     # Non-members of membership figures.
-    contrast: str = ""
+    contrast: str = "mixed"
     attack: str = ""
     attacks: tuple[str, ...] = ()
     variant: str | None = None
-    group: str = ""
+    group: str = "everybody"
     target: int | None = None
     # Whether the paper states only that its values are at least these.
     at_least: bool = False
@@ -48,39 +60,51 @@ class Column(Selector):
     """Column of a table of a paper."""
 
     title: str
+    # Instead of those of the table.
+    unit: Unit | None = None
+    digits: int | None = None
+    tolerance: float | None = None
+    best: Best | None = None
 
 
 class Row(Selector):
     """Row of a table of a paper."""
 
     title: str
+    # Heading above this row and the next ones. Only rows below the same heading compete.
+    block: str = ""
     # Values of the paper, one per column; nan if the paper states none.
     theirs: list[float]
     # Reason why we did not run this row.
     not_run: str = ""
 
 
-class PaperTable(Part):
+class PaperTable(Selector):
     """Table of a paper, and where our results have the same figures."""
 
     id: str
     title: str
+    # Table whose columns, rows and other settings this one has, unless it states them.
+    like: str = ""
     # What differs in our runs, and other remarks.
     notes: tuple[str, ...] = ()
     # Claims about this table.
     claims: list[str]
-    figure: str = "auc"
-    # Unit of all values of the paper.
-    unit: Literal["", "%"] = ""
+    # Unit of the paper's values.
+    unit: Unit = ""
     # Digits after the decimal point.
     digits: int = 2
     # Half width of the range in which values agree, in the unit of the paper.
-    tolerance: float
+    tolerance: float = 0.02
     # Which value of a row (or a column) is the best for its method; empty if values do not compete.
-    best: Literal["", "largest", "smallest"] = ""
+    best: Best = ""
     along: Literal["row", "column"] = "row"
-    columns: list[Column]
-    row: list[Row]
+    # Word for what competes: "attack", "defense".
+    competing: str = "method"
+    columns: tuple[Column, ...] = ()
+    row: tuple[Row, ...] = ()
+    # Reason why the page has no cells for this table or figure.
+    no_cells: str = ""
 
 
 class TablesOfPaper(Part):
@@ -103,13 +127,38 @@ class Cell(NamedTuple):
     at_least: bool = False
 
 
+class Format(NamedTuple):
+    """How the values of a column are written and compared."""
+
+    unit: Unit
+    digits: int
+    tolerance: float
+    best: Best
+
+
+def format_of(table: PaperTable, column: Column) -> Format:
+    """Return the format of a column, which is that of its table if it states none."""
+    stated = (getattr(column, name) for name in Format._fields)
+    usual = (getattr(table, name) for name in Format._fields)
+    return Format._make(u if s is None else s for s, u in zip(stated, usual, strict=True))
+
+
 def tables_of(paper: Paper) -> list[PaperTable]:
     """Return the tables of a paper in their order; empty if there is no file."""
     for path in sorted((CLAIMS / "tables").glob("*.toml")):
         stated = read_toml(path, TablesOfPaper)
         if stated.paper == paper.name:
-            return stated.table
+            by_id = {table.id: table for table in stated.table}
+            return [_completed(table, by_id) for table in stated.table]
     return []
+
+
+def _completed(table: PaperTable, by_id: Mapping[str, PaperTable]) -> PaperTable:
+    if not table.like:
+        return table
+    other = _completed(by_id[table.like], by_id)
+    usual, stated = (side.model_dump(exclude_unset=True) for side in (other, table))
+    return PaperTable.model_validate(usual | stated)
 
 
 def cells_of(table: PaperTable) -> list[list[Cell]]:
@@ -128,40 +177,46 @@ def cells_of(table: PaperTable) -> list[list[Cell]]:
 
 
 def _cell(table: PaperTable, row: Row, column: Column, theirs: float) -> Cell:
-    at_least = row.at_least or column.at_least
+    unit, _, tolerance, _ = format_of(table, column)
+    at_least = _selector(table, column, row).at_least
     figure = None if row.not_run else _our_figure(table, row, column)
-    ours = None if figure is None else _scaled(figure, 100 if table.unit == "%" else 1)
+    ours = None if figure is None else _scaled(figure, 100 if unit == "%" else 1)
     if math.isnan(theirs) or ours is None:
         return Cell(theirs, ours, "not stated" if math.isnan(theirs) else "not run", at_least)
     low, high = (ours.value if limit is None else limit for limit in (ours.low, ours.high))
     agreement: Agreement = "agrees"
-    if high + table.tolerance < theirs:
+    if high + tolerance < theirs:
         agreement = "lower"
-    elif low - table.tolerance > theirs and not at_least:
+    elif low - tolerance > theirs and not at_least:
         agreement = "higher"
     return Cell(theirs, ours, agreement, at_least)
 
 
 def _our_figure(table: PaperTable, row: Row, column: Column) -> Figure | None:
-    regime = row.regime or column.regime
-    if not regime:
+    chosen = _selector(table, column, row)
+    if not chosen.regime:
         return None
-    target = column.target if row.target is None else row.target
-    variant = column.variant if row.variant is None else row.variant
+    regime = regimes()[chosen.regime]
+    if chosen.study:
+        regime = regime.model_copy(update={"study": chosen.study})
     term = Term(
-        attack=(row.attack or column.attack).format(column.attack),
-        attacks=list(row.attacks or column.attacks),
-        variant=None if variant is None else variant.format(column.variant or ""),
-        target=target,
-        group=row.group or column.group or "everybody",
+        attack=chosen.attack.format(column.attack),
+        attacks=list(chosen.attacks),
+        variant=None if chosen.variant is None else chosen.variant.format(column.variant or ""),
+        target=chosen.target,
+        group=chosen.group,
     )
-    test = Test(
-        figure=row.figure or column.figure or table.figure,
-        contrast=row.contrast or column.contrast or "mixed",
-        one=term,
-        others=[],
-    )
-    return figure_of(regimes()[regime], test, term)
+    undefended = term.model_copy(update={"variant": None})
+    test = Test(figure=chosen.figure, contrast=chosen.contrast, one=term, others=[undefended])
+    return gap_of(regime, test, undefended) if chosen.change else figure_of(regime, test, term)
+
+
+def _selector(*parts: Selector) -> Selector:
+    """Combine settings; later parts take precedence."""
+    merged: dict[str, object] = {}
+    for part in parts:
+        merged |= part.model_dump(include=set(Selector.model_fields), exclude_unset=True)
+    return Selector.model_validate(merged)
 
 
 def _scaled(figure: Figure, factor: float) -> Figure:
@@ -172,53 +227,70 @@ def _scaled(figure: Figure, factor: float) -> Figure:
 class Place(NamedTuple):
     """Place of a value: whose it is, and the positions of its row and column."""
 
-    side: Literal["theirs", "ours"]
+    side: Side
     row: int
     column: int
 
 
 def best_cells(table: PaperTable, cells: Sequence[Sequence[Cell]]) -> set[Place]:
     """Return the places of the best values of each row or column, of the paper and of ours."""
-    if not table.best:
+    return {
+        place
+        for best, line in _lines(table, cells)
+        for side in SIDES
+        for place in _best_of(best, cells, line, side)
+    }
+
+
+def _best_of(
+    best: Best, cells: Sequence[Sequence[Cell]], line: Sequence[tuple[int, int]], side: Side
+) -> set[Place]:
+    """Return the places of the best values, several if they are equal; none if one is alone."""
+    values = {Place(side, r, c): _value(cells[r][c], side) for r, c in line}
+    known = {place: value for place, value in values.items() if not math.isnan(value)}
+    if not best or len(known) < 2:
         return set()
-    choose = max if table.best == "largest" else min
-    sides: tuple[Literal["theirs", "ours"], ...] = ("theirs", "ours")
-    best = set()
-    for line in _lines(table, cells):
-        for side in sides:
-            values = {Place(side, r, c): _value(cells[r][c], side) for r, c in line}
-            known = {place: value for place, value in values.items() if not math.isnan(value)}
-            if known:
-                best.add(choose(known, key=known.__getitem__))
-    return best
+    limit = (max if best == "largest" else min)(known.values())
+    return {place for place, value in known.items() if value == limit}
 
 
-def _value(cell: Cell, side: Literal["theirs", "ours"]) -> float:
+def _value(cell: Cell, side: Side) -> float:
     if side == "theirs":
         return cell.theirs
     return math.nan if cell.ours is None else cell.ours.value
 
 
-def _lines(table: PaperTable, cells: Sequence[Sequence[Cell]]) -> Iterator[list[tuple[int, int]]]:
-    """Yield the places of the values that compete with each other."""
-    rows, columns = range(len(cells)), range(len(table.columns))
+def _lines(
+    table: PaperTable, cells: Sequence[Sequence[Cell]]
+) -> Iterator[tuple[Best, list[tuple[int, int]]]]:
+    """Yield the places of values that compete with each other, and which of them is the best."""
+    rows, by_column = range(len(cells)), [format_of(table, column).best for column in table.columns]
     if table.along == "row":
-        yield from ([(r, c) for c in columns] for r in rows)
-    else:
-        # Rows of one regime compete; those of another regime have other data.
-        regimes_of_rows = dict.fromkeys(row.regime or row.not_run for row in table.row)
-        for name in regimes_of_rows:
-            inside = [r for r in rows if (table.row[r].regime or table.row[r].not_run) == name]
-            yield from ([(r, c) for r in inside] for c in columns)
+        yield from (
+            (table.best, [(r, c) for c, best in enumerate(by_column) if best]) for r in rows
+        )
+        return
+    for block in dict.fromkeys(row.block for row in table.row):
+        inside = [r for r in rows if table.row[r].block == block]
+        yield from ((best, [(r, c) for r in inside]) for c, best in enumerate(by_column))
 
 
 def same_best(table: PaperTable, cells: Sequence[Sequence[Cell]]) -> tuple[int, int]:
-    """Return in how many rows or columns the paper's best is ours too, and how many we ran."""
-    theirs, ours = (
-        {place[1:] for place in best_cells(table, cells) if place.side == side}
-        for side in ("theirs", "ours")
-    )
-    return len(theirs & ours), len(ours)
+    """Count the rows or columns in which the paper's best is ours too.
+
+    Returns:
+        Their number, and the number of rows or columns in which we ran the paper's best and
+        another one.
+    """
+    same = among = 0
+    for best, line in _lines(table, cells):
+        theirs, ours = (
+            {place[1:] for place in _best_of(best, cells, line, side)} for side in SIDES
+        )
+        if ours and any(cells[r][c].ours for r, c in theirs):
+            among += 1
+            same += bool(theirs & ours)
+    return same, among
 
 
 def verdict_word(table: PaperTable, results: Sequence[ClaimResult]) -> str:
@@ -245,7 +317,8 @@ def paper_page(paper: Paper) -> str:
         f"*{paper.title}*",
         INTRODUCTION.format(link=f"../claims.md#{paper.name.lower()}"),
         "\n".join(summary),
-        *(_section(paper, table, cells, results) for table, cells in tables),
+        "\n".join(_regimes(paper, [table for table, _ in tables])),
+        *(_section(table, cells, results) for table, cells in tables),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -253,7 +326,7 @@ def paper_page(paper: Paper) -> str:
 INTRODUCTION = """Each cell has the paper's value, and below it our figure with its 95 % interval.
 Most of our federations are smaller than the paper's, so compare the order of the methods first:
 **bold** is the best value of the paper, and the best of our figures. The verdicts are those of the
-[claims]({link}), which account for the intervals.
+[claims]({link}), which account for the intervals; *open* means that our runs do not decide.
 
 <span class="agrees">= agrees</span> <span class="lower">↓ our figure is lower</span>
 <span class="higher">↑ our figure is higher</span> <span class="not-run">– not run</span>"""
@@ -262,53 +335,68 @@ Most of our federations are smaller than the paper's, so compare the order of th
 def outcome(table: PaperTable, cells: Sequence[Sequence[Cell]]) -> str:
     """Describe how many values agree, how often the best is the same, and what was not run."""
     counts = Counter(cell.agreement for row in cells for cell in row)
-    not_run = counts["not run"]
-    compared = counts.total() - not_run - counts["not stated"]
+    compared = counts["agrees"] + counts["lower"] + counts["higher"]
     if not compared:
-        return "not run"
+        return table.no_cells or "not run"
     parts = [f"{counts['agrees']} of {compared} values agree"]
-    if table.best:
-        same, among = same_best(table, cells)
-        parts.append(f"the same best in {same} of {among} {table.along}s")
-    return "; ".join(parts) + (f"; {not_run} not run" if not_run else "")
+    same, among = same_best(table, cells)
+    if among:
+        parts.append(f"the same best {table.competing} in {same} of {plural(among, table.along)}")
+    return "; ".join(parts) + (f"; {counts['not run']} not run" if counts["not run"] else "")
 
 
 def _section(
-    paper: Paper,
-    table: PaperTable,
-    cells: Sequence[Sequence[Cell]],
-    results: Sequence[ClaimResult],
+    table: PaperTable, cells: Sequence[Sequence[Cell]], results: Sequence[ClaimResult]
 ) -> str:
-    used = dict.fromkeys(
-        name
-        for row in table.row
-        for name in [row.regime, *(column.regime for column in table.columns if not row.regime)]
-        if name and not row.not_run
-    )
-    notes = [f"- {_regime_words(paper, name)}" for name in used]
-    notes += [f"- {row.title}: not run. {row.not_run}" for row in table.row if row.not_run]
-    notes += [f"- {note}" for note in table.notes]
     verdicts = [
-        f"[{result.claim.says}](../claims.md#{result.claim.id}): **{result.verdict}**"
+        f"- [{result.claim.says}](../claims.md#{result.claim.id}): **{result.verdict}**"
         for result in results
         if result.claim.id in table.claims
     ]
-    return "\n\n".join(
-        [
-            f"({table.id})=\n## {table.title}",
-            f"Verdict: **{verdict_word(table, results)}**. In our runs: {outcome(table, cells)}.",
-            "\n".join(notes),
-            _html_table(table, cells),
-            "\n".join(f"- {verdict}" for verdict in verdicts),
-        ]
+    reasons = dict.fromkeys(row.not_run for row in table.row if row.not_run)
+    notes = [*table.notes, *(f"Not run: {_names(table, reason)}. {reason}" for reason in reasons)]
+    parts = [
+        f"({table.id})=\n## {table.title}",
+        f"Verdict: **{verdict_word(table, results)}**. {sentence(capital(outcome(table, cells)))}",
+        _html_table(table, cells) if table.row else "",
+        "\n".join(f"- {note}" for note in notes),
+        "The claims about it:" if verdicts else "",
+        "\n".join(verdicts),
+    ]
+    return "\n\n".join(filter(None, parts))
+
+
+def _names(table: PaperTable, reason: str) -> str:
+    """Return the rows that were not run for a reason; a block's name if these are all its rows."""
+    blocks: dict[str, set[str]] = {}
+    for row in table.row:
+        blocks.setdefault(row.block, set()).add(row.not_run)
+    return ", ".join(
+        dict.fromkeys(
+            row.block if row.block and blocks[row.block] == {reason} else row.title
+            for row in table.row
+            if row.not_run == reason
+        )
     )
 
 
-def _regime_words(paper: Paper, name: str) -> str:
-    ours, theirs = scale_of(name), paper.scale
-    scale = f" The paper: {theirs.words(ours)}." if theirs.words(ours) else ""
-    leak = "leaks" if leaks(name) else "does not leak"
-    return f"[`{name}`](../results/{regimes()[name].study}.md) {leak}: {title_of(name)}.{scale}"
+def _regimes(paper: Paper, tables: Sequence[PaperTable]) -> Iterator[str]:
+    """Yield a line for each regime of the tables, and each further study."""
+    sizes = paper.scale.words(paper.scale)
+    yield f"Our runs{f' (the paper: {sizes})' if sizes else ''}:\n"
+    used = dict.fromkeys(
+        (chosen.regime, chosen.study)
+        for table in tables
+        for row in table.row
+        for column in table.columns
+        for chosen in [_selector(table, column, row)]
+        if chosen.regime and not row.not_run
+    )
+    for name, study in used:
+        page = f"../results/{study or regimes()[name].study}.md"
+        further = f", study `{study}`" if study else ""
+        leak = "leaks" if leaks(name) else "does not leak"
+        yield f"- [`{name}`]({page}){further} {leak}: {title_of(name)}."
 
 
 def _html_table(table: PaperTable, cells: Sequence[Sequence[Cell]]) -> str:
@@ -316,34 +404,46 @@ def _html_table(table: PaperTable, cells: Sequence[Sequence[Cell]]) -> str:
     lines = ['<div class="table-wrapper"><table class="docutils paper">', "<thead><tr><th></th>"]
     lines += [f"<th>{html.escape(column.title)}</th>" for column in table.columns]
     lines.append("</tr></thead><tbody>")
+    block = ""
     for r, row in enumerate(table.row):
-        regime = f"<br><small>here: {row.regime}</small>" if row.regime else ""
+        if row.block != block:
+            block = row.block
+            lines.append(
+                f'<tr><th colspan="{len(table.columns) + 1}">{_heading(table, block)}</th></tr>'
+            )
+        regime = f"<br><small>here: {row.regime}</small>" if row.regime and not block else ""
         lines.append(f"<tr><th>{html.escape(row.title)}{regime}</th>")
-        for c, cell in enumerate(cells[r]):
-            theirs = "" if math.isnan(cell.theirs) else _number(cell.theirs, table)
+        for c, (cell, column) in enumerate(zip(cells[r], table.columns, strict=True)):
+            style = format_of(table, column)
+            theirs, ours = (
+                _number(_value(cell, side), style, Place(side, r, c) in best) for side in SIDES
+            )
             theirs = f"≥ {theirs}" if cell.at_least and theirs else theirs
-            theirs = f"<b>{theirs}</b>" if Place("theirs", r, c) in best else theirs
-            ours = _figure_words(cell, table)
-            ours = f"<b>{ours}</b>" if Place("ours", r, c) in best else ours
             name = cell.agreement.replace(" ", "-")
-            mark = MARKS[cell.agreement]
-            lines.append(f'<td class="{name}">{theirs}<br>{mark} {ours}</td>')
+            mark, limits = MARKS[cell.agreement], _limits(cell, style)
+            lines.append(f'<td class="{name}">{theirs}<br>{mark} {ours}{limits}</td>')
         lines.append("</tr>")
     return "\n".join([*lines, "</tbody></table></div>"])
 
 
-def _figure_words(cell: Cell, table: PaperTable) -> str:
-    if cell.ours is None:
+def _heading(table: PaperTable, block: str) -> str:
+    names = dict.fromkeys(row.regime for row in table.row if row.block == block and row.regime)
+    regime = f" <small>here: {', '.join(names)}</small>" if names else ""
+    return f"<b>{html.escape(block)}</b>{regime}"
+
+
+def _limits(cell: Cell, style: Format) -> str:
+    if cell.ours is None or cell.ours.low is None or cell.ours.high is None:
         return ""
-    value = _number(cell.ours.value, table)
-    if cell.ours.low is None or cell.ours.high is None:
-        return value
-    low, high = (_number(limit, table) for limit in (cell.ours.low, cell.ours.high))
-    return f"{value}<br><small>{low} to {high}</small>"
+    low, high = (f"{limit:.{style.digits}f}" for limit in (cell.ours.low, cell.ours.high))
+    return f"<br><small>{low} to {high}</small>"
 
 
-def _number(value: float, table: PaperTable) -> str:
-    return f"{value:.{table.digits}f}{table.unit}"
+def _number(value: float, style: Format, is_bold: bool = False) -> str:
+    if math.isnan(value):
+        return ""
+    text = f"{value:.{style.digits}f}{style.unit}"
+    return f"<b>{text}</b>" if is_bold else text
 
 
 def paper_pages() -> dict[str, str]:
@@ -355,8 +455,9 @@ def index_page() -> str:
     """Return the page that lists all tables of all papers."""
     lines = ["| paper | table | verdict | in our runs |", "| --- | --- | --- | --- |"]
     for paper in papers():
-        results = judge_paper(paper)
-        for table in tables_of(paper):
+        tables = tables_of(paper)
+        results = judge_paper(paper) if tables else []
+        for table in tables:
             lines.append(
                 f"| {paper.name} | [{table.title}](papers/{paper.name.lower()}.md#{table.id}) | "
                 f"**{verdict_word(table, results)}** | {outcome(table, cells_of(table))} |"
