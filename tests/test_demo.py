@@ -11,9 +11,9 @@ from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outputs import policy_section
 from fedaudit.gate.policy import DEFAULT_POLICY, policy_from
 from fedaudit.plan.file import read_studies
-from fedaudit.report.summary import summary_html
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
+from fedaudit.summary.page import summary_html
 from tests.programs import exit_code
 from tests.report.test_browser import BROWSER
 from tests.report.test_print import n_pages, pdf_of

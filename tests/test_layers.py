@@ -27,7 +27,8 @@ DEPENDENCIES: dict[str, str] = {
     "results": "core.display core.errors core.files core.limits core.metric_names core.seeds "
     "metrics",
     "report": "core.errors core.files core.metric_names core.sights results",
-    "sinks": "core.errors core.lazy report results",
+    "summary": "core.errors report results",
+    "sinks": "core.errors core.lazy report results summary",
     # Gradient norms by layer, which attacks measure and DP-SGD clips.
     "signals.kernels": "core",
     "signals": "core observe engines signals.kernels",
@@ -69,12 +70,12 @@ DEPENDENCIES: dict[str, str] = {
     "guard": EVERYTHING_BELOW,
     "privacy_budget": EVERYTHING_BELOW,
     "gate": "core.display core.errors core.files core.metric_names core.naming metrics results "
-    "report plan.values study.running.outputs",
+    "report summary plan.values study.running.outputs",
     "pack": "core.errors core.files core.importing core.metric_names core.values observe.views "
-    "plan.values results report gate",
+    "plan.values results report summary gate",
     # A file of weights is compared with the models of a recording.
     "pack.models": "core live.checkpoints live.digests live.weights observe.tensors results pack",
-    "exports": "core gate pack report results",
+    "exports": "core gate pack report results summary",
     "integrations": EVERYTHING_BELOW,
     # Pages on running audits.
     "watch": EVERYTHING_BELOW,

@@ -20,10 +20,10 @@ from fedaudit.live.tables.export import signal_table
 from fedaudit.report.deciding.caveats import guard_decisions
 from fedaudit.report.first import first_screen
 from fedaudit.report.page import write_report
-from fedaudit.report.summary import summary_markdown
 from fedaudit.report.text.membership import member_headline
 from fedaudit.report.text.verdict import verdict
 from fedaudit.results.record import Record
+from fedaudit.summary.page import summary_markdown
 from tests.guard.client import guard, honest, initial, memorising, noisy
 from tests.programs import exit_code
 from tests.report.test_plain import none_found

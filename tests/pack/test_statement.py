@@ -15,9 +15,9 @@ from fedaudit.pack.manifest import manifest_text
 from fedaudit.pack.packing import write_pack
 from fedaudit.pack.statement import read_statement
 from fedaudit.pack.verifying import verify
-from fedaudit.report.statement import TOPICS, Statement
-from fedaudit.report.summary import summary_html, summary_markdown, summary_of
 from fedaudit.results.record import Record
+from fedaudit.summary.page import summary_html, summary_markdown, summary_of
+from fedaudit.summary.statement import TOPICS, Statement
 from tests.gate.parts import auc, control, record_of
 from tests.pack.test_pack import manifest as manifest_in
 from tests.pack.test_pack import packed, resealed, rewritten

@@ -19,7 +19,6 @@ from fedaudit.report.comparison.tables import epsilon_comparison
 from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.first import tiles_of
 from fedaudit.report.page import report_html
-from fedaudit.report.summary import summary_markdown
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.verdict import verdict
 from fedaudit.results.estimate import Estimate
@@ -27,6 +26,7 @@ from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fedaudit.results.runs import CheckedUploads, Coverage, GuardCoverage, ModelDigests
 from fedaudit.study.comparing import compare_records
+from fedaudit.summary.page import summary_markdown
 from results.archives import unpacked
 from tests.estimates import changed, estimate
 from tests.gate.parts import auc, bound, control, record_of, tpr

@@ -17,9 +17,9 @@ from fedaudit.report.exposure import (
     largest_tpr,
     proven_for_samples,
 )
-from fedaudit.report.summary import summary_markdown, summary_of
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ControlResult, Record
+from fedaudit.summary.page import summary_markdown, summary_of
 from tests.estimates import changed, estimate
 from tests.gate.parts import KINDS, auc, bound, control, record_of, tpr
 from tests.report.games import played

@@ -7,7 +7,6 @@ import pytest
 from fedaudit.metrics.games import gaussian_success
 from fedaudit.report.page import report_html
 from fedaudit.report.pictures import games_picture
-from fedaudit.report.summary import summary_markdown
 from fedaudit.report.tables.games import points_table
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.points import by_protection, game_tiles, shown_points
@@ -23,6 +22,7 @@ from fedaudit.results.games import (
     PointPlayed,
 )
 from fedaudit.results.record import Record
+from fedaudit.summary.page import summary_markdown
 from tests.report.games import NONE, played, point, shared
 from tests.report.records import HOSTILE, HOSTILE_TAG
 from tests.report.seen import column, must

@@ -13,18 +13,12 @@ from fedaudit.gate.policy import DEFAULT_POLICY, policy_from
 from fedaudit.live.attack import attack_recording
 from fedaudit.report import wording
 from fedaudit.report.grid import clean
-from fedaudit.report.statement import Statement
-from fedaudit.report.summary import (
-    MARKDOWN_MARK,
-    Section,
-    summary_html,
-    summary_markdown,
-    summary_of,
-)
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
 from fedaudit.results.text import escape_markdown
 from fedaudit.study.front.audit import Run
+from fedaudit.summary.page import MARKDOWN_MARK, Section, summary_html, summary_markdown, summary_of
+from fedaudit.summary.statement import Statement
 from results.archives import unpacked
 from tests.gate.parts import auc, bound, control, record_of, tpr
 from tests.live.federation import recorder, rounds

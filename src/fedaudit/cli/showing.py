@@ -27,8 +27,8 @@ from fedaudit.core.files import (
 )
 
 if TYPE_CHECKING:
-    from fedaudit.report.statement import Statement
     from fedaudit.results.record import Record
+    from fedaudit.summary.statement import Statement
 
 
 def record_path(path: Path) -> Path:
@@ -284,7 +284,7 @@ def summary(
     """
     from fedaudit.gate.outputs import evaluated_policy_section
     from fedaudit.report.page import write_page
-    from fedaudit.report.summary import SUMMARY_FILE, summary_html, summary_markdown
+    from fedaudit.summary.page import SUMMARY_FILE, summary_html, summary_markdown
 
     path = record_path(record)
     is_html, pack_policy = _format_of(format, out) == "html", _policy_of_pack(path)
@@ -317,7 +317,7 @@ def summary(
 
 
 def _format_of(chosen: Format | None, out: Path | None) -> Format:
-    from fedaudit.report.summary import MARKDOWN_SUFFIXES
+    from fedaudit.summary.page import MARKDOWN_SUFFIXES
 
     if chosen is not None:
         return chosen
@@ -343,8 +343,8 @@ def _statement_of_pack(record: Path) -> "Statement | None":
 def _refuse_overwriting(target: Path, inputs: list[Path], *, is_html: bool) -> None:
     """Raise if a summary would replace one of its inputs, or a file that is not a summary."""
     from fedaudit.gate.outputs import refuse_overwriting
-    from fedaudit.report.summary import MARKDOWN_MARK, MARKDOWN_SUFFIXES
     from fedaudit.study.running.outputs import refuse_foreign_page, refuse_missing_folder
+    from fedaudit.summary.page import MARKDOWN_MARK, MARKDOWN_SUFFIXES
 
     refuse_missing_folder(target)
     if is_html:

@@ -14,8 +14,8 @@ from fedaudit.pack.manifest import Manifest
 from fedaudit.pack.models import compare_model
 from fedaudit.pack.verifying import verify
 from fedaudit.report.grid import shortened
-from fedaudit.report.statement import Statement
 from fedaudit.results.record import Record
+from fedaudit.summary.statement import Statement
 
 _CHUNK_BYTES = 1 << 20
 

@@ -5,8 +5,8 @@ from fedaudit.exports.evidence import Evidence, describe_check
 from fedaudit.gate.outputs import policy_section
 from fedaudit.gate.policy import read_policy
 from fedaudit.pack.packing import POLICY_FILE
-from fedaudit.report.summary import summary_markdown
 from fedaudit.report.wording import printable
+from fedaudit.summary.page import summary_markdown
 
 
 def model_card(evidence: Evidence) -> str:

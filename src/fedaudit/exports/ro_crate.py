@@ -14,8 +14,8 @@ from fedaudit.exports.evidence import Evidence, identifier
 from fedaudit.pack.manifest import SIGNATURE_FILE
 from fedaudit.pack.packing import CLAUSES_FILE, JUNIT_FILE, POLICY_FILE, STUDY_FILE, VERDICT_FILE
 from fedaudit.pack.statement import STATEMENT_FILE
-from fedaudit.report.summary import SUMMARY_FILE
 from fedaudit.report.wording import printable
+from fedaudit.summary.page import SUMMARY_FILE
 
 PROFILE = "https://w3id.org/5s-crate/1.0"
 _VERSION = "1.3"

@@ -20,13 +20,13 @@ from fedaudit.gate.verdict import VERDICT_FORMAT, Check, FigureCheck, Verdict, i
 from fedaudit.report.evidence import distinct
 from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.grid import shortened
-from fedaudit.report.summary import MAX_LISTED, POLICY_TITLE, WITHDRAWN, Section, Table
 from fedaudit.report.terminal import WIDTH, width_of
 from fedaudit.report.text.verdict import verdict as conclusion
 from fedaudit.report.wording import MISSING, capital, format_value, join_and, plural, sentence
 from fedaudit.results.record import Record
 from fedaudit.results.text import one_line, without_commands
 from fedaudit.study.running.outputs import refuse_missing_folder
+from fedaudit.summary.page import MAX_LISTED, POLICY_TITLE, WITHDRAWN, Section, Table
 
 _XML = b'<testsuites name="fedaudit"'
 _JSON = f'"format":"{VERDICT_FORMAT}"'.encode()

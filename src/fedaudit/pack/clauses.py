@@ -4,9 +4,9 @@ import json
 
 from fedaudit.report.clauses import CAVEAT, ROWS, Answer, Row, caveats, origin
 from fedaudit.report.fixed import fixed
-from fedaudit.report.statement import Statement
 from fedaudit.report.wording import join, printable, sentence, without_capital
 from fedaudit.results.record import Record
+from fedaudit.summary.statement import Statement
 
 VERSION = 5
 _OPEN = ("not tested", "not stated", "out of scope")

@@ -41,12 +41,12 @@ from fedaudit.pack.statement import STATEMENT_FILE, read_valid_statement
 from fedaudit.pack.suppressing import suppressed, total_suppressed
 from fedaudit.report.page import report_html
 from fedaudit.report.reproducing import study_file
-from fedaudit.report.statement import Statement
-from fedaudit.report.summary import SUMMARY_FILE, summary_html
 from fedaudit.results.fields import SMALLEST_GROUP
 from fedaudit.results.older import resolve_older_settings
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, games_hash, record_json
+from fedaudit.summary.page import SUMMARY_FILE, summary_html
+from fedaudit.summary.statement import Statement
 
 POLICY_FILE = "policy.toml"
 VERDICT_FILE = "verdict.json"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedaudit.core.errors import BadInput
 from fedaudit.plan.values import read_toml, settings_from
-from fedaudit.report.statement import Statement
+from fedaudit.summary.statement import Statement
 
 STATEMENT_FILE = "statement.toml"
 """Statement of the packer in a pack; packs without a statement do not have this file."""

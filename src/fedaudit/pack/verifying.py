@@ -56,9 +56,9 @@ from fedaudit.pack.packing import POLICY_FILE, VERDICT_FILE, compute_files, pack
 from fedaudit.pack.statement import STATEMENT_FILE, read_statement
 from fedaudit.pack.suppressing import least_suppressed, suppressed, wrongly_suppressed
 from fedaudit.report.grid import shortened
-from fedaudit.report.statement import Statement
 from fedaudit.results.read import read_record
 from fedaudit.results.record import RECORDER_SETTINGS, RECORDING_KEYS, Record, games_hash
+from fedaudit.summary.statement import Statement
 
 SOUND = 0
 UNSOUND = 1

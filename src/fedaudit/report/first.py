@@ -373,3 +373,13 @@ def _utility_tiles(record: Record) -> list[Tile]:
     value = wording.format_value(fmean(figure.number for figure in results), first.metric)
     runs = f"mean of {len(results)} runs" if len(results) > 1 else _range(first)
     return [tile(name, value, runs, defense)]
+
+
+def first_of_record(record: Record) -> FirstScreen:
+    """Return the first screen of a printable record, of a study, a recording or games."""
+    if record.kind == "games":
+        # Not at the top: few records are of games.
+        from fedaudit.report.text.games import game_verdict
+
+        return game_verdict(record).first
+    return first_screen(record, verdict(record))

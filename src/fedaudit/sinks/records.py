@@ -6,14 +6,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from fedaudit.report.embedded import first_of_record
+from fedaudit.report.first import first_of_record
 from fedaudit.report.page import write_report
-from fedaudit.report.summary import summary_markdown
 from fedaudit.report.wording import client_name, printable
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.record import Record
 from fedaudit.sinks import open_sinks
 from fedaudit.sinks.base import Sink, SinkLike
+from fedaudit.summary.page import summary_markdown
 
 _MAX_NAME, _MAX_TEXT = 240, 5000
 """Limits of MLflow for names of metrics and values of tags."""

@@ -53,9 +53,9 @@ from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 
 if TYPE_CHECKING:
-    from fedaudit.report.summary import Section as SummarySection
     from fedaudit.sinks.base import SinkLike
     from fedaudit.study.front.asking import Answer
+    from fedaudit.summary.page import Section as SummarySection
 
 AnyPlan: TypeAlias = AuditPlan[Study] | AuditPlan[GameStudy]
 Choice = TypeVar("Choice", int, str)
@@ -312,7 +312,7 @@ class Run:
         Raises:
             BadInput: The policy cannot be read, or the date is invalid.
         """
-        from fedaudit.report.summary import summary_markdown
+        from fedaudit.summary.page import summary_markdown
 
         return summary_markdown(self.record, self._policy_section(policy), valid_until)
 
@@ -334,14 +334,15 @@ class Run:
         Raises:
             BadInput: The policy cannot be read, the date is invalid, or the path cannot be written.
         """
-        from fedaudit.report import page, summary
+        from fedaudit.report.page import write_page
+        from fedaudit.summary import page as summary
 
         target = self.folder / summary.SUMMARY_FILE if path is None else Path(path)
         values = (self.record, self._policy_section(policy), valid_until)
         if target.suffix.lower() in summary.MARKDOWN_SUFFIXES:
             write_whole(target, summary.summary_markdown(*values), private=True)
         else:
-            page.write_page(target, summary.summary_html(*values))
+            write_page(target, summary.summary_html(*values))
         return target
 
     def _policy_section(self, policy: Path | str | None) -> "SummarySection | None":

@@ -9,7 +9,7 @@ from fedaudit.core.metric_names import AUC, rate_of
 from fedaudit.report import evidence, wording
 from fedaudit.report.figures.charts import Axis, Figures
 from fedaudit.report.figures.forest import PLAIN, Picture, Row, build_forest, mark_of, track_cell
-from fedaudit.report.first import FirstScreen, first_screen
+from fedaudit.report.first import FirstScreen, first_of_record
 from fedaudit.report.grid import Cells, Grid, Tile, grid_of, shortened
 from fedaudit.report.page import templates
 from fedaudit.report.style import embedded_css
@@ -22,6 +22,12 @@ MEASURED = "measured"
 """Look of a card without a verdict; other looks are those of verdicts (:data:`evidence.Status`)."""
 GOOD, BAD, OPEN = "no leak shown", "strong leak", "inconclusive"
 """Looks of the verdict of a check: passed, failed and undecided."""
+
+
+MOST_ROWS = 12
+"""Largest number of rounds and decisions in a notebook."""
+LONGEST_NAME = 60
+"""Largest length of a name."""
 
 
 class Card(NamedTuple):
@@ -67,16 +73,6 @@ def card_html(card: Card | FirstScreen, front: Figures | None = None) -> str:
         table=card.table if isinstance(card, Card) else None,
         notes=card.notes if isinstance(card, Card) else (),
     )
-
-
-def first_of_record(record: Record) -> FirstScreen:
-    """Return the first screen of a printable record, of a study, a recording or games."""
-    if record.kind == "games":
-        # Not at the top: few records are of games.
-        from fedaudit.report.text.games import game_verdict
-
-        return game_verdict(record).first
-    return first_screen(record, verdict(record))
 
 
 def record_html(record: Record) -> str:
@@ -140,3 +136,9 @@ def estimate_html(estimate: Estimate) -> str:
             notes=tuple(filter(None, notes)),
         )
     )
+
+
+def hidden_rows(total: int, what: str) -> tuple[str, ...]:
+    """Return a note on the rows that a table omits, if any."""
+    hidden = total - MOST_ROWS
+    return (f"{wording.plural(hidden, f'earlier {what}')} not shown.",) if hidden > 0 else ()

@@ -24,7 +24,6 @@ from fedaudit.report.grid import Cell, Tile, clean, shortened
 from fedaudit.report.page import templates
 from fedaudit.report.reproducing import inline_toml, reproducing
 from fedaudit.report.sources import kind_of
-from fedaudit.report.statement import Statement
 from fedaudit.report.tables.run import controls_table
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.points import protection_name
@@ -34,6 +33,7 @@ from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.record import Record
 from fedaudit.results.runs import Coverage
 from fedaudit.results.text import escape_markdown, without_commands
+from fedaudit.summary.statement import Statement
 
 SUMMARY_FILE = "summary.html"  # name of the page next to a record and in a pack
 MARKDOWN_SUFFIXES = (".md", ".markdown")  # endings of the names of Markdown files

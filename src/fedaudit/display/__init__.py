@@ -1,0 +1,1 @@
+"""Public results in notebooks and as short texts."""

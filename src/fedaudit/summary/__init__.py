@@ -1,0 +1,1 @@
+"""Summaries of one or two pages that are signed and shared."""
