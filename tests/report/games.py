@@ -183,8 +183,11 @@ def detector(*indicators: list[Estimate], **changes: object) -> Detection:
 
 
 def hostile_games() -> Record:
-    """Two hundred points whose every free text tries to break out of the page."""
-    bad = HOSTILE + HOSTILE_TAG + HOSTILE_LINK + "x" * 9000
+    """Sixty points whose every free text tries to break out of the page.
+
+    Their settings as a study file are longer than ``MOST_SETTINGS``.
+    """
+    bad = HOSTILE + HOSTILE_TAG + HOSTILE_LINK + "x" * 4500
     points = [
         changed(
             hostile_point,
@@ -194,7 +197,7 @@ def hostile_games() -> Record:
             mechanism=f"{HOSTILE}{place % 30}{HOSTILE_TAG}",
             estimates=[changed(f, method=bad) for f in hostile_point.estimates],
         )
-        for place, hostile_point in enumerate([NONE, CERTIFIED, REFUTED, shared()] * 50)
+        for place, hostile_point in enumerate([NONE, CERTIFIED, REFUTED, shared()] * 15)
     ]
     return played(
         *points,

@@ -13,6 +13,7 @@ from fedaudit.results.older import resolve_older_settings
 from fedaudit.results.record import Record
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
+_NOT_PLAIN = re.compile(r"[^ -~]")
 
 
 def study_file(config: Mapping[str, object]) -> str:
@@ -46,10 +47,11 @@ def _key(name: str) -> str:
 
 
 def _text(text: str) -> str:
-    return "".join(map(_escaped, json.dumps(text, ensure_ascii=False)))
+    return _NOT_PLAIN.sub(_escaped, json.dumps(text, ensure_ascii=False))
 
 
-def _escaped(char: str) -> str:
+def _escaped(match: re.Match[str]) -> str:
+    char = match[0]
     kind = unicodedata.category(char)
     if kind == "Cs":  # TOML has no lone surrogates
         return "\\ufffd"

@@ -405,13 +405,19 @@ def without_digests(models: Iterable[BaseModel]) -> TextCleaner:
 
     for model in models:
         _Cleaner(collect, {}, watched=False).model(model)
-    for name, digest in (pair for text in texts for pair in _DIGEST.findall(text)):
+    # The expression is slow on long texts, and few texts have a digest.
+    with_digests = [text for text in texts if "#" in text]
+    for name, digest in (pair for text in with_digests for pair in _DIGEST.findall(text)):
         digests[name] |= {digest, ""} if name in texts else {digest}
 
     def shorten(match: re.Match[str]) -> str:
         return match[0] if len(digests[match[1]]) > 1 else match[1]
 
-    return cache(lambda text: _DIGEST.sub(shorten, clean(text)))
+    def clean_text(text: str) -> str:
+        safe = clean(text)
+        return _DIGEST.sub(shorten, safe) if "#" in safe else safe
+
+    return cache(clean_text)
 
 
 def cleaned(
