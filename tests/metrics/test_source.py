@@ -29,13 +29,13 @@ def test_the_most_likely_client_is_inferred() -> None:
 
 def test_the_attack_abstains_below_the_probability_threshold() -> None:
     posterior = np.array([[0.9, 0.5], [0.1, 0.5]])
-    assert infer_source(posterior, least=0.6).tolist() == [0, ABSTAINED]
+    assert infer_source(posterior, min_posterior=0.6).tolist() == [0, ABSTAINED]
 
 
-@pytest.mark.parametrize("least", [-0.1, 1.5, float("nan")])
-def test_a_threshold_outside_zero_and_one_raises(least: float) -> None:
+@pytest.mark.parametrize("min_posterior", [-0.1, 1.5, float("nan")])
+def test_a_threshold_outside_zero_and_one_raises(min_posterior: float) -> None:
     with pytest.raises(BadInput, match="smallest probability of an answer"):
-        infer_source(np.ones((1, 1)), least=least)
+        infer_source(np.ones((1, 1)), min_posterior=min_posterior)
 
 
 def test_posteriors_with_nan_raise() -> None:
@@ -141,7 +141,7 @@ def test_the_label_level_uses_other_samples_of_the_class(
     excess = excess_over_labels(named, source, labels)
     success = float((named == source).mean())
     expected = float(sum(levels) / len(levels)) if levels else success
-    assert excess.level == pytest.approx(expected)
+    assert excess.explained_rate == pytest.approx(expected)
     assert excess.value == pytest.approx(success - expected)
     assert excess.low <= excess.value + 1e-12
     assert excess.high >= excess.value - 1e-12
@@ -157,13 +157,13 @@ def test_the_label_level_follows_bayes_rule_for_known_counts() -> None:
         for who, label in zip(answers, labels, strict=True)
     ]
     excess = excess_over_labels(answers, source, labels, counts)
-    assert excess.level == pytest.approx(float(sum(chances) / 6))
+    assert excess.explained_rate == pytest.approx(float(sum(chances) / 6))
 
 
 def test_samples_alone_in_their_class_show_no_excess() -> None:
     everyone = np.arange(4)
     excess = excess_over_labels(everyone, everyone, everyone)
-    assert (excess.level, excess.value) == (1.0, 0.0)
+    assert (excess.explained_rate, excess.value) == (1.0, 0.0)
     assert excess.low < 0
 
 
@@ -198,8 +198,8 @@ def test_the_label_level_is_unbiased_for_few_samples_per_class() -> None:
         counts = np.rint(1e6 * shares).astype(np.int64)
         shuffled = source_null(named, source, within=labels, permutations=20, rng=rng).mean
         estimates = (
-            excess_over_labels(named, source, labels).level,
-            excess_over_labels(named, source, labels, counts).level,
+            excess_over_labels(named, source, labels).explained_rate,
+            excess_over_labels(named, source, labels, counts).explained_rate,
             shuffled,
         )
         errors.append([estimate - level for estimate in estimates])

@@ -11,7 +11,7 @@ from scipy.stats import beta, rankdata
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.evaluation.source import Baseline, SourceEvaluation, source_estimates
 from fedaudit.metrics import EstimateWithLimits, tpr_limits
-from fedaudit.metrics.source import LabelExcess
+from fedaudit.metrics.source import ExcessOverLabels
 from fedaudit.results.aggregate import average_each, correct_tests
 from fedaudit.results.estimate import (
     GENERALISATION_GAP,
@@ -534,7 +534,7 @@ def source(
         answers,
         EstimateWithLimits(right / samples, low, high),
         Test(null=GUESSING, level=1 / clients, high=min(1.5 / clients, 1.0), p_value=p_value),
-        LabelExcess(right / samples - mixes, low - mixes, high - mixes, level=mixes),
+        ExcessOverLabels(right / samples - mixes, low - mixes, high - mixes, explained_rate=mixes),
         class_p_value,
         None if baseline is None else Baseline(baseline, right / samples - baseline, baseline_p),
     )

@@ -15,14 +15,14 @@ from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.core.files import SCORES_FILE
 from fedaudit.core.metric_names import AUC, Origin
 from fedaudit.datasets.formats.single import SingleSample
-from fedaudit.evaluation.asking import (
-    answer_in_run,
-    choose_contrast,
+from fedaudit.evaluation.individual_membership import (
+    choose_nonmember_group,
+    evaluate_membership_of_unit,
     flag,
     label_posterior,
     p_value_over_runs,
     reason_against_comparison,
-    smallest_over_runs,
+    smallest_p_value_over_runs,
 )
 from fedaudit.evaluation.sample_scores import SampleScores, read_scores
 from fedaudit.gate.policy import DEFAULT_POLICY
@@ -121,7 +121,7 @@ def test_simulated_non_members_are_flagged_at_the_stated_rate(n_seeds: int) -> N
         # Half of the variance is shared by runs as well.
         common = rng.normal(size=(len(origin), 1))
         runs = [
-            answer_in_run(
+            evaluate_membership_of_unit(
                 seed,
                 simulated(rng, origin, common),
                 0,
@@ -132,7 +132,7 @@ def test_simulated_non_members_are_flagged_at_the_stated_rate(n_seeds: int) -> N
             )
             for seed in range(n_seeds)
         ]
-        flagged += flag(p_value_over_runs(runs), smallest_over_runs(runs), RATE) is True
+        flagged += flag(p_value_over_runs(runs), smallest_p_value_over_runs(runs), RATE) is True
         alone += [attack.flagged is True for attack in runs[0].attacks]
     low, high = sp.stats.binom.interval(0.999, trials, RATE)
     assert flagged <= high
@@ -378,8 +378,8 @@ def test_a_unit_needs_another_member_and_another_non_member() -> None:
         reason_against_comparison(samples, 3, "other_client")
         == "there are no other audited non-members"
     )
-    assert choose_contrast(samples) == "unseen"
-    assert choose_contrast(samples._replace(origin=np.minimum(origin, 1))) == "other_client"
+    assert choose_nonmember_group(samples) == "unseen"
+    assert choose_nonmember_group(samples._replace(origin=np.minimum(origin, 1))) == "other_client"
 
 
 def test_label_distributions_are_counted_without_the_sample_itself() -> None:

@@ -38,7 +38,7 @@ def test_a_result_has_the_verdict_and_the_main_figure_of_its_report(tmp_path: Pa
         written = write(tmp_path / name, made)
         result = rows_of(tmp_path)[name].result
         screen = screen_of(written)
-        assert (result.status, result.number) == (screen.status, screen.numbers[0])
+        assert (result.status, result.main_tile) == (screen.status, screen.numbers[0])
         assert result.is_finished
 
 
@@ -93,7 +93,7 @@ def test_open_audits_are_listed_without_a_verdict(tmp_path: Path) -> None:
     assert set(rows) == {"small", "live"}
     assert rows["small"].result.status == "not finished"
     assert rows["small"].result.reason == "4 rounds measured in 2 seeds"
-    assert rows["live"].result.status == "not attacked"
+    assert rows["live"].result.status == "attacks not run"
     assert "4 rounds measured" in rows["live"].result.reason
 
 

@@ -31,7 +31,7 @@ from fedaudit.results.estimate import (
     UPLOAD_GAP,
     Estimate,
 )
-from fedaudit.results.fields import LARGEST
+from fedaudit.results.fields import MAX_NUMBER
 from fedaudit.results.record import AccuracyByRound
 from fedaudit.results.runs import ALL_CLIENTS
 
@@ -311,10 +311,10 @@ def _utilities(model: Model, samples: Samples, device: torch.device) -> Float[Te
         outputs = outputs_of(model, samples.features[batch], device)
         values.append(model.architecture.task.utility.per_sample(outputs, samples.targets[batch]))
     utilities = torch.cat(values).double()
-    if not bool((utilities.abs() <= LARGEST).all()):
+    if not bool((utilities.abs() <= MAX_NUMBER).all()):
         raise BadInput(
             f"training has diverged: predictions are infinite, or differ from targets by more than "
-            f"{LARGEST:g}; lower {setting('training.lr')}"
+            f"{MAX_NUMBER:g}; lower {setting('training.lr')}"
         )
     return utilities
 

@@ -49,7 +49,7 @@ from fedaudit.results.estimate import (
     VIOLATIONS,
     Estimate,
 )
-from fedaudit.results.fields import Count, Fraction, Limits, RecordPart
+from fedaudit.results.fields import Count, Fraction, RecordLimits, RecordPart
 from fedaudit.results.runs import (
     ALL_CLIENTS,
     ClusterResult,
@@ -75,7 +75,7 @@ _MAX_RISK_SAMPLES = 5_000
 CLOPPER_PEARSON = "Clopper-Pearson 95%"
 
 
-class GroupAccuracy(Limits[Fraction]):
+class GroupAccuracy(RecordLimits[Fraction]):
     """Accuracy of a group's models on test samples from the group's distribution.
 
     Attributes:
@@ -94,7 +94,7 @@ class GroupAccuracy(Limits[Fraction]):
     accuracy: Fraction
 
 
-class FairnessGap(Limits[Fraction]):
+class FairnessGap(RecordLimits[Fraction]):
     """Absolute difference between groups; 0 means equal treatment.
 
     Attributes:

@@ -29,7 +29,7 @@ from fedaudit.evaluation.controls import Outcome, measured_untrained, measuremen
 from fedaudit.evaluation.truth import run_coordinates, view_coordinates
 from fedaudit.metrics import EstimateWithLimits
 from fedaudit.metrics.source import (
-    LabelExcess,
+    ExcessOverLabels,
     confusion_matrix,
     excess_over_labels,
     infer_by_label_distribution,
@@ -237,8 +237,10 @@ def _evaluate(
     inferred = infer_source(posterior)
     is_correct = inferred == queries.owner
     selective = {
-        least: source_success(infer_source(posterior, least=least), queries.owner)
-        for least in _POSTERIOR_THRESHOLDS
+        min_posterior: source_success(
+            infer_source(posterior, min_posterior=min_posterior), queries.owner
+        )
+        for min_posterior in _POSTERIOR_THRESHOLDS
     }
     success_by_round = []
     for round_measurements in split_by_round(attack, measurements):
@@ -257,8 +259,8 @@ def _evaluate(
             for label, rows in positions_of(queries.labels).items()
         ],
         answers=[
-            SelectivePrediction(least=least, answered=success.total, right=success.hits)
-            for least, success in selective.items()
+            SelectivePrediction(least=min_posterior, answered=success.total, right=success.hits)
+            for min_posterior, success in selective.items()
         ],
         chained=sources_of_inferred_members(run, attack, measured, is_correct, queries),
         rounds=list(run.measured_rounds),
@@ -294,7 +296,7 @@ def _success_estimates(
     return source_estimates(
         answers.model_copy(update={"samples": len(owner)}),
         success,
-        Test(null=GUESSING, level=answers.chance, high=null.high, p_value=null.p_value),
+        Test(null=GUESSING, level=answers.chance, high=null.quantile_95, p_value=null.p_value),
         excess_over_labels(inferred, owner, labels, counts if queries.at_random else None),
         within_classes.p_value,
         Baseline(source_success(baseline, owner).value, change.difference, change.p_value),
@@ -382,7 +384,7 @@ def source_estimates(
     answers: SourceResult,
     success: EstimateWithLimits[float],
     chance_test: Test,
-    labels: LabelExcess,
+    labels: ExcessOverLabels,
     p_value: float,
     baseline: Baseline | None,
     draw: str = OWN,
@@ -419,7 +421,7 @@ def source_estimates(
         "low": labels.low,
         "high": labels.high,
         "method": LABELS_METHOD,
-        "tests": [Test(null=LABELS, level=labels.level, p_value=p_value)],
+        "tests": [Test(null=LABELS, level=labels.explained_rate, p_value=p_value)],
     }
     estimates = [rate, rate.model_copy(update=excess)]
     if baseline is not None:

@@ -1,8 +1,8 @@
 """Success of source inference, and the success that label distributions alone explain.
 
-The functions have two common arguments. ``inferred`` is the inferred source of each sample, which
-is ``ABSTAINED`` if the adversary abstains. ``source`` is the client that the sample comes from. All
-functions raise an error if there are no samples.
+Functions that evaluate answers take ``inferred``, the inferred source of each sample, and
+``source``, the client that the sample comes from. An inferred source is ``ABSTAINED`` if the
+adversary abstains. These functions raise an error if there are no samples.
 """
 
 from dataclasses import dataclass
@@ -33,27 +33,27 @@ class SourceNull(NamedTuple):
     Attributes:
         mean: Mean success rate over permutations of the sources.
         std: Standard deviation of the success rate over permutations.
-        high: 95 % quantile of the success rate over permutations.
-        p_value: One-sided p-value: fraction of permutations with at least the true success rate.
-            The true order counts as one permutation, so the p-value is never 0.
+        quantile_95: 95 % quantile of the success rate over permutations.
+        p_value: One-sided p-value: fraction of permutations with at least the observed success
+            rate. The observed order counts as one permutation, so the p-value is never 0.
     """
 
     mean: float
     std: float
-    high: float
+    quantile_95: float
     p_value: float
 
 
 @dataclass(frozen=True)
-class LabelExcess(EstimateWithLimits[float]):
+class ExcessOverLabels(EstimateWithLimits[float]):
     """Success rate of a source attack minus the rate that label distributions alone explain.
 
     Attributes:
-        level: Expected success rate of the same answers if sources depended only on classes, in
-            [0, 1].
+        explained_rate: Expected success rate of the same answers if sources depended only on
+            classes, in [0, 1].
     """
 
-    level: float
+    explained_rate: float
 
 
 class McNemarTest(NamedTuple):
@@ -70,29 +70,29 @@ class McNemarTest(NamedTuple):
 
 
 def infer_source(
-    posterior: Float[ndarray, "clients samples"], *, least: float = 0.0
+    posterior: Float[ndarray, "clients samples"], *, min_posterior: float = 0.0
 ) -> Int[ndarray, " samples"]:
     """Infer the likeliest source of each sample, as a position among the clients.
 
     Args:
         posterior: Probability that each client is the source; columns sum to 1.
-        least: Smallest probability of an answer, in [0, 1]. If no client has at least this
-            probability, the adversary abstains (``ABSTAINED``).
+        min_posterior: Smallest posterior of the likeliest client at which the adversary answers, in
+            [0, 1]. Below it, the adversary abstains (``ABSTAINED``).
 
     Raises:
-        BadInput: ``least`` is out of range, or an entry is NaN.
+        BadInput: ``min_posterior`` is out of range, or an entry is NaN.
 
     Source: SIA, Algorithms 1-3 (arg min of the loss; the lowest index if losses are equal).
     """
-    if not 0 <= least <= 1:
-        raise BadInput(f"the smallest probability of an answer is in [0, 1], got {least}")
+    if not 0 <= min_posterior <= 1:
+        raise BadInput(f"the smallest probability of an answer is in [0, 1], got {min_posterior}")
     if np.isnan(posterior).any():
         raise BadInput(
             f"{int(np.isnan(posterior).any(axis=0).sum())} of {posterior.shape[1]} samples have a "
             "probability that is not a number; check that their losses are finite"
         )
     likeliest = posterior.argmax(axis=0)
-    return np.where(posterior.max(axis=0) >= least, likeliest, ABSTAINED).astype(np.int64)
+    return np.where(posterior.max(axis=0) >= min_posterior, likeliest, ABSTAINED).astype(np.int64)
 
 
 def source_success(
@@ -146,7 +146,7 @@ def source_null(
     return SourceNull(
         mean=float(permuted.mean()) / n_answers,
         std=float(permuted.std()) / n_answers,
-        high=float(np.quantile(permuted, 0.95)) / n_answers,
+        quantile_95=float(np.quantile(permuted, 0.95)) / n_answers,
         p_value=(1 + int((permuted >= n_correct).sum())) / (1 + permutations),
     )
 
@@ -156,12 +156,13 @@ def excess_over_labels(
     source: Int[ndarray, " samples"],
     labels: Int[ndarray, " samples"],
     class_counts: Int[ndarray, "clients classes"] | None = None,
-) -> LabelExcess:
+) -> ExcessOverLabels:
     """Estimate the success rate of a source attack beyond what label distributions explain.
 
-    The explained rate is the expected success rate of the same answers if each sample had the
-    source of a random other sample of its class. If ``class_counts`` is given, it follows from
-    Bayes' rule with equal priors. Otherwise, it is the mean over the other samples of the class.
+    The explained rate is the expected success rate if the attack's answers stayed the same and each
+    sample's source were drawn at random given its class. With ``class_counts``, the distribution of
+    sources follows from Bayes' rule with equal priors. Without them, it is that of the other
+    samples of the class, reweighted to equal priors.
 
     Args:
         inferred: The inferred source of each sample; samples with ``ABSTAINED`` are left out.
@@ -189,8 +190,10 @@ def excess_over_labels(
         is_correct = (inferred == source)[usable]
     if not len(explained):
         value = success.value
-        return LabelExcess(0.0, success.low - value, success.high - value, level=value)
-    level = float(explained.mean())
+        return ExcessOverLabels(
+            0.0, success.low - value, success.high - value, explained_rate=value
+        )
+    explained_rate = float(explained.mean())
     error = _NORMAL_QUANTILE * float(influence.std()) / len(influence) ** 0.5
     varies = influence.std() > 0 and is_correct.std() > 0
     correlation = float(np.corrcoef(influence, is_correct)[0, 1]) if varies else 0.0
@@ -199,10 +202,10 @@ def excess_over_labels(
         squared = success_error**2 + error**2 - 2 * correlation * success_error * error
         return float(max(squared, 0.0) ** 0.5)
 
-    excess = success.value - level
+    excess = success.value - explained_rate
     low = excess - distance_to_limit(success.value - success.low)
     high = excess + distance_to_limit(success.high - success.value)
-    return LabelExcess(excess, max(low, -1.0), min(high, 1.0), level=level)
+    return ExcessOverLabels(excess, max(low, -1.0), min(high, 1.0), explained_rate=explained_rate)
 
 
 def _leave_one_out(

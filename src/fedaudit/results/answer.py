@@ -8,8 +8,8 @@ from fedaudit.results.fields import (
     Count,
     Fraction,
     RecordPart,
-    refuse_unequal_lengths,
-    refuse_unordered_limits,
+    raise_if_lengths_differ,
+    raise_if_limits_unordered,
 )
 
 OriginName = Literal["member", "other_client", "unseen"]
@@ -25,9 +25,9 @@ class AttackAnswer(RecordPart):
         p_value: P-value of the null hypothesis that the unit is not a member, by only this attack.
         flagged: Whether ``p_value`` is at most the false-alarm rate. None if there are so few
             non-members that no score could reach it.
-        chance_low: Lower 95 % limit of the probability that a unit with at least this score is a
-            member, given the prior.
-        chance_high: Upper 95 % limit of this probability.
+        chance_low: Lower 95 % limit of the posterior, the probability that a unit with at least
+            this score is a member, given the prior.
+        chance_high: Upper 95 % limit of the posterior.
         others_as_high: Number of other clients' audited members that score at least as high.
     """
 
@@ -41,7 +41,7 @@ class AttackAnswer(RecordPart):
 
     @model_validator(mode="after")
     def _validate_numbers(self) -> "AttackAnswer":
-        refuse_unordered_limits(self.chance_low, None, self.chance_high)
+        raise_if_limits_unordered(self.chance_low, None, self.chance_high)
         return self
 
 
@@ -101,9 +101,9 @@ class SourceAnswer(RecordPart):
 
     @model_validator(mode="after")
     def _validate_lengths(self) -> "SourceAnswer":
-        refuse_unequal_lengths(clients=self.clients, posterior=self.posterior)
+        raise_if_lengths_differ(clients=self.clients, posterior=self.posterior)
         if self.by_labels:
-            refuse_unequal_lengths(
+            raise_if_lengths_differ(
                 clients=self.clients, by_labels=self.by_labels, with_labels=self.with_labels
             )
         return self

@@ -10,13 +10,13 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from fedaudit.core.display import repr_html
 from fedaudit.results.fields import (
-    LARGEST,
+    MAX_NUMBER,
     Count,
     Finite,
     Fraction,
-    Limits,
+    RecordLimits,
     RecordPart,
-    refuse_unordered_limits,
+    raise_if_limits_unordered,
 )
 
 NO_DEFENSE = "none"
@@ -99,7 +99,7 @@ def range_of(metric: str) -> Range:
         return Range(0.0, 1.0)
     if metric in (GENERALISATION_GAP, UPLOAD_GAP, AGREEMENT):
         return Range(-1.0, 1.0)
-    return Range(0.0 if metric in COUNTS or "epsilon" in metric else -LARGEST, LARGEST)
+    return Range(0.0 if metric in COUNTS or "epsilon" in metric else -MAX_NUMBER, MAX_NUMBER)
 
 
 def errors_cancel(metric: str) -> bool:
@@ -151,7 +151,7 @@ class Coordinates(RecordPart):
     seed: Count | None = None
 
 
-class Interval(Limits[Finite]):
+class Interval(RecordLimits[Finite]):
     """Confidence limits of an estimate.
 
     Attributes:
@@ -241,10 +241,10 @@ class Estimate(Interval, Coordinates):
                 raise ValueError(f"{number:g} is not in [{minimum:g}, {maximum:g}]")
         # A bootstrap of an absolute difference may leave out the difference itself.
         resampled = self.method.startswith(BOOTSTRAP)
-        refuse_unordered_limits(self.low, None if resampled else self.value, self.high)
+        raise_if_limits_unordered(self.low, None if resampled else self.value, self.high)
         for limits in (self.at_threshold, self.further):
             if limits is not None:
-                refuse_unordered_limits(limits.low, self.value, limits.high)
+                raise_if_limits_unordered(limits.low, self.value, limits.high)
         return self
 
     _repr_html_ = repr_html

@@ -7,25 +7,27 @@ from typing import Annotated, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 
-LARGEST = 1e15
+MAX_NUMBER = 1e15
 """Limit of all counts and estimates. Floats represent every integer up to it exactly."""
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 SignedFraction = Annotated[float, Field(ge=-1, le=1)]
-Count = Annotated[int, Field(ge=0, le=int(LARGEST))]
-Seconds = Annotated[float, Field(ge=0, le=LARGEST)]
+Count = Annotated[int, Field(ge=0, le=int(MAX_NUMBER))]
+Seconds = Annotated[float, Field(ge=0, le=MAX_NUMBER)]
 Finite = Annotated[float, Field(ge=-1e100, le=1e100)]
-"""Signal or score in a plot. Losses of a diverged run are large."""
+"""Number of magnitude up to 1e100: confidence limits, levels of tests, signals and scores.
+
+Losses of a diverged run are large."""
 
 SMALLEST_GROUP = 10
-"""Default size below which a group of samples is small, so that estimates about it are not
-shared."""
+"""Default minimum number of samples in a group. Estimates on smaller groups are removed from
+evidence packs."""
 
 _ROUNDING = 1e-6
 
 
 class RecordPart(BaseModel):
-    """Base of the parts of a record: it refuses unknown keys and non-finite numbers."""
+    """Base class of the parts of a record, which rejects unknown keys and non-finite numbers."""
 
     # Schemas are built on first use, since most commands read and write no record.
     model_config = ConfigDict(
@@ -57,8 +59,10 @@ class RecordPart(BaseModel):
 Limit = TypeVar("Limit", bound=float)
 
 
-class Limits(RecordPart, Generic[Limit]):
-    """Base of parts that have limits.
+class RecordLimits(RecordPart, Generic[Limit]):
+    """Base class of record parts with a lower and an upper confidence limit.
+
+    For permuted members, these are the limits of the central range over shuffles.
 
     Attributes:
         low: Lower limit; None if there is none.
@@ -69,7 +73,7 @@ class Limits(RecordPart, Generic[Limit]):
     high: Limit | None = None
 
 
-def refuse_unordered_limits(low: float | None, value: float | None, high: float | None) -> None:
+def raise_if_limits_unordered(low: float | None, value: float | None, high: float | None) -> None:
     """Raise ValueError unless low <= value <= high, where any of them may be None."""
     numbers = [number for number in (low, value, high) if number is not None]
     for smaller, larger in pairwise(numbers):
@@ -77,7 +81,7 @@ def refuse_unordered_limits(low: float | None, value: float | None, high: float 
             raise ValueError(f"low, value and high are not in order ({low}, {value}, {high})")
 
 
-def refuse_unequal_lengths(**lists: Sized) -> None:
+def raise_if_lengths_differ(**lists: Sized) -> None:
     """Raise ValueError unless all lists have the same length."""
     if len({len(values) for values in lists.values()}) > 1:
         raise ValueError(f"{', '.join(lists)} are not of the same length")

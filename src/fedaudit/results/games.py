@@ -14,14 +14,14 @@ from pydantic import Field, model_validator
 from fedaudit.core.limits import EstimateWithLimits
 from fedaudit.results.estimate import SUCCESS_RATE, Estimate
 from fedaudit.results.fields import (
-    LARGEST,
+    MAX_NUMBER,
     Count,
     Finite,
     Fraction,
-    Limits,
+    RecordLimits,
     RecordPart,
     Seconds,
-    refuse_unordered_limits,
+    raise_if_limits_unordered,
 )
 
 DETECTOR = "detector"
@@ -272,7 +272,7 @@ class NeuronMean(RecordPart):
     sound_width: Finite | None
 
 
-class TargetCertificate(Limits[Fraction]):
+class TargetCertificate(RecordLimits[Fraction]):
     """Certificate of one target's neuron, from fresh copies of the target and other samples.
 
     Attributes:
@@ -301,7 +301,7 @@ class TargetCertificate(Limits[Fraction]):
     def _validate_limits(self) -> "TargetCertificate":
         if self.low is None or self.high is None:
             raise ValueError("a certificate must have a lower and an upper limit")
-        refuse_unordered_limits(self.low, None, self.high)
+        raise_if_limits_unordered(self.low, None, self.high)
         return self
 
 
@@ -346,7 +346,7 @@ class InRounds(RecordPart):
     options: dict[str, str]
     averaged: Count
     neurons: Count
-    louder: Annotated[float, Field(gt=0, le=LARGEST)]
+    louder: Annotated[float, Field(gt=0, le=MAX_NUMBER)]
     clients: Count
     others: Literal["honest", "planted", "dead"]
     simulated: Count
@@ -387,7 +387,7 @@ class GamePoint(RecordPart):
     mechanism: str
     shared_mask: bool
     delta: Fraction = 0.0
-    targets: Annotated[int, Field(ge=1, le=int(LARGEST))]
+    targets: Annotated[int, Field(ge=1, le=int(MAX_NUMBER))]
     batch: Count
     certificates: list[TargetCertificate] = Field(default_factory=list)
     spread: Spread | None = None
@@ -430,7 +430,7 @@ class PointPlayed(GamePoint):
         if (epochs is None) != (training is None):
             raise ValueError("the mean number of epochs needs its minimum and maximum")
         if training is not None:
-            refuse_unordered_limits(float(training.least), epochs, float(training.most))
+            raise_if_limits_unordered(float(training.least), epochs, float(training.most))
             if training.stopped > self.targets:
                 raise ValueError(f"{training.stopped} targets stopped, of only {self.targets}")
 

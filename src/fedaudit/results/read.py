@@ -12,7 +12,7 @@ from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import MAX_RESULT_BYTES, TooLarge, parse_json, read_text, refuse_absent
 from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY
 from fedaudit.results.comparison import COMPARISON_FORMAT, Comparison
-from fedaudit.results.fields import LARGEST
+from fedaudit.results.fields import MAX_NUMBER
 from fedaudit.results.record import FORMAT, VERSION, Record
 from fedaudit.results.runs import FAIR, OWN
 from fedaudit.results.text import (
@@ -251,7 +251,7 @@ def _parse_float(digits: str) -> float:
 
 def _parse_integer(digits: str) -> int:
     # Check the length first: parsing thousands of digits takes long.
-    if len(digits) > _MAX_DIGITS or abs(int(digits)) > LARGEST:
+    if len(digits) > _MAX_DIGITS or abs(int(digits)) > MAX_NUMBER:
         raise ValueError(f"the number {_short(digits)} is too large for a record")
     return int(digits)
 

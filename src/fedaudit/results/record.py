@@ -22,12 +22,12 @@ from fedaudit.results.fields import (
     Count,
     Finite,
     Fraction,
-    Limits,
+    RecordLimits,
     RecordPart,
     Seconds,
     SignedFraction,
-    refuse_unequal_lengths,
-    refuse_unordered_limits,
+    raise_if_lengths_differ,
+    raise_if_limits_unordered,
 )
 from fedaudit.results.frames import frame_of
 from fedaudit.results.games import (
@@ -81,7 +81,7 @@ class Curve(RecordPart):
 
     @model_validator(mode="after")
     def _validate_lengths(self) -> "Curve":
-        refuse_unequal_lengths(fpr=self.fpr, tpr=self.tpr)
+        raise_if_lengths_differ(fpr=self.fpr, tpr=self.tpr)
         return self
 
 
@@ -100,7 +100,7 @@ class Trajectory(RecordPart):
 
     @model_validator(mode="after")
     def _validate_lengths(self) -> "Trajectory":
-        refuse_unequal_lengths(rounds=self.rounds, mean=self.mean, low=self.low, high=self.high)
+        raise_if_lengths_differ(rounds=self.rounds, mean=self.mean, low=self.low, high=self.high)
         return self
 
 
@@ -119,7 +119,7 @@ class Histogram(RecordPart):
     @model_validator(mode="after")
     def _validate_lengths(self) -> "Histogram":
         bins = range(len(self.edges) - 1)
-        refuse_unequal_lengths(
+        raise_if_lengths_differ(
             bins=bins, member=self.member, other_client=self.other_client, unseen=self.unseen
         )
         if any(edge > next_edge for edge, next_edge in pairwise(self.edges)):
@@ -147,7 +147,7 @@ class ExposedSample(RecordPart):
     above_nonmembers: Fraction
 
 
-class ControlResult(Limits[Fraction]):
+class ControlResult(RecordLimits[Fraction]):
     """Result of a control experiment, whose result is known in advance if the audit is valid.
 
     Attributes:
@@ -173,7 +173,7 @@ class ControlResult(Limits[Fraction]):
     @model_validator(mode="after")
     def _validate_numbers(self) -> "ControlResult":
         # The mean over shuffles may lie outside their central range.
-        refuse_unordered_limits(self.low, None, self.high)
+        raise_if_limits_unordered(self.low, None, self.high)
         return self
 
 
@@ -187,7 +187,7 @@ class AccuracyByRound(RecordPart):
 
     @model_validator(mode="after")
     def _validate_numbers(self) -> "AccuracyByRound":
-        refuse_unequal_lengths(rounds=self.rounds, accuracy=self.accuracy)
+        raise_if_lengths_differ(rounds=self.rounds, accuracy=self.accuracy)
         return self
 
 

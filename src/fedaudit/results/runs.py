@@ -12,11 +12,11 @@ from fedaudit.results.fields import (
     Count,
     Finite,
     Fraction,
-    Limits,
+    RecordLimits,
     RecordPart,
     SignedFraction,
-    refuse_unequal_lengths,
-    refuse_unordered_limits,
+    raise_if_lengths_differ,
+    raise_if_limits_unordered,
 )
 
 MAX_LISTED = 1000
@@ -379,13 +379,13 @@ class SourceResult(RecordPart):
 
     @model_validator(mode="after")
     def _validate_numbers(self) -> "SourceResult":
-        refuse_unequal_lengths(clients=self.clients, confusion=self.confusion)
+        raise_if_lengths_differ(clients=self.clients, confusion=self.confusion)
         for row in self.confusion:
-            refuse_unequal_lengths(clients=self.clients, confusion=row)
+            raise_if_lengths_differ(clients=self.clients, confusion=row)
         if self.by_round:
-            refuse_unequal_lengths(rounds=self.rounds, by_round=self.by_round)
+            raise_if_lengths_differ(rounds=self.rounds, by_round=self.by_round)
         if self.overfitting:
-            refuse_unequal_lengths(clients=self.clients, overfitting=self.overfitting)
+            raise_if_lengths_differ(clients=self.clients, overfitting=self.overfitting)
         if not set(self.absent) <= set(self.clients):
             raise ValueError("absent clients must be among the clients")
         if sum(map(sum, self.confusion)) != self.samples:
@@ -397,7 +397,7 @@ ALL_CLIENTS = "everybody"
 """Name of the group that contains all clients."""
 
 
-class ModelState(Limits[Fraction]):
+class ModelState(RecordLimits[Fraction]):
     """One of the federation's models after a measured round.
 
     Attributes:
@@ -436,7 +436,7 @@ class ModelState(Limits[Fraction]):
 
     @model_validator(mode="after")
     def _validate_numbers(self) -> "ModelState":
-        refuse_unordered_limits(self.low, self.risk, self.high)
+        raise_if_limits_unordered(self.low, self.risk, self.high)
         return self
 
 
@@ -489,13 +489,13 @@ class ClusterResult(RecordPart):
 
     @model_validator(mode="after")
     def _validate_numbers(self) -> "ClusterResult":
-        refuse_unequal_lengths(clients=self.clients, group=self.group, thresholds=self.thresholds)
+        raise_if_lengths_differ(clients=self.clients, group=self.group, thresholds=self.thresholds)
         if self.joined:
-            refuse_unequal_lengths(clients=self.clients, joined=self.joined)
+            raise_if_lengths_differ(clients=self.clients, joined=self.joined)
         models = self.rounds[0].models
         for measured in self.rounds:
-            refuse_unequal_lengths(clients=self.clients, choice=measured.choice)
-            refuse_unequal_lengths(models=models, others=measured.models)
+            raise_if_lengths_differ(clients=self.clients, choice=measured.choice)
+            raise_if_lengths_differ(models=models, others=measured.models)
             if max(measured.choice) >= len(models):
                 raise ValueError(f"there are {len(models)} models, but no {max(measured.choice)}")
         if len(set(self.group_names)) < len(self.group_names):

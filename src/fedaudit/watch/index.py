@@ -1,4 +1,4 @@
-"""Results below a folder, with their verdicts, main figures and trends."""
+"""Results in a folder and its subfolders, with their verdicts, main estimates and trends."""
 
 import json
 from collections import defaultdict
@@ -38,23 +38,25 @@ _MAX_RESULTS = 2_000
 _MAX_FOLDERS = 50_000
 _MAX_DEPTH = 12
 _SKIPPED = ("measured", "rounds", "waiting", "untrained-1", "untrained-2", "shadow", ATTACKED)
-"""Subfolders that contain no further results."""
+"""Subfolders of an audit's folder that are not searched, since they contain no other audit."""
 _MAX_REASON = 300
 
 
-class Result(NamedTuple):
-    """One audit below the folder of an index.
+class AuditEntry(NamedTuple):
+    """An audit found by the index, with or without a record.
 
     Attributes:
         folder: Folder of the audit.
-        path: Path of its record relative to the folder of the index, or of the folder without one.
+        path: Path of its record relative to the folder of the index; without a record, path of
+            the audit's folder.
         name: Name of the study or recording.
         kind: Kind of the audit.
-        status: The verdict in two or three words, or the state without a record.
-        look: The verdict that decides the colour; empty without a record.
+        status: The verdict in a few words; without a readable record: "attacks not run", "not
+            finished" or "cannot be read".
+        css_class: Class of the page's style sheet that colours the verdict; empty without a record.
         date: Date of the audit, as YYYY-MM-DD; empty if unknown.
-        number: Main figure of the report.
-        auc: AUC with limits for the trend; None without attacks on membership.
+        main_tile: Tile of the report with its main value; None without a record.
+        auc: The largest AUC and its limits, for the trend; None without attacks on membership.
         reason: Why there is no verdict; empty if there is one.
         is_finished: True if the audit has a record that can be read.
         is_comparable: True if it can be compared with other results; security games cannot.
@@ -65,9 +67,9 @@ class Result(NamedTuple):
     name: str
     kind: str
     status: str
-    look: str = ""
+    css_class: str = ""
     date: str = ""
-    number: Tile | None = None
+    main_tile: Tile | None = None
     auc: tuple[float, float | None, float | None] | None = None
     reason: str = ""
     is_finished: bool = False
@@ -98,14 +100,14 @@ class Trend(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A result with the trend of its study; None if the study has only one result."""
+    """An audit with the trend of its study; None if the study has only one result."""
 
-    result: Result
+    result: AuditEntry
     trend: Trend | None
 
 
 class Index:
-    """Results below a folder. A record is read once, unless its file changes."""
+    """Audits in a folder and its subfolders. A record is read again only if its file changes."""
 
     def __init__(self, root: Path) -> None:
         """Check the folder.
@@ -117,7 +119,7 @@ class Index:
         if not root.is_dir():
             raise BadInput(f"{root} is not a folder; give a folder that contains results")
         self.root = root
-        self._read: dict[Path, tuple[Stamp, Result]] = {}
+        self._cached_results: dict[Path, tuple[Stamp, AuditEntry]] = {}
         self.notes: list[str] = []
         """Sentences on folders that were not searched."""
 
@@ -142,8 +144,8 @@ class Index:
             n_folders += 1
             if n_audits == _MAX_RESULTS or n_folders > _MAX_FOLDERS:
                 self.notes.append(
-                    f"Only {n_audits:,} results in {n_folders:,} folders are listed; give a "
-                    "subfolder."
+                    f"The search stopped after {n_audits:,} results and {n_folders:,} folders; to "
+                    "see others, give a subfolder."
                 )
                 return
             names = {name for name in _MARKERS if (folder / name).is_file()}
@@ -158,18 +160,18 @@ class Index:
             if depth < _MAX_DEPTH:
                 waiting += [(c, depth + 1) for c in children if _may_contain_results(c, names)]
 
-    def _result(self, folder: Path) -> Result:
+    def _result(self, folder: Path) -> AuditEntry:
         path = folder / RECORD_FILE
         if (folder / RECORDING_FILE).is_file():
             path = folder / ATTACKED / RECORD_FILE
         stamp = stamp_of(path)
         if stamp is None:
             return _unfinished(folder, self.root)
-        known = self._read.get(path)
-        if known is None or known[0] != stamp:
-            known = (stamp, _finished(folder, self.root))
-            self._read[path] = known
-        return known[1]
+        cached = self._cached_results.get(path)
+        if cached is None or cached[0] != stamp:
+            cached = (stamp, _finished(folder, self.root))
+            self._cached_results[path] = cached
+        return cached[1]
 
 
 _MARKERS = (STUDY_FILE, RECORDING_FILE, RECORD_FILE)
@@ -184,23 +186,23 @@ def _may_contain_results(path: Path, markers: set[str]) -> bool:
     return not (path / RUN_FILE).is_file()
 
 
-def _finished(folder: Path, root: Path) -> Result:
-    """Return the result of a record, or why it cannot be read."""
+def _finished(folder: Path, root: Path) -> AuditEntry:
+    """Return the entry of an audit with a record; an unreadable record gives the reason."""
     try:
         path = record_at(folder)
         record = read_record(path)
-        screen, auc = screen_of(record), _auc_of(record)
+        first_screen, auc = screen_of(record), _auc_of(record)
     except (FedauditError, OSError) as error:
         return _without_record(folder, root, "cannot be read", str(error))
-    return Result(
+    return AuditEntry(
         folder=folder,
         path=path.relative_to(root).as_posix(),
         name=shortened(record.name, 80),
         kind=kind_of(record) + " of a recording" * record.watched,
-        status=screen.status,
-        look=screen.look.replace(" ", "-"),
+        status=first_screen.status,
+        css_class=first_screen.look.replace(" ", "-"),
         date=record.environment.started[:10],
-        number=screen.numbers[0] if screen.numbers else None,
+        main_tile=first_screen.numbers[0] if first_screen.numbers else None,
         auc=auc,
         is_finished=True,
         is_comparable=record.kind != "games",
@@ -212,33 +214,33 @@ def _auc_of(record: Record) -> tuple[float, float | None, float | None] | None:
     return None if figure is None else (figure.number, figure.low, figure.high)
 
 
-def _unfinished(folder: Path, root: Path) -> Result:
-    """Return an audit without a record: how far it is, and what to do."""
+def _unfinished(folder: Path, root: Path) -> AuditEntry:
+    """Return the entry of an audit without a record: its progress, and the next step."""
     try:
         n_measured = len(round_paths(folder / "measured", ".safetensors"))
         if (folder / DECISIONS_FILE).is_file():
             reason = reason_nothing_was_sent(folder)
             reason = reason or f"{plural(n_measured, 'upload')} sent; run `fedaudit attack`"
-            return _without_record(folder, root, "not attacked", reason)
+            return _without_record(folder, root, "attacks not run", reason)
         if (folder / RECORDING_FILE).is_file():
-            rounds = f"{plural(n_measured, 'round')} measured; run `fedaudit attack`"
-            return _without_record(folder, root, "not attacked", rounds)
+            reason = f"{plural(n_measured, 'round')} measured; run `fedaudit attack`"
+            return _without_record(folder, root, "attacks not run", reason)
         runs = [path for path in sorted(folder.glob("seed-*")) if path.is_dir()]
         counts = [len(round_paths(run / "measured", ".safetensors")) for run in runs]
     except (FedauditError, OSError) as error:
         return _without_record(folder, root, "cannot be read", str(error))
-    rounds = f"{plural(sum(counts), 'round')} measured in {plural(len(runs), 'seed')}"
-    return _without_record(folder, root, "not finished", rounds if runs else "")
+    reason = f"{plural(sum(counts), 'round')} measured in {plural(len(runs), 'seed')}"
+    return _without_record(folder, root, "not finished", reason if runs else "")
 
 
-def _without_record(folder: Path, root: Path, status: str, reason: str) -> Result:
+def _without_record(folder: Path, root: Path, status: str, reason: str) -> AuditEntry:
     is_recording = (folder / RECORDING_FILE).is_file()
     is_guard = (folder / DECISIONS_FILE).is_file()
     kind = "Study" if (folder / STUDY_FILE).is_file() else "Record"
     if is_recording:
         kind = "Guard" if is_guard else "Live recording"
     path = folder.relative_to(root).as_posix()
-    return Result(
+    return AuditEntry(
         folder=folder,
         path=path,
         name=shortened(_stated_name(folder) or folder.name or path, 80),
@@ -254,7 +256,7 @@ def _stated_name(folder: Path) -> str:
         if (folder / file).is_file():
             try:
                 with open_regular(folder / file) as stream:
-                    values = json.loads(stream.read(_MAX_STATED))
+                    values = json.loads(stream.read(_MAX_JSON_BYTES))
             except (OSError, ValueError, RecursionError):
                 return ""
             name = values.get("name") if isinstance(values, dict) else ""
@@ -262,25 +264,25 @@ def _stated_name(folder: Path) -> str:
     return ""
 
 
-_MAX_STATED = 2_000_000
+_MAX_JSON_BYTES = 2_000_000
 
 
-def with_trends(results: Sequence[Result]) -> list[Row]:
+def with_trends(results: Sequence[AuditEntry]) -> list[Row]:
     """Return results with the trend of the AUC over all results of the same name and kind."""
-    by_name = defaultdict[tuple[str, str], list[Result]](list)
+    by_name = defaultdict[tuple[str, str], list[AuditEntry]](list)
     for result in sorted(results, key=lambda result: (result.date, result.path)):
         if result.auc is not None:
             by_name[result.name, result.kind].append(result)
     trends = {
         result.path: trend
-        for same in by_name.values()
-        if len(same) > 1
-        for result, trend in zip(same, _trends(same), strict=True)
+        for results_of_study in by_name.values()
+        if len(results_of_study) > 1
+        for result, trend in zip(results_of_study, _trends(results_of_study), strict=True)
     }
     return [Row(result, trends.get(result.path)) for result in results]
 
 
-def _trends(results: Sequence[Result]) -> Iterator[Trend]:
+def _trends(results: Sequence[AuditEntry]) -> Iterator[Trend]:
     """Yield the trend for each result of a study, oldest first."""
     values = [result.auc[0] for result in results if result.auc is not None]
     x, y = Axis("", 0.0, len(values) - 1.0), Axis("", min(0.5, *values), max(0.6, *values))

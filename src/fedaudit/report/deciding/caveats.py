@@ -116,7 +116,7 @@ def _widened_upper_limit(figure: Estimate, count: int) -> float:
     return 1 / (1 + exp(-max(logits[0] + widened * (logits[1] - logits[0]), -700.0)))
 
 
-MOST_FAILED = 3  # largest number of failed controls that a line names
+MAX_NAMED_FAILURES = 3  # largest number of failed controls that a line names
 WRONG_SIGN = fixed("membership.inconclusive.wrong sign")
 
 
@@ -229,7 +229,7 @@ def controls_line(records: Sequence[Record]) -> str:
     line = f"{checks.passed} of {total} controls passed"
     line += f", {checks.not_run} without a result" * bool(checks.not_run)
     failed = evidence.distinct(map(_control_name, checks.failed))
-    return f"{line}; failed: {wording.join_some(failed, MOST_FAILED)}" if failed else line
+    return f"{line}; failed: {wording.join_some(failed, MAX_NAMED_FAILURES)}" if failed else line
 
 
 _EFFECTS = (("Some figures cannot be relied on", False), ("Some figures may be too low", True))
@@ -244,7 +244,7 @@ def failed_control_notes(record: Record, status: evidence.Status) -> list[str]:
     for effect, hides in _EFFECTS:
         controls = by_effect.get(hides, [])
         subjects = (_control_subject(c) or shortened(c.control, 40) for c in controls)
-        names = wording.join_some(evidence.distinct(subjects), MOST_FAILED)
+        names = wording.join_some(evidence.distinct(subjects), MAX_NAMED_FAILURES)
         texts += [f"{effect}, because a control failed: {names}"] * bool(names)
     return texts
 

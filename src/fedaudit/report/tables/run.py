@@ -25,46 +25,52 @@ def run_sections(record: Record) -> list[Section | None]:
     ]
 
 
-_QUANTITIES = {"retrained federation": "p-value "}  # for values that are not AUCs or rates
+_VALUE_PREFIXES = {"retrained federation": "p-value "}
+"""Text before the values of a control that are not AUCs or rates."""
 _PASSED: Mapping[bool | None, tuple[str, Tone]] = {
     True: ("✓ passed", "good"),
     False: ("✗ failed", "alarm"),
     None: ("– not run", "muted"),
 }
-MOST_FAILED = 12  # largest number of listed failed controls of one kind
+MAX_LISTED_FAILURES = 12
+"""Largest number of failed controls of one kind that the table lists."""
 
 
 def controls_table(record: Record) -> Grid:
     """Return the controls by kind, failed kinds first: number passed, values, and failures."""
     kinds = grouped(record.controls, lambda result: result.control)
-    checks = {kind: outcomes_of(results) for kind, results in kinds.items()}
-    ordered = sorted(kinds, key=lambda kind: (not checks[kind].failed, not checks[kind].ran))
-    rows = [_controls_row(kind, kinds[kind], checks[kind]) for kind in ordered]
+    outcomes = {kind: outcomes_of(results) for kind, results in kinds.items()}
+    ordered = sorted(kinds, key=lambda kind: (not outcomes[kind].failed, not outcomes[kind].ran))
+    rows = [_controls_row(kind, kinds[kind], outcomes[kind]) for kind in ordered]
     return grid_of("Controls", rows, words=("Result", "Passed", "Expected, and what failed"))
 
 
-def _controls_row(kind: str, results: list[ControlResult], checks: Outcomes) -> Cells:
-    text, tone = _PASSED[not checks.failed if checks.ran else None]
+def _controls_row(kind: str, results: list[ControlResult], outcomes: Outcomes) -> Cells:
+    text, tone = _PASSED[not outcomes.failed if outcomes.ran else None]
     # Controls of one kind with different expectations measure different quantities.
-    valued = [result for result in checks.ran if result.value is not None]
+    results_with_value = [result for result in outcomes.ran if result.value is not None]
     values = [
-        _QUANTITIES.get(kind, "")
-        + wording.format_range([result.value or 0.0 for result in same], "–", text=wording.number)
-        for same in grouped(valued, lambda result: result.expected).values()
+        _VALUE_PREFIXES.get(kind, "")
+        + wording.format_range(
+            [result.value or 0.0 for result in with_expectation], "–", text=wording.number
+        )
+        for with_expectation in grouped(results_with_value, lambda result: result.expected).values()
     ]
-    plain = fixed_texts("expectations")
-    expected = distinct(shortened(plain.get(r.expected, r.expected), 120) for r in results)
-    hidden = len(checks.failed) - MOST_FAILED
-    lines = [_failure(result) for result in checks.failed[:MOST_FAILED]]
+    readable_expectations = fixed_texts("expectations")
+    expectations = distinct(
+        shortened(readable_expectations.get(r.expected, r.expected), 120) for r in results
+    )
+    hidden = len(outcomes.failed) - MAX_LISTED_FAILURES
+    lines = [_failure(result) for result in outcomes.failed[:MAX_LISTED_FAILURES]]
     lines += [f"and {hidden:,} more"] * (hidden > 0)
     lines += distinct(shortened(r.note, 200) for r in results if r.passed is None)[:3]
     return {
         "Control": name_cell(kind),
         "Result": Cell(text, tone=tone),
-        "Passed": f"{checks.passed} of {len(checks.ran)}"
-        + f", {checks.not_run} not run" * bool(checks.not_run),
+        "Passed": f"{outcomes.passed} of {len(outcomes.ran)}"
+        + f", {outcomes.not_run} not run" * bool(outcomes.not_run),
         "Values": "; ".join(values[:3]) or None,
-        "Expected, and what failed": Cell("; ".join(expected[:3]), stack(*lines)),
+        "Expected, and what failed": Cell("; ".join(expectations[:3]), stack(*lines)),
     }
 
 
@@ -82,32 +88,32 @@ def _failure(result: ControlResult) -> str:
 
 def utility_table(record: Record) -> Grid | None:
     """Return the utility of the trained models under each defense, as means over seeds."""
-    figures, names = record.where(topic="utility"), fixed_texts("utility")
-    figures = [figure for figure in figures if figure.metric in names] or figures
-    if not figures:
+    estimates, names = record.where(topic="utility"), fixed_texts("utility")
+    estimates = [estimate for estimate in estimates if estimate.metric in names] or estimates
+    if not estimates:
         return None
-    methods = distinct(figure.method for figure in figures if figure.method)
-    by_column = grouped(figures, lambda figure: (figure.defense, figure.metric))
-    has_means = len(by_column) < len(figures)
-    of_means = "; for a mean, the range from the lowest to the highest seed" * has_means
+    methods = distinct(estimate.method for estimate in estimates if estimate.method)
+    by_cell = grouped(estimates, lambda estimate: (estimate.defense, estimate.metric))
+    has_means = len(by_cell) < len(estimates)
+    of_means = "; for a mean over seeds, the smallest and the largest value of a seed" * has_means
     return estimate_table(
         "Utility",
-        figures,
-        rows=lambda figure: name_cell(wording.capital(wording.defense_name(figure.defense))),
-        columns=lambda figure: names.get(figure.metric, wording.capital(figure.metric)),
-        cell=lambda figure: _utility_cell(by_column[figure.defense, figure.metric]),
+        estimates,
+        rows=lambda estimate: name_cell(wording.capital(wording.defense_name(estimate.defense))),
+        columns=lambda estimate: names.get(estimate.metric, wording.capital(estimate.metric)),
+        cell=lambda estimate: _utility_cell(by_cell[estimate.defense, estimate.metric]),
         first="Defense",
         remark=f"Intervals: {wording.join_and(methods)}{of_means}.",
     )
 
 
-def _utility_cell(seeds: Sequence[Estimate]) -> Cell:
-    first, values = seeds[0], [one.number for one in seeds]
+def _utility_cell(estimates: Sequence[Estimate]) -> Cell:
+    first, values = estimates[0], [estimate.number for estimate in estimates]
     value = wording.format_value(fmean(values), first.metric)
-    if len(seeds) == 1:
+    if len(estimates) == 1:
         return Cell(value, wording.interval_text(first))
     limits = wording.interval(min(values), max(values), first.metric)
-    return Cell(value, f"{limits}\nmean of {len(seeds)} seeds")
+    return Cell(value, f"{limits}\nmean of {len(estimates)} seeds")
 
 
 def clients_table(record: Record) -> Grid | None:
@@ -125,7 +131,7 @@ def _client_row(name: str, row: ClientRow | OtherClients) -> Cells:
         "Client": name,
         "Samples": f"{row.samples:,}",
         "Audited": None if row.audited is None else f"{row.audited:,}",
-        # A pack suppresses the classes of small groups.
+        # A pack removes a client's class counts if one of its classes has too few samples.
         "Classes": f"{sum(amount > 0 for amount in counts)}/{len(counts)}" if any(counts) else None,
         "Largest class": f"{percentage} (class {counts.index(largest)})" if largest else None,
     }

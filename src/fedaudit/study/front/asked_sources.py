@@ -11,7 +11,7 @@ from fedaudit.attacks import attack_set, resolve_attack
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.core.files import ATTACKED, RECORDING_FILE
-from fedaudit.evaluation.asking import label_posterior, normalised, source_posterior
+from fedaudit.evaluation.individual_membership import label_posterior, normalised, source_posterior
 from fedaudit.observe.measurements import measured_rounds_in
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.report.wording import client_name, client_names

@@ -20,13 +20,13 @@ from fedaudit.core.files import MANIFEST_FILE, SCORES_FILE
 from fedaudit.core.naming import number_of_client
 from fedaudit.core.values import ClientId
 from fedaudit.datasets.formats.single import SingleSample, read_sample
-from fedaudit.evaluation.asking import (
-    answer_in_run,
-    choose_contrast,
+from fedaudit.evaluation.individual_membership import (
+    choose_nonmember_group,
+    evaluate_membership_of_unit,
     flag,
     p_value_over_runs,
     reason_against_comparison,
-    smallest_over_runs,
+    smallest_p_value_over_runs,
 )
 from fedaudit.evaluation.sample_scores import (
     SampleScores,
@@ -148,7 +148,7 @@ def answer_to(
     units, caveats = _locate(folder, record, scores, question, data_dir)
     first_seed = next(iter(units))
     first = scores.by_seed[first_seed]
-    contrast = choose_contrast(first)
+    contrast = choose_nonmember_group(first)
     prior = _ASSUMED_PRIOR if question.prior is None else question.prior
     runs, unanswered = [], list[str]()
     for seed, unit in units.items():
@@ -161,7 +161,7 @@ def answer_to(
             unanswered.append(f"seed {seed}: {reason or '; '.join(withdrawn.values())}")
             continue
         runs.append(
-            answer_in_run(
+            evaluate_membership_of_unit(
                 seed,
                 run_scores,
                 row,
@@ -169,7 +169,7 @@ def answer_to(
                 contrast,
                 prior=prior,
                 false_alarm_rate=question.false_alarm_rate,
-                withdrawn={name: why for name, why in withdrawn.items() if name not in attacks},
+                excluded={name: why for name, why in withdrawn.items() if name not in attacks},
             )
         )
     if not runs:
@@ -195,7 +195,7 @@ def answer_to(
         prior_is_assumed=question.prior is None,
         runs=runs,
         p_value=p_value,
-        flagged=flag(p_value, smallest_over_runs(runs), question.false_alarm_rate),
+        flagged=flag(p_value, smallest_p_value_over_runs(runs), question.false_alarm_rate),
         sources=sources,
         caveats=[*caveats, *source_caveats],
     )

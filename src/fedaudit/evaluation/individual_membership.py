@@ -24,24 +24,27 @@ _ORIGINS: Mapping[Origin, OriginName] = {
     Origin.OTHER_CLIENT: "other_client",
     Origin.UNSEEN: "unseen",
 }
-_AGAINST = {"unseen": Origin.UNSEEN, "other_client": Origin.OTHER_CLIENT}
+_ORIGIN_OF_CONTRAST = {"unseen": Origin.UNSEEN, "other_client": Origin.OTHER_CLIENT}
 
 
-def choose_contrast(samples: SampleScores) -> Contrast:
-    """Return the kind of non-members to compare with: held-out samples if there are any."""
+def choose_nonmember_group(samples: SampleScores) -> Contrast:
+    """Return the group of non-members to compare with: held-out samples if any were audited."""
     return "unseen" if (samples.origin == Origin.UNSEEN).any() else "other_client"
 
 
 def reason_against_comparison(samples: SampleScores, row: int, contrast: Contrast) -> str:
     """Return the reason why a unit cannot be compared with others; empty if it can."""
     other_origins = np.delete(samples.origin, row)
-    for group, origin in (("members", Origin.MEMBER), ("non-members", _AGAINST[contrast])):
+    for group, origin in (
+        ("members", Origin.MEMBER),
+        ("non-members", _ORIGIN_OF_CONTRAST[contrast]),
+    ):
         if not (other_origins == origin).any():
             return f"there are no other audited {group}"
     return ""
 
 
-def answer_in_run(
+def evaluate_membership_of_unit(
     seed: int,
     samples: SampleScores,
     row: int,
@@ -50,28 +53,29 @@ def answer_in_run(
     *,
     prior: float,
     false_alarm_rate: float,
-    withdrawn: Mapping[str, str] | None = None,
+    excluded: Mapping[str, str] | None = None,
 ) -> RunAnswer:
     """Return the answers of one run's attacks about a unit (a sample or a person).
 
-    The unit's scores are compared with those of all other members and non-members.
+    P-values compare the unit's scores with those of the non-members of ``contrast``. The posterior
+    compares them with these non-members and with all other members.
 
     Args:
         seed: Seed of the run.
         samples: The scores of one target.
         row: Row of the unit.
-        attacks: Attacks to use, without withdrawn ones.
+        attacks: Attacks to use, without the excluded attacks.
         contrast: Non-members with which the unit is compared.
         prior: Probability of membership before the attacks, in (0, 1).
         false_alarm_rate: Largest probability with which a non-member is flagged, in (0, 1).
-        withdrawn: Attacks that are not used, each with the reason: a failed control, or scores
+        excluded: Attacks that are not used, each with the reason: a failed control, or scores
             with the wrong sign.
     """
     scores = np.stack([samples.by_attack[name] for name in attacks], axis=1)
     is_other = np.arange(len(scores)) != row
     members = scores[is_other & (samples.origin == Origin.MEMBER)]
-    nonmembers = scores[is_other & (samples.origin == _AGAINST[contrast])]
-    of_other_clients = scores[is_other & (samples.origin == Origin.OTHER_CLIENT)]
+    nonmembers = scores[is_other & (samples.origin == _ORIGIN_OF_CONTRAST[contrast])]
+    other_client_scores = scores[is_other & (samples.origin == Origin.OTHER_CLIENT)]
     test = individual_test(scores[row], nonmembers)
     smallest_p_value = 1 / (1 + len(nonmembers))
     answers = []
@@ -85,7 +89,7 @@ def answer_in_run(
                 p_value=p_value,
                 flagged=flag(p_value, smallest_p_value, false_alarm_rate),
                 **_posterior_limits(score, members[:, column], nonmembers[:, column], prior),
-                others_as_high=int((of_other_clients[:, column] >= score).sum()),
+                others_as_high=int((other_client_scores[:, column] >= score).sum()),
             )
         )
 
@@ -97,25 +101,25 @@ def answer_in_run(
         origin=_ORIGINS[Origin(int(samples.origin[row]))],
         members=len(members),
         nonmembers=len(nonmembers),
-        others=len(of_other_clients),
+        others=len(other_client_scores),
         attacks=answers,
-        withdrawn=dict(withdrawn or {}),
+        withdrawn=dict(excluded or {}),
         p_value=test.combined,
         flagged=flag(test.combined, smallest_p_value, false_alarm_rate),
         members_flagged=count_flagged(members),
-        others_flagged=count_flagged(of_other_clients),
+        others_flagged=count_flagged(other_client_scores),
     )
 
 
-def flag(p_value: float, smallest: float, false_alarm_rate: float) -> bool | None:
+def flag(p_value: float, smallest_p_value: float, false_alarm_rate: float) -> bool | None:
     """Return whether a unit is flagged as a member; None if no p-value would be small enough.
 
     Args:
         p_value: P-value of the unit.
-        smallest: Smallest p-value that is possible with so many non-members.
+        smallest_p_value: Smallest p-value that is possible with so many non-members.
         false_alarm_rate: Largest probability with which a non-member is flagged.
     """
-    return None if smallest > false_alarm_rate else p_value <= false_alarm_rate
+    return None if smallest_p_value > false_alarm_rate else p_value <= false_alarm_rate
 
 
 def p_value_over_runs(runs: Sequence[RunAnswer]) -> float:
@@ -127,8 +131,8 @@ def p_value_over_runs(runs: Sequence[RunAnswer]) -> float:
     return min(1.0, len(runs) * min(run.p_value for run in runs))
 
 
-def smallest_over_runs(runs: Sequence[RunAnswer]) -> float:
-    """Return the smallest value that :func:`p_value_over_runs` can have for these runs."""
+def smallest_p_value_over_runs(runs: Sequence[RunAnswer]) -> float:
+    """Return the smallest p-value that :func:`p_value_over_runs` can return for these runs."""
     return len(runs) / (1 + max(run.nonmembers for run in runs))
 
 
