@@ -213,6 +213,8 @@ def test_names_in_files_are_matched_with_audited_clients(tmp_path: Path) -> None
     with pytest.raises(BadInput, match="clients site0, site1, site2, and none of them is audited"):
         recorded(tmp_path / "saved", tmp_path / "after", attacks=FEW)
     names = {f"site{number}": number for number in range(3)}
+    with pytest.raises(BadInput, match="of client '2', whose name in files is 'site2'; give"):
+        recorded(tmp_path / "saved", tmp_path / "after", clients=names, sizes={0: 10, 1: 20})
     path = recorded(tmp_path / "saved", tmp_path / "after", attacks=FEW, clients=names)
     record_live(tmp_path / "live")
     live, after = measured(tmp_path / "live"), measured(path)
@@ -232,6 +234,39 @@ def test_a_missing_file_of_a_client_is_reported_if_the_mean_differs(tmp_path: Pa
         path = recorded(tmp_path / "saved", tmp_path / "after", attacks=FEW)
     coverage = coverage_of(path)
     assert coverage.n_missing_uploads == 1
+
+
+def exchange(folder: Path, name: str) -> None:
+    """Exchange a file of rounds 2 and 4."""
+    first, second = (folder / f"round-{number}" / name for number in (2, 4))
+    content = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(content)
+
+
+def test_exchanged_files_of_two_rounds_are_refused_or_not_measured(tmp_path: Path) -> None:
+    save_all(tmp_path / "saved", as_torch)
+    exchange(tmp_path / "saved", "global.pt")
+    with pytest.raises(BadInput, match=r"round 2 is the global model of round 4.*are exchanged"):
+        recorded(tmp_path / "saved", tmp_path / "after", attacks=("loss-series",))
+    assert not (tmp_path / "after").exists()
+    exchange(tmp_path / "saved", "global.pt")
+    exchange(tmp_path / "saved", "client-1.pt")
+    with pytest.warns(RuntimeWarning, match="not recorded"):
+        path = recorded(tmp_path / "saved", tmp_path / "after", attacks=("loss-series",))
+    reasons = {span.first: span.reason for span in coverage_of(path).missing_rounds}
+    assert reasons.keys() == {2, 4}
+    assert all("files may be of other rounds or clients" in reason for reason in reasons.values())
+
+
+def test_a_faulty_upload_is_omitted_and_its_round_measured(tmp_path: Path) -> None:
+    save_all(tmp_path / "saved", as_torch)
+    path = tmp_path / "saved" / "round-2" / "client-1.pt"
+    weights = {name: value * float("nan") for name, value in torch.load(path).items()}
+    torch.save(weights, path)
+    with pytest.warns(RuntimeWarning, match="without client 1: its upload has .* not finite"):
+        path = recorded(tmp_path / "saved", tmp_path / "after", attacks=("loss-series",))
+    assert all(entry.measured for entry in read_round_log(path))
 
 
 def test_copied_files_are_reported(tmp_path: Path) -> None:
@@ -255,6 +290,10 @@ def test_a_client_that_returns_the_sent_model_is_not_reported_as_a_copy(tmp_path
     start = (tmp_path / "saved" / "round-1" / "global.pt").read_bytes()
     for client in (0, 1):
         (tmp_path / "saved" / "round-2" / f"client-{client}.pt").write_bytes(start)
+    sent = torch.load(tmp_path / "saved" / "round-1" / "global.pt")
+    upload = torch.load(tmp_path / "saved" / "round-2" / "client-2.pt")
+    mean = {name: (2 * sent[name] + upload[name]) / 3 for name in sent}
+    torch.save(mean, tmp_path / "saved" / "round-2" / "global.pt")
     path = recorded(tmp_path / "saved", tmp_path / "after", attacks=("loss-series",))
     assert not any(entry.note for entry in read_round_log(path))
 
@@ -275,7 +314,7 @@ def test_sizes_are_the_weights_of_the_mean(tmp_path: Path) -> None:
     sizes = {0: 10, 1: 20, 2: 50}
     path = recorded(folder, tmp_path / "after", attacks=("avg-cosine",), sizes=sizes, view="sum")
     assert all(entry.measured for entry in read_round_log(path))
-    with pytest.raises(BadInput, match="sizes= has no number of samples of client '2'"):
+    with pytest.raises(BadInput, match="sizes= has no number of samples of client '2'; give"):
         recorded(folder, tmp_path / "other", attacks=FEW, sizes={0: 10, 1: 20})
 
 
@@ -577,7 +616,10 @@ def test_a_hostile_or_damaged_file_stops_the_import_in_one_sentence(tmp_path: Pa
     save_all(tmp_path / "saved", as_torch)
     path = tmp_path / "saved" / "round-2" / "client-1.pt"
     whole = path.read_bytes()
+    changed = bytearray(whole)
+    changed[len(whole) // 2] ^= 64
     for content, message in (
+        (bytes(changed), r"client-1\.pt is damaged, since the checksum of '.*' is wrong; copy"),
         (whole[:500], r"client-1\.pt is incomplete, since its end is missing; copy"),
         (b"", r"client-1\.pt is empty; copy"),
         (bytes(500), r"client-1\.pt is not a checkpoint.*; save"),

@@ -200,6 +200,7 @@ class RoundMeasurer:
     def _describe_cost(self, seconds: float, untrained: MeasuredRound) -> str:
         """Describe the time, disk space and memory that a measured round needs."""
         recording, n_values = self._recording, self._layout.n_values
+        n_signals = len(untrained.signals)
         n_measured = sum(values.numel() for values in untrained.signals.values())
         n_uploads = len(self._setup.assignment.clients) if recording.view in UPLOAD_VIEWS else 1
         disk = round_bytes(
@@ -229,8 +230,9 @@ class RoundMeasurer:
             "after": f". Until then, each round is kept on disk ({waiting_size})",
         }[self._when]
         return (
-            f"{recording.name}: {len(untrained.signals)} signals of "
-            f"{len(self._setup.assignment.audit)} samples are measured {interval} {where}. Each "
+            f"{recording.name}: {n_signals} {'signal' if n_signals == 1 else 'signals'} of "
+            f"{len(self._setup.assignment.audit)} samples "
+            f"{'is' if n_signals == 1 else 'are'} measured {interval} {where}. Each "
             f"time takes about {format_duration(seconds)}, {format_bytes(disk)} of disk and "
             f"{format_bytes(memory)} of memory{waiting}{advice}"
         )

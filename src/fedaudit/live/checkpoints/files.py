@@ -101,7 +101,7 @@ def read_checkpoint(path: Path, *, within: Path | None = None) -> StoredWeights:
         raise BadInput(f"{path} cannot be read ({error.strerror}); remove it") from error
     with file:
         if path.suffix == ".npz":
-            return _in_order(read_npz(path))
+            return _in_order(_read_arrays(path))
         if path.suffix != ".safetensors":
             return _read_torch(path, file)
     try:
@@ -109,6 +109,15 @@ def read_checkpoint(path: Path, *, within: Path | None = None) -> StoredWeights:
     except Damaged as error:
         raise Damaged(
             f"{path} cannot be read as a safetensors file; remove it, or save the weights again"
+        ) from error
+
+
+def _read_arrays(path: Path) -> Mapping[str, ndarray]:
+    try:
+        return read_npz(path)
+    except Damaged as error:
+        raise Damaged(
+            f"{path} cannot be read as an .npz file; copy it again, or remove it from the folder"
         ) from error
 
 
@@ -211,6 +220,12 @@ def _names_to_replace(path: Path, file: BufferedReader) -> Collection[str]:
         needed = sum(entry.file_size for entry in entries) + _MEMORY_PER_BYTE * entry.file_size
         refuse_oversized(path_in_folder(path), needed, on_disk=size)
         used = set(_imported_names(path, archive.read(entry), len(entries)))
+        # Torch writes checksums, and does not compare them when it reads a file.
+        if (changed := archive.testzip()) is not None:
+            raise Damaged(
+                f"{path} is damaged, since the checksum of {changed[:200]!r} is wrong; copy it "
+                f"again, or {_ADVICE} again, with checksums"
+            )
     file.seek(0)
     # Names that torch does not allow are replaced. The remaining names must be those of tensors.
     unsafe = {*torch.serialization.get_unsafe_globals_in_checkpoint(file)}

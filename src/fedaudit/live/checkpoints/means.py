@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -36,13 +36,46 @@ class MeanCheck:
     models: CheckpointModels
     sizes: Mapping[ClientId, int]
     number_of_name: Mapping[str, ClientId]
-    _n_equal: int = 0
-    _n_different: int = 0
+    _is_mean_after: dict[int, bool] = field(default_factory=dict)
+    _with_faulty_upload: set[int] = field(default_factory=set)
+
+    def compare_all(self) -> None:
+        """Compare the mean of each round with the global model after it.
+
+        Raises:
+            BadInput: The mean of a round is the global model after another round.
+        """
+        for index, files in self.models.clients.items():
+            if files and index in self.models.after:
+                after = self.models.after[index]
+                uploads = self.models.uploads(index)
+                self._is_mean_after[index] = self._is_mean(uploads, after)
+                if not (self._is_mean_after[index] or _are_comparable(uploads)):
+                    self._with_faulty_upload.add(index)
+        exchanged = [index for index in self._is_mean_after if self.contradicts_other_rounds(index)]
+        for index in exchanged[1:]:
+            first = exchanged[0]
+            if self._is_mean(self.models.uploads(first), self.models.after[index]):
+                raise BadInput(
+                    f"the mean of the clients' models of round {first} is the global model of "
+                    f"round {index}, so files of both rounds are exchanged; correct their names"
+                )
 
     @property
     def average_is_known(self) -> bool:
-        """True if all global models so far are means of the clients' models."""
-        return self._n_equal > 0 and not self._n_different
+        """True if all saved global models are means of the clients' models."""
+        return bool(self._is_mean_after) and all(self._is_mean_after.values())
+
+    def contradicts_other_rounds(self, index: int) -> bool:
+        """Return True if only this round's global model is no mean, among rounds of its clients."""
+        # The recorder reports an upload that cannot be measured, which explains the difference.
+        if self._is_mean_after.get(index, True) or index in self._with_faulty_upload:
+            return False
+        clients = self.models.clients[index].keys()
+        return any(
+            is_mean and self.models.clients[other].keys() == clients
+            for other, is_mean in self._is_mean_after.items()
+        )
 
     def check_saved(self, saved: Saved) -> None:
         """Raise if global models were saved at another time of a round than ``saved`` states.
@@ -64,15 +97,15 @@ class MeanCheck:
                 f"{assignment('saved', repr(choice))}; pass {assignment('saved', repr(choice))}"
             )
 
-    def fault(self, index: int, uploads: Mapping[str, StoredWeights]) -> str:
+    def fault(self, index: int) -> str:
         """Return a fault if the global model after a round is not the mean; empty if it is."""
-        after = self.models.after.get(index)
-        if after is None:
+        if self._is_mean_after.get(index, True):
             return ""
-        if self._is_mean(uploads, after):
-            self._n_equal += 1
-            return ""
-        self._n_different += 1
+        if self.contradicts_other_rounds(index):
+            return (
+                "the global model after it is not the mean of the clients' models, unlike after "
+                "other rounds of the same clients, so files may be of other rounds or clients"
+            )
         if self.sizes:
             return (
                 "the global model after it is not the mean of the saved clients' models; models "
@@ -85,22 +118,26 @@ class MeanCheck:
 
     def warning(self) -> str:
         """Return a warning if the global model of a round was not the mean; empty otherwise."""
-        if not self._n_different:
+        if all(self._is_mean_after.values()):
             return ""
-        total, sizes = self._n_equal + self._n_different, option("sizes")
+        agreements, sizes = [*self._is_mean_after.values()], option("sizes")
         kind, advice = "plain", f"pass {sizes} if the server weights clients"
         if self.sizes:
             kind, advice = "weighted", f"check the numbers in {sizes}"
         return (
-            f"warning: after {self._n_different} of {total} rounds, the global model is not the "
-            f"{kind} mean of the clients' models; {advice}, and check the client of each file"
+            f"warning: after {agreements.count(False)} of {len(agreements)} rounds, the global "
+            f"model is not the {kind} mean of the clients' models; {advice}, and check the client "
+            "of each file"
         )
 
     def _is_mean(self, uploads: Mapping[str, StoredWeights], after: Path | Weights) -> bool:
-        """Return True if a model is the weighted mean of the uploads, up to rounding."""
-        sizes = [self.sizes[self.number_of_name[name]] if self.sizes else 1 for name in uploads]
-        vectors = [_vector(upload) for upload in uploads.values()]
+        """Return True if a model is the weighted mean of the finite uploads, up to rounding."""
         target = _vector(self.models.weights(after))
+        vector_of_name = {name: _vector(upload) for name, upload in uploads.items()}
+        # The recorder assumes that the server omits an upload with a value that is not finite.
+        names = [name for name, vector in vector_of_name.items() if bool(vector.isfinite().all())]
+        vectors = [vector_of_name[name] for name in names]
+        sizes = [self.sizes[self.number_of_name[name]] if self.sizes else 1 for name in names]
         if len({len(vector) for vector in (target, *vectors)}) > 1 or sum(sizes) <= 0:
             return False
         mean = torch.zeros_like(target)
@@ -131,6 +168,13 @@ def fault_of_copies(
         if first != name and not torch.equal(vector, start):
             return f"the models of clients {first} and {name} are equal, so one may be a copy"
     return ""
+
+
+def _are_comparable(uploads: Mapping[str, StoredWeights]) -> bool:
+    """Return True if all uploads are finite and have the same number of values."""
+    vectors = [_vector(upload) for upload in uploads.values()]
+    is_finite = all(bool(vector.isfinite().all()) for vector in vectors)
+    return is_finite and len({len(vector) for vector in vectors}) == 1
 
 
 def number_spacing(weights: Weights) -> float:

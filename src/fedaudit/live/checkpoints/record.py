@@ -121,8 +121,8 @@ def from_checkpoints(
 
     Raises:
         BadInput: No file name has a round, clients' names in files are not those of audited
-            clients, the mean of the clients' models contradicts ``saved``, no round can be
-            measured, or a file cannot be read without running code.
+            clients, the mean of the clients' models contradicts ``saved`` or is the global model of
+            another round, no round can be measured, or a file cannot be read without running code.
         NotVisible: An attack needs models that are not saved.
         Damaged: A file cannot be read.
 
@@ -167,6 +167,8 @@ def from_checkpoints(
     _refuse_other_network(models, model, samples, resolved_task, not_uploaded)
     if warning := _precision_warning(models):
         log(warning)
+    if view in UPLOAD_VIEWS:
+        check.compare_all()
     recorder = record(
         out,
         model,
@@ -254,9 +256,12 @@ def _clients_by_name(
         )
     sized = {number_of(client) for client in sizes}
     if sized and (absent := [name for name in names if numbers[name] not in sized]):
+        client, alias = client_of_name[absent[0]], ""
+        if str(client) != absent[0]:
+            alias = f", whose name in files is {absent[0]!r}"
         raise BadInput(
-            f"{option('sizes')} has no number of samples of client {absent[0]!r}; give those of "
-            "all clients"
+            f"{option('sizes')} has no number of samples of client '{client}'{alias}; give those "
+            "of all clients, by their numbers or names in the audit"
         )
     return client_of_name
 
@@ -296,24 +301,25 @@ def _record(
     audited: Collection[ClientId],
 ) -> None:
     """Record a round, or log why it is missing."""
-    index, missing, mean_fault = planned.number, planned.missing, ""
+    index, missing, mean_fault, copy_fault = planned.number, planned.missing, "", ""
     after = models.weights(models.after[index]) if index in models.after else None
     sent = after if planned.sent is None else models.weights(planned.sent)
     uploads = models.uploads(index) if recorder.sees_uploads and not missing else {}
     if uploads:
-        mean_fault = check.fault(index, uploads)
+        mean_fault = check.fault(index)
+        # Without a sent model, the model after the round stands in for it, and there is no update.
+        if planned.sent is not None and sent is not None:
+            copy_fault = fault_of_copies(uploads, sent, after)
         if after is None and not check.average_is_known:
             missing = "the global model after it is not saved, and its average is unknown"
-        elif mean_fault and recorder.recording.view == "sum":
-            missing = mean_fault
+        elif check.contradicts_other_rounds(index) or recorder.recording.view == "sum":
+            missing = mean_fault and "; ".join(filter(None, (mean_fault, copy_fault)))
     if missing or sent is None:
         recorder.missed(index, missing)
         return
     participants = {check.number_of_name[name] for name in uploads}
     # Without the file of an audited client, it is unknown whether that client took part.
-    faults = ["" if {*audited} <= participants else mean_fault]
-    # Without a sent model, the model after the round stands in for it, and there is no update.
-    faults.append(fault_of_copies(uploads, sent, after) if planned.sent is not None else "")
+    faults = ("" if {*audited} <= participants else mean_fault, copy_fault)
     recorder.round(
         index,
         sent=sent,
