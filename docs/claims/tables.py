@@ -294,9 +294,11 @@ def same_best(table: PaperTable, cells: Sequence[Sequence[Cell]]) -> tuple[int, 
 
 
 def verdict_word(table: PaperTable, results: Sequence[ClaimResult]) -> str:
-    """Return the verdict of all claims about a table, or "mixed"."""
-    found = {result.verdict for result in results if result.claim.id in table.claims}
-    return next(iter(found)) if len(found) == 1 else "mixed" if found else "no claim"
+    """Return the verdict of all claims about a table, or how many are confirmed if they differ."""
+    verdicts = [result.verdict for result in results if result.claim.id in table.claims]
+    if len(set(verdicts)) < 2:
+        return verdicts[0] if verdicts else "no claim"
+    return f"{verdicts.count('confirmed')} of {len(verdicts)} claims confirmed"
 
 
 def paper_page(paper: Paper) -> str:
@@ -324,7 +326,7 @@ def paper_page(paper: Paper) -> str:
 
 
 INTRODUCTION = """Each cell has the paper's value, and below it our figure with its 95 % interval.
-Most of our federations are smaller than the paper's, so compare the order of the methods first:
+Most of our runs are smaller than the paper's, so compare the order of the methods first:
 **bold** is the best value of the paper, and the best of our figures. The verdicts are those of the
 [claims]({link}), which account for the intervals; *open* means that our runs do not decide.
 
@@ -411,7 +413,8 @@ def _html_table(table: PaperTable, cells: Sequence[Sequence[Cell]]) -> str:
             lines.append(
                 f'<tr><th colspan="{len(table.columns) + 1}">{_heading(table, block)}</th></tr>'
             )
-        regime = f"<br><small>here: {row.regime}</small>" if row.regime and not block else ""
+        is_named = bool(row.regime) and (not block or len(_regimes_in(table, block)) > 1)
+        regime = f"<br><small>here: {row.regime}</small>" if is_named else ""
         lines.append(f"<tr><th>{html.escape(row.title)}{regime}</th>")
         for c, (cell, column) in enumerate(zip(cells[r], table.columns, strict=True)):
             style = format_of(table, column)
@@ -427,23 +430,32 @@ def _html_table(table: PaperTable, cells: Sequence[Sequence[Cell]]) -> str:
 
 
 def _heading(table: PaperTable, block: str) -> str:
-    names = dict.fromkeys(row.regime for row in table.row if row.block == block and row.regime)
-    regime = f" <small>here: {', '.join(names)}</small>" if names else ""
+    names = _regimes_in(table, block)
+    regime = f" <small>here: {names[0]}</small>" if len(names) == 1 else ""
     return f"<b>{html.escape(block)}</b>{regime}"
+
+
+def _regimes_in(table: PaperTable, block: str) -> list[str]:
+    return list(dict.fromkeys(row.regime for row in table.row if row.block == block and row.regime))
 
 
 def _limits(cell: Cell, style: Format) -> str:
     if cell.ours is None or cell.ours.low is None or cell.ours.high is None:
         return ""
-    low, high = (f"{limit:.{style.digits}f}" for limit in (cell.ours.low, cell.ours.high))
+    low, high = (_rounded(limit, style) for limit in (cell.ours.low, cell.ours.high))
     return f"<br><small>{low} to {high}</small>"
 
 
 def _number(value: float, style: Format, is_bold: bool = False) -> str:
     if math.isnan(value):
         return ""
-    text = f"{value:.{style.digits}f}{style.unit}"
+    text = f"{_rounded(value, style)}{style.unit}"
     return f"<b>{text}</b>" if is_bold else text
+
+
+def _rounded(value: float, style: Format) -> str:
+    # Adding 0 removes the sign of a negative zero.
+    return f"{round(value, style.digits) + 0.0:.{style.digits}f}"
 
 
 def paper_pages() -> dict[str, str]:
@@ -468,7 +480,7 @@ def index_page() -> str:
 INDEX = """# Tables of the papers
 
 See how the tables of the five papers came out in our runs. The verdict on a table is that of all
-[claims](claims.md) about it; *mixed* means that they have different verdicts.
+[claims](claims.md) about it, or the number of confirmed claims if their verdicts differ.
 
 ```{toctree}
 :hidden:
