@@ -2,6 +2,7 @@
 
 from fedaudit.cli.accounting import budget
 from fedaudit.cli.application import app, main
+from fedaudit.cli.automating import check, init
 from fedaudit.cli.guarding import check_guard
 from fedaudit.cli.releasing import check_dp, export, gate, pack, signals, verify
 from fedaudit.cli.running import attack, demo, run_command
@@ -12,6 +13,7 @@ __all__ = [
     "app",
     "attack",
     "budget",
+    "check",
     "check_dp",
     "check_guard",
     "compare",
@@ -20,6 +22,7 @@ __all__ = [
     "export",
     "gate",
     "index",
+    "init",
     "list_command",
     "main",
     "pack",

@@ -82,6 +82,7 @@ def write_pack(
     smallest_group: int = SMALLEST_GROUP,
     sign: Path | None = None,
     statement: Path | None = None,
+    replaces_pack: bool = False,
 ) -> Manifest:
     """Write a pack to a new folder.
 
@@ -92,13 +93,14 @@ def write_pack(
         smallest_group: Groups with fewer samples are suppressed.
         sign: Ed25519 private key (PEM) that signs the manifest.
         statement: File of the packer's statement, which must not have expired.
+        replaces_pack: Whether to replace a pack without a statement and signature in the folder.
 
     Raises:
         BadInput: The key, record, policy or statement is invalid, the folder is not empty, or
             suppression would change the verdict.
         Damaged: The file is not a valid record, or it is a record of games that was changed.
     """
-    _refuse_nonempty(folder)
+    _refuse_nonempty(folder, replaces_pack=replaces_pack)
     _refuse_file_name(folder)
     key = private_key(sign) if sign is not None else None
     original, gate_policy = read_record(record), read_policy(policy)
@@ -130,7 +132,7 @@ def write_pack(
     texts[MANIFEST_FILE] = manifest_text(manifest)
     _refuse_unreadable(folder, texts)
     signature = None if key is None else key.sign(texts[MANIFEST_FILE].encode("utf-8"))
-    _write(folder, texts, signature)
+    _write(folder, texts, signature, replaces_pack=replaces_pack)
     return manifest
 
 
@@ -138,7 +140,9 @@ UNFINISHED = ".unfinished"
 """Folder in a pack for files while they are being written."""
 
 
-def _write(folder: Path, texts: Mapping[str, str], signature: bytes | None) -> None:
+def _write(
+    folder: Path, texts: Mapping[str, str], signature: bytes | None, *, replaces_pack: bool
+) -> None:
     """Write all files of a pack to a temporary folder, and then move them to the pack's folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -150,7 +154,9 @@ def _write(folder: Path, texts: Mapping[str, str], signature: bytes | None) -> N
                 )
             try:
                 # Another process may have written a pack since the first check.
-                _refuse_nonempty(folder)
+                _refuse_nonempty(folder, replaces_pack=replaces_pack)
+                # Without its manifest, a partly replaced pack is not taken for a complete one.
+                (folder / MANIFEST_FILE).unlink(missing_ok=True)
                 _fill(folder, texts, signature)
             finally:
                 (folder / LOCK_FILE).unlink(missing_ok=True)
@@ -226,14 +232,16 @@ def _packed_file(name: str, text: str) -> PackedFile:
     return PackedFile(name=name, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
 
-def _refuse_nonempty(folder: Path) -> None:
-    """Raise if a folder has files other than those of an unfinished pack."""
+def _refuse_nonempty(folder: Path, *, replaces_pack: bool) -> None:
+    """Raise if a folder has files other than those of an unfinished or a replaceable pack."""
     if not folder.exists():
         return
     present = {path.name for path in folder.iterdir()} if folder.is_dir() else {""}
     replaceable = {LOCK_FILE}
     if UNFINISHED in present:
         replaceable |= {UNFINISHED, *FILES, *OPTIONAL_FILES, SIGNATURE_FILE}
+    if replaces_pack and MANIFEST_FILE in present:
+        replaceable |= {MANIFEST_FILE, *FILES}
     if not present <= replaceable:
         raise BadInput(
             f"{folder} exists and is not empty; give a new or empty folder with {option('out')}"
