@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from docs.claims.tables import index_page, paper_pages
+from docs.claims.table_pages import index_page, paper_pages
 
 PAGE = Path(__file__).parent / "papers.md"
 FOLDER = Path(__file__).parent / "papers"

@@ -2,10 +2,12 @@
 
 import math
 import re
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from docs.claims import tables
+from docs.claims import table_pages, tables
 from docs.claims.comparing import Figure
 from docs.claims.data import Term, papers
 from docs.claims.tables import Cell, Column, PaperTable, Place, Row
@@ -13,14 +15,19 @@ from docs.claims.tables import Cell, Column, PaperTable, Place, Row
 ALL = [(paper, table) for paper in papers() for table in tables.tables_of(paper)]
 
 
-def test_every_paper_has_tables_with_existing_claims_and_figures() -> None:
+def test_tables_have_existing_claims_and_rows_or_a_reason() -> None:
     for paper, table in ALL:
         assert set(table.claims) <= {claim.id for claim in paper.claim}, table.id
         assert bool(table.row) is not bool(table.no_cells), table.id
+    assert len({table.id for _, table in ALL}) == len(ALL)
+
+
+@pytest.mark.slow
+def test_every_row_has_a_figure_or_a_reason() -> None:
+    for _, table in ALL:
         for row, cells in zip(table.row, tables.cells_of(table), strict=True):
             has_figure = [cell.ours is not None for cell in cells]
             assert any(has_figure) is (not row.not_run), (table.id, row.title)
-    assert len({table.id for _, table in ALL}) == len(ALL)
 
 
 def test_a_table_like_another_has_its_columns_and_states_the_rest_itself() -> None:
@@ -69,9 +76,10 @@ def test_best_values_compete_in_rows_or_columns(
     assert tables.best_cells(table(best, along), CELLS) == expected
 
 
-def test_equal_values_are_both_the_best() -> None:
-    cells = [[cell(0.5, 0.6), cell(0.5, 0.6)]]
-    assert len(tables.best_cells(table(), cells)) == 4
+@pytest.mark.parametrize(("values", "n_best"), [([1, 1, 0, 0], 2), ([1, 1, 1, 0], 0)])
+def test_equal_values_are_the_best_unless_they_are_most(values: list[float], n_best: int) -> None:
+    wide = table().model_copy(update={"columns": (Column(title="a"),) * 4})
+    assert len(tables.best_cells(wide, [[cell(value, None) for value in values]])) == n_best
 
 
 def test_rows_below_different_headings_do_not_compete() -> None:
@@ -87,8 +95,8 @@ def test_the_same_best_is_counted_where_two_of_ours_compete(
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace all figures by 0.6 (0.55 to 0.65), and differences by -0.1."""
-    monkeypatch.setattr(tables, "figure_of", lambda *_: Figure(0.6, 0.55, 0.65, "", 1))
+    """Replace all figures by 0.6 (0.56 to 0.64), and differences by -0.1."""
+    monkeypatch.setattr(tables, "figure_of", lambda *_: Figure(0.6, 0.56, 0.64, "", 1))
     monkeypatch.setattr(tables, "gap_of", lambda *_: Figure(-0.1, None, None, "", 1))
     monkeypatch.setattr(tables, "regimes", lambda: {"x": None})
 
@@ -98,12 +106,12 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> None:
     ("theirs", "at_least", "agreement"),
     [
         (0.6, False, "agrees"),
-        (0.669, False, "agrees"),
-        (0.68, False, "lower"),
-        (0.531, False, "agrees"),
-        (0.52, False, "higher"),
-        (0.52, True, "agrees"),
-        (0.68, True, "lower"),
+        (0.659, False, "agrees"),
+        (0.67, False, "lower"),
+        (0.541, False, "agrees"),
+        (0.53, False, "higher"),
+        (0.53, True, "agrees"),
+        (0.67, True, "lower"),
         (math.nan, False, "not stated"),
     ],
 )
@@ -115,9 +123,19 @@ def test_values_agree_within_the_interval_and_the_tolerance(
 
 
 @pytest.mark.usefixtures("figures")
+@pytest.mark.parametrize(
+    ("theirs", "agreement"), [(0.6, "unclear"), (0.66, "lower"), (0.54, "higher")]
+)
+def test_a_value_in_a_wide_interval_is_unclear(theirs: float, agreement: str) -> None:
+    narrow = table(theirs=[theirs, 0.6]).model_copy(update={"tolerance": 0.015})
+    _, (first, _) = tables.cells_of(narrow)
+    assert first.agreement == agreement
+
+
+@pytest.mark.usefixtures("figures")
 def test_a_column_can_have_another_figure_and_format() -> None:
     column = Column(title="change", change=True, unit="%", tolerance=3)
-    stated = table(theirs=[-8, -14])
+    stated = table(theirs=[-8, -14], variant="defense")
     changed = stated.model_copy(update={"columns": (column, column)})
     _, cells = tables.cells_of(changed)
     assert [cell.ours and cell.ours.value for cell in cells] == [-10, -10]
@@ -128,7 +146,22 @@ def test_values_that_were_not_run_or_stated_are_not_compared() -> None:
     cells = [[cell(0.5, 0.6)._replace(agreement="agrees"), cell(0.9, None)]]
     cells += [[cell(0.7, 0.8)._replace(agreement="higher")] * 2]
     cells += [[cell(math.nan, 0.7)._replace(agreement="not stated")] * 2]
-    assert tables.outcome(table(best=""), cells) == "1 of 3 values agree; 1 not run"
+    cells += [[cell(0.5, 0.5)._replace(agreement="unclear")] * 2]
+    expected = "1 of 5 values agree; 2 unclear; 1 not run"
+    assert table_pages.outcome(table(best=""), cells) == expected
+
+
+def test_verdicts_on_a_table_are_counted() -> None:
+    results: list[Any] = [
+        SimpleNamespace(claim=SimpleNamespace(id=name), verdict=verdict)
+        for name, verdict in [("a", "open"), ("b", "confirmed"), ("c", "open"), ("d", "not run")]
+    ]
+    stated = table()
+    words = [
+        table_pages.verdict_words(stated.model_copy(update={"claims": claims}), results)
+        for claims in (["a", "b", "c"], ["a", "c"], [])
+    ]
+    assert words == ["2 **open**, 1 **confirmed**", "**open**", "no claim"]
 
 
 def test_a_row_takes_precedence_and_can_refer_to_its_column(
@@ -156,9 +189,13 @@ def test_a_row_takes_precedence_and_can_refer_to_its_column(
 
 
 def test_pages_link_to_their_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "judge_paper", lambda _: [])
-    index = tables.index_page()
-    for name, text in tables.paper_pages().items():
+    for name in ("figure_of", "gap_of"):
+        monkeypatch.setattr(tables, name, lambda *_: None)
+    monkeypatch.setattr(table_pages, "judge_paper", lambda _: [])
+    for name in ("leaks", "title_of"):
+        monkeypatch.setattr(table_pages, name, lambda _: "")
+    index = table_pages.index_page()
+    for name, text in table_pages.paper_pages().items():
         targets = set(re.findall(r"\(([\w-]+)\)=", text))
         linked = set(re.findall(rf"papers/{name}#([\w-]+)", index))
         assert linked == targets

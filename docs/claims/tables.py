@@ -1,18 +1,14 @@
 """Tables of the papers with our figures in the same cells, from `claims/tables/*.toml`."""
 
-import html
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Literal, NamedTuple
 
-from docs.claims.comparing import Figure, figure_of, gap_of, leaks
-from docs.claims.data import CLAIMS, Paper, Part, Term, Test, papers, read_toml, regimes
-from docs.claims.judging import ClaimResult, judge_paper
-from docs.claims.titles import title_of
-from fedaudit.report.wording import capital, plural, sentence
+from docs.claims.comparing import Figure, figure_of, gap_of
+from docs.claims.data import CLAIMS, Paper, Part, Term, Test, read_toml, regimes
 
-Agreement = Literal["agrees", "lower", "higher", "not run", "not stated"]
+Agreement = Literal["agrees", "lower", "higher", "unclear", "not run", "not stated"]
 Best = Literal["", "largest", "smallest"]
 Unit = Literal["", "%"]
 Side = Literal["theirs", "ours"]
@@ -20,14 +16,8 @@ Side = Literal["theirs", "ours"]
 SIDES: tuple[Side, ...] = ("theirs", "ours")
 """Whose a value is: the paper's, or ours."""
 
-MARKS: Mapping[Agreement, str] = {
-    "agrees": "=",
-    "lower": "↓",
-    "higher": "↑",
-    "not run": "–",
-    "not stated": "",
-}
-"""Sign of each agreement in a cell, so that a reader does not need the colour."""
+WIDE = 4
+"""Width of an interval, in tolerances, above which a value inside it does not count as agreeing."""
 
 
 class Selector(Part):
@@ -89,7 +79,7 @@ class PaperTable(Selector):
     # What differs in our runs, and other remarks.
     notes: tuple[str, ...] = ()
     # Claims about this table.
-    claims: list[str]
+    claims: tuple[str, ...] = ()
     # Unit of the paper's values.
     unit: Unit = ""
     # Digits after the decimal point.
@@ -145,12 +135,19 @@ def format_of(table: PaperTable, column: Column) -> Format:
 
 def tables_of(paper: Paper) -> list[PaperTable]:
     """Return the tables of a paper in their order; empty if there is no file."""
-    for path in sorted((CLAIMS / "tables").glob("*.toml")):
-        stated = read_toml(path, TablesOfPaper)
-        if stated.paper == paper.name:
-            by_id = {table.id: table for table in stated.table}
-            return [_completed(table, by_id) for table in stated.table]
-    return []
+    return _all_tables().get(paper.name, [])
+
+
+@cache
+def _all_tables() -> dict[str, list[PaperTable]]:
+    """Return the tables of all files by the name of the paper."""
+    files = [read_toml(path, TablesOfPaper) for path in sorted((CLAIMS / "tables").glob("*.toml"))]
+    return {
+        file.paper: [
+            _completed(table, {other.id: other for other in file.table}) for table in file.table
+        ]
+        for file in files
+    }
 
 
 def _completed(table: PaperTable, by_id: Mapping[str, PaperTable]) -> PaperTable:
@@ -178,13 +175,13 @@ def cells_of(table: PaperTable) -> list[list[Cell]]:
 
 def _cell(table: PaperTable, row: Row, column: Column, theirs: float) -> Cell:
     unit, _, tolerance, _ = format_of(table, column)
-    at_least = _selector(table, column, row).at_least
+    at_least = selector_of(table, column, row).at_least
     figure = None if row.not_run else _our_figure(table, row, column)
     ours = None if figure is None else _scaled(figure, 100 if unit == "%" else 1)
     if math.isnan(theirs) or ours is None:
         return Cell(theirs, ours, "not stated" if math.isnan(theirs) else "not run", at_least)
     low, high = (ours.value if limit is None else limit for limit in (ours.low, ours.high))
-    agreement: Agreement = "agrees"
+    agreement: Agreement = "unclear" if high - low > WIDE * tolerance else "agrees"
     if high + tolerance < theirs:
         agreement = "lower"
     elif low - tolerance > theirs and not at_least:
@@ -193,8 +190,8 @@ def _cell(table: PaperTable, row: Row, column: Column, theirs: float) -> Cell:
 
 
 def _our_figure(table: PaperTable, row: Row, column: Column) -> Figure | None:
-    chosen = _selector(table, column, row)
-    if not chosen.regime:
+    chosen = selector_of(table, column, row)
+    if not chosen.regime or (chosen.change and chosen.variant is None):
         return None
     regime = regimes()[chosen.regime]
     if chosen.study:
@@ -211,7 +208,7 @@ def _our_figure(table: PaperTable, row: Row, column: Column) -> Figure | None:
     return gap_of(regime, test, undefended) if chosen.change else figure_of(regime, test, term)
 
 
-def _selector(*parts: Selector) -> Selector:
+def selector_of(*parts: Selector) -> Selector:
     """Combine settings; later parts take precedence."""
     merged: dict[str, object] = {}
     for part in parts:
@@ -245,16 +242,18 @@ def best_cells(table: PaperTable, cells: Sequence[Sequence[Cell]]) -> set[Place]
 def _best_of(
     best: Best, cells: Sequence[Sequence[Cell]], line: Sequence[tuple[int, int]], side: Side
 ) -> set[Place]:
-    """Return the places of the best values, several if they are equal; none if one is alone."""
-    values = {Place(side, r, c): _value(cells[r][c], side) for r, c in line}
+    """Return the places of the best values; none if most values are equally good."""
+    values = {Place(side, r, c): value_of(cells[r][c], side) for r, c in line}
     known = {place: value for place, value in values.items() if not math.isnan(value)}
-    if not best or len(known) < 2:
+    if not best or not known:
         return set()
     limit = (max if best == "largest" else min)(known.values())
-    return {place for place, value in known.items() if value == limit}
+    places = {place for place, value in known.items() if value == limit}
+    return places if len(places) <= len(known) / 2 else set()
 
 
-def _value(cell: Cell, side: Side) -> float:
+def value_of(cell: Cell, side: Side) -> float:
+    """Return the value of one side in a cell; nan if there is none."""
     if side == "theirs":
         return cell.theirs
     return math.nan if cell.ours is None else cell.ours.value
@@ -291,202 +290,3 @@ def same_best(table: PaperTable, cells: Sequence[Sequence[Cell]]) -> tuple[int, 
             among += 1
             same += bool(theirs & ours)
     return same, among
-
-
-def verdict_word(table: PaperTable, results: Sequence[ClaimResult]) -> str:
-    """Return the verdict of all claims about a table, or how many are confirmed if they differ."""
-    verdicts = [result.verdict for result in results if result.claim.id in table.claims]
-    if len(set(verdicts)) < 2:
-        return verdicts[0] if verdicts else "no claim"
-    return f"{verdicts.count('confirmed')} of {len(verdicts)} claims confirmed"
-
-
-def paper_page(paper: Paper) -> str:
-    """Return the Markdown page of a paper."""
-    results = judge_paper(paper)
-    tables = [(table, cells_of(table)) for table in tables_of(paper)]
-    summary = [
-        "| table of the paper | verdict | in our runs |",
-        "| --- | --- | --- |",
-        *(
-            f"| [{table.title}](#{table.id}) | **{verdict_word(table, results)}** | "
-            f"{outcome(table, cells)} |"
-            for table, cells in tables
-        ),
-    ]
-    parts = [
-        f"# {paper.name}: the paper's tables and our figures",
-        f"*{paper.title}*",
-        INTRODUCTION.format(link=f"../claims.md#{paper.name.lower()}"),
-        "\n".join(summary),
-        "\n".join(_regimes(paper, [table for table, _ in tables])),
-        *(_section(table, cells, results) for table, cells in tables),
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-INTRODUCTION = """Each cell has the paper's value, and below it our figure with its 95 % interval.
-Most of our runs are smaller than the paper's, so compare the order of the methods first:
-**bold** is the best value of the paper, and the best of our figures. The verdicts are those of the
-[claims]({link}), which account for the intervals; *open* means that our runs do not decide.
-
-<span class="agrees">= agrees</span> <span class="lower">↓ our figure is lower</span>
-<span class="higher">↑ our figure is higher</span> <span class="not-run">– not run</span>"""
-
-
-def outcome(table: PaperTable, cells: Sequence[Sequence[Cell]]) -> str:
-    """Describe how many values agree, how often the best is the same, and what was not run."""
-    counts = Counter(cell.agreement for row in cells for cell in row)
-    compared = counts["agrees"] + counts["lower"] + counts["higher"]
-    if not compared:
-        return table.no_cells or "not run"
-    parts = [f"{counts['agrees']} of {compared} values agree"]
-    same, among = same_best(table, cells)
-    if among:
-        parts.append(f"the same best {table.competing} in {same} of {plural(among, table.along)}")
-    return "; ".join(parts) + (f"; {counts['not run']} not run" if counts["not run"] else "")
-
-
-def _section(
-    table: PaperTable, cells: Sequence[Sequence[Cell]], results: Sequence[ClaimResult]
-) -> str:
-    verdicts = [
-        f"- [{result.claim.says}](../claims.md#{result.claim.id}): **{result.verdict}**"
-        for result in results
-        if result.claim.id in table.claims
-    ]
-    reasons = dict.fromkeys(row.not_run for row in table.row if row.not_run)
-    notes = [*table.notes, *(f"Not run: {_names(table, reason)}. {reason}" for reason in reasons)]
-    parts = [
-        f"({table.id})=\n## {table.title}",
-        f"Verdict: **{verdict_word(table, results)}**. {sentence(capital(outcome(table, cells)))}",
-        _html_table(table, cells) if table.row else "",
-        "\n".join(f"- {note}" for note in notes),
-        "The claims about it:" if verdicts else "",
-        "\n".join(verdicts),
-    ]
-    return "\n\n".join(filter(None, parts))
-
-
-def _names(table: PaperTable, reason: str) -> str:
-    """Return the rows that were not run for a reason; a block's name if these are all its rows."""
-    blocks: dict[str, set[str]] = {}
-    for row in table.row:
-        blocks.setdefault(row.block, set()).add(row.not_run)
-    return ", ".join(
-        dict.fromkeys(
-            row.block if row.block and blocks[row.block] == {reason} else row.title
-            for row in table.row
-            if row.not_run == reason
-        )
-    )
-
-
-def _regimes(paper: Paper, tables: Sequence[PaperTable]) -> Iterator[str]:
-    """Yield a line for each regime of the tables, and each further study."""
-    sizes = paper.scale.words(paper.scale)
-    yield f"Our runs{f' (the paper: {sizes})' if sizes else ''}:\n"
-    used = dict.fromkeys(
-        (chosen.regime, chosen.study)
-        for table in tables
-        for row in table.row
-        for column in table.columns
-        for chosen in [_selector(table, column, row)]
-        if chosen.regime and not row.not_run
-    )
-    for name, study in used:
-        page = f"../results/{study or regimes()[name].study}.md"
-        further = f", study `{study}`" if study else ""
-        leak = "leaks" if leaks(name) else "does not leak"
-        yield f"- [`{name}`]({page}){further} {leak}: {title_of(name)}."
-
-
-def _html_table(table: PaperTable, cells: Sequence[Sequence[Cell]]) -> str:
-    best = best_cells(table, cells)
-    lines = ['<div class="table-wrapper"><table class="docutils paper">', "<thead><tr><th></th>"]
-    lines += [f"<th>{html.escape(column.title)}</th>" for column in table.columns]
-    lines.append("</tr></thead><tbody>")
-    block = ""
-    for r, row in enumerate(table.row):
-        if row.block != block:
-            block = row.block
-            lines.append(
-                f'<tr><th colspan="{len(table.columns) + 1}">{_heading(table, block)}</th></tr>'
-            )
-        is_named = bool(row.regime) and (not block or len(_regimes_in(table, block)) > 1)
-        regime = f"<br><small>here: {row.regime}</small>" if is_named else ""
-        lines.append(f"<tr><th>{html.escape(row.title)}{regime}</th>")
-        for c, (cell, column) in enumerate(zip(cells[r], table.columns, strict=True)):
-            style = format_of(table, column)
-            theirs, ours = (
-                _number(_value(cell, side), style, Place(side, r, c) in best) for side in SIDES
-            )
-            theirs = f"≥ {theirs}" if cell.at_least and theirs else theirs
-            name = cell.agreement.replace(" ", "-")
-            mark, limits = MARKS[cell.agreement], _limits(cell, style)
-            lines.append(f'<td class="{name}">{theirs}<br>{mark} {ours}{limits}</td>')
-        lines.append("</tr>")
-    return "\n".join([*lines, "</tbody></table></div>"])
-
-
-def _heading(table: PaperTable, block: str) -> str:
-    names = _regimes_in(table, block)
-    regime = f" <small>here: {names[0]}</small>" if len(names) == 1 else ""
-    return f"<b>{html.escape(block)}</b>{regime}"
-
-
-def _regimes_in(table: PaperTable, block: str) -> list[str]:
-    return list(dict.fromkeys(row.regime for row in table.row if row.block == block and row.regime))
-
-
-def _limits(cell: Cell, style: Format) -> str:
-    if cell.ours is None or cell.ours.low is None or cell.ours.high is None:
-        return ""
-    low, high = (_rounded(limit, style) for limit in (cell.ours.low, cell.ours.high))
-    return f"<br><small>{low} to {high}</small>"
-
-
-def _number(value: float, style: Format, is_bold: bool = False) -> str:
-    if math.isnan(value):
-        return ""
-    text = f"{_rounded(value, style)}{style.unit}"
-    return f"<b>{text}</b>" if is_bold else text
-
-
-def _rounded(value: float, style: Format) -> str:
-    # Adding 0 removes the sign of a negative zero.
-    return f"{round(value, style.digits) + 0.0:.{style.digits}f}"
-
-
-def paper_pages() -> dict[str, str]:
-    """Return the pages of all papers that have tables, by the name of their file."""
-    return {f"{paper.name.lower()}.md": paper_page(paper) for paper in papers() if tables_of(paper)}
-
-
-def index_page() -> str:
-    """Return the page that lists all tables of all papers."""
-    lines = ["| paper | table | verdict | in our runs |", "| --- | --- | --- | --- |"]
-    for paper in papers():
-        tables = tables_of(paper)
-        results = judge_paper(paper) if tables else []
-        for table in tables:
-            lines.append(
-                f"| {paper.name} | [{table.title}](papers/{paper.name.lower()}.md#{table.id}) | "
-                f"**{verdict_word(table, results)}** | {outcome(table, cells_of(table))} |"
-            )
-    return INDEX + "\n".join(lines) + "\n"
-
-
-INDEX = """# Tables of the papers
-
-See how the tables of the five papers came out in our runs. The verdict on a table is that of all
-[claims](claims.md) about it, or the number of confirmed claims if their verdicts differ.
-
-```{toctree}
-:hidden:
-:glob:
-
-papers/*
-```
-
-"""

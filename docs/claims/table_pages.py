@@ -1,0 +1,241 @@
+"""Pages of the papers: their tables with our figures in the same cells."""
+
+import html
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from docs.claims.comparing import leaks
+from docs.claims.data import Paper, papers, regimes
+from docs.claims.judging import ClaimResult, judge_paper
+from docs.claims.tables import (
+    SIDES,
+    Agreement,
+    Cell,
+    Format,
+    PaperTable,
+    Place,
+    best_cells,
+    cells_of,
+    format_of,
+    same_best,
+    selector_of,
+    tables_of,
+    value_of,
+)
+from docs.claims.titles import title_of
+from fedaudit.report.wording import capital, plural, sentence
+
+MARKS: Mapping[Agreement, str] = {
+    "agrees": "=",
+    "lower": "↓",
+    "higher": "↑",
+    "unclear": "?",
+    "not run": "–",
+    "not stated": "",
+}
+"""Sign of each agreement in a cell, so that a reader does not need the colour."""
+
+
+def verdict_words(table: PaperTable, results: Sequence[ClaimResult]) -> str:
+    """Return the verdict of all claims about a table, or how many claims have each verdict."""
+    counts = Counter(result.verdict for result in results if result.claim.id in table.claims)
+    if len(counts) == 1:
+        return f"**{next(iter(counts))}**"
+    return ", ".join(f"{n} **{verdict}**" for verdict, n in counts.most_common()) or "no claim"
+
+
+def paper_page(paper: Paper) -> str:
+    """Return the Markdown page of a paper."""
+    results = judge_paper(paper)
+    tables = [(table, cells_of(table)) for table in tables_of(paper)]
+    summary = [
+        "| table of the paper | verdict | in our runs |",
+        "| --- | --- | --- |",
+        *(
+            f"| [{table.title}](#{table.id}) | {verdict_words(table, results)} | "
+            f"{outcome(table, cells)} |"
+            for table, cells in tables
+        ),
+    ]
+    parts = [
+        f"# {paper.name}: the paper's tables and our figures",
+        f"*{paper.title}*",
+        INTRODUCTION.format(link=f"../claims.md#{paper.name.lower()}"),
+        "\n".join(summary),
+        "\n".join(_regimes(paper, [table for table, _ in tables])),
+        *(_section(table, cells, results) for table, cells in tables),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+INTRODUCTION = """Each cell has the paper's value, and below it our figure with its 95 % interval.
+Most of our runs are smaller than the paper's, so compare the order of the methods first:
+**bold** is the best value of the paper, and the best of our figures. The verdicts are those of the
+[claims]({link}), which account for the intervals; *open* means that our runs do not decide.
+
+<span class="agrees">= agrees</span> <span class="lower">↓ our figure is lower</span>
+<span class="higher">↑ our figure is higher</span>
+<span class="unclear">? unclear: the interval is too wide</span>
+<span class="not-run">– not run</span>"""
+
+
+def outcome(table: PaperTable, cells: Sequence[Sequence[Cell]]) -> str:
+    """Describe how many values agree, how often the best is the same, and what was not run."""
+    counts = Counter(cell.agreement for row in cells for cell in row)
+    compared = counts.total() - counts["not run"] - counts["not stated"]
+    if not compared:
+        return table.no_cells or "not run"
+    parts = [f"{counts['agrees']} of {compared} values agree"]
+    same, among = same_best(table, cells)
+    if among:
+        parts.append(f"the same best {table.competing} in {same} of {plural(among, table.along)}")
+    others: tuple[Agreement, ...] = ("unclear", "not run")
+    parts += [f"{counts[name]} {name}" for name in others if counts[name]]
+    return "; ".join(parts)
+
+
+def _section(
+    table: PaperTable, cells: Sequence[Sequence[Cell]], results: Sequence[ClaimResult]
+) -> str:
+    verdicts = [
+        f"- [{result.claim.says}](../claims.md#{result.claim.id}): **{result.verdict}**"
+        for result in results
+        if result.claim.id in table.claims
+    ]
+    reasons = dict.fromkeys(row.not_run for row in table.row if row.not_run)
+    notes = [*table.notes, *(f"Not run: {_names(table, reason)}. {reason}" for reason in reasons)]
+    parts = [
+        f"({table.id})=\n## {table.title}",
+        f"Verdict: {verdict_words(table, results)}. {sentence(capital(outcome(table, cells)))}"
+        + (f" Our runs: `{table.regime}`." if table.regime else ""),
+        _html_table(table, cells) if table.row else "",
+        "\n".join(f"- {note}" for note in notes),
+        "The claims about it:" if verdicts else "",
+        "\n".join(verdicts),
+    ]
+    return "\n\n".join(filter(None, parts))
+
+
+def _names(table: PaperTable, reason: str) -> str:
+    """Return the rows that were not run for a reason; a block's name if these are all its rows."""
+    blocks: dict[str, set[str]] = {}
+    for row in table.row:
+        blocks.setdefault(row.block, set()).add(row.not_run)
+    return ", ".join(
+        dict.fromkeys(
+            row.block if row.block and blocks[row.block] == {reason} else row.title
+            for row in table.row
+            if row.not_run == reason
+        )
+    )
+
+
+def _regimes(paper: Paper, tables: Sequence[PaperTable]) -> Iterator[str]:
+    """Yield a line for each regime of the tables, and each further study."""
+    sizes = paper.scale.words(paper.scale)
+    yield f"Our runs{f' (the paper: {sizes})' if sizes else ''}:\n"
+    used = dict.fromkeys(
+        (chosen.regime, chosen.study)
+        for table in tables
+        for row in table.row
+        for column in table.columns
+        for chosen in [selector_of(table, column, row)]
+        if chosen.regime and not row.not_run
+    )
+    for name, study in used:
+        page = f"../results/{study or regimes()[name].study}.md"
+        further = f", study `{study}`" if study else ""
+        leak = "leaks" if leaks(name) else "does not leak"
+        yield f"- [`{name}`]({page}){further} {leak}: {title_of(name)}."
+
+
+def _html_table(table: PaperTable, cells: Sequence[Sequence[Cell]]) -> str:
+    best = best_cells(table, cells)
+    lines = ['<div class="table-wrapper"><table class="docutils paper">', "<thead><tr><th></th>"]
+    lines += [f"<th>{html.escape(column.title)}</th>" for column in table.columns]
+    lines.append("</tr></thead><tbody>")
+    block = ""
+    for r, row in enumerate(table.row):
+        if row.block != block:
+            block = row.block
+            lines.append(
+                f'<tr><th colspan="{len(table.columns) + 1}">{_heading(table, block)}</th></tr>'
+            )
+        is_named = bool(row.regime) and (not block or len(_regimes_in(table, block)) > 1)
+        regime = f"<br><small>here: {row.regime}</small>" if is_named else ""
+        lines.append(f"<tr><th>{html.escape(row.title)}{regime}</th>")
+        for c, (cell, column) in enumerate(zip(cells[r], table.columns, strict=True)):
+            style = format_of(table, column)
+            theirs, ours = (
+                _number(value_of(cell, side), style, Place(side, r, c) in best) for side in SIDES
+            )
+            theirs = f"≥ {theirs}" if cell.at_least and theirs else theirs
+            name = cell.agreement.replace(" ", "-")
+            mark, limits = MARKS[cell.agreement], _limits(cell, style)
+            lines.append(f'<td class="{name}">{theirs}<br>{mark} {ours}{limits}</td>')
+        lines.append("</tr>")
+    return "\n".join([*lines, "</tbody></table></div>"])
+
+
+def _heading(table: PaperTable, block: str) -> str:
+    names = _regimes_in(table, block)
+    regime = f" <small>here: {names[0]}</small>" if len(names) == 1 else ""
+    return f"<b>{html.escape(block)}</b>{regime}"
+
+
+def _regimes_in(table: PaperTable, block: str) -> list[str]:
+    return list(dict.fromkeys(row.regime for row in table.row if row.block == block and row.regime))
+
+
+def _limits(cell: Cell, style: Format) -> str:
+    if cell.ours is None or cell.ours.low is None or cell.ours.high is None:
+        return ""
+    low, high = (_rounded(limit, style) for limit in (cell.ours.low, cell.ours.high))
+    return f"<br><small>{low} to {high}</small>"
+
+
+def _number(value: float, style: Format, is_bold: bool = False) -> str:
+    if math.isnan(value):
+        return ""
+    text = f"{_rounded(value, style)}{style.unit}"
+    return f"<b>{text}</b>" if is_bold else text
+
+
+def _rounded(value: float, style: Format) -> str:
+    # Adding 0 removes the sign of a negative zero.
+    return f"{round(value, style.digits) + 0.0:.{style.digits}f}"
+
+
+def paper_pages() -> dict[str, str]:
+    """Return the pages of all papers that have tables, by the name of their file."""
+    return {f"{paper.name.lower()}.md": paper_page(paper) for paper in papers() if tables_of(paper)}
+
+
+def index_page() -> str:
+    """Return the page that lists all tables of all papers."""
+    lines = ["| paper | table | verdict | in our runs |", "| --- | --- | --- | --- |"]
+    for paper in papers():
+        tables = tables_of(paper)
+        results = judge_paper(paper) if tables else []
+        for table in tables:
+            lines.append(
+                f"| {paper.name} | [{table.title}](papers/{paper.name.lower()}.md#{table.id}) | "
+                f"{verdict_words(table, results)} | {outcome(table, cells_of(table))} |"
+            )
+    return INDEX + "\n".join(lines) + "\n"
+
+
+INDEX = """# Tables of the papers
+
+See how the tables of the five papers came out in our runs. The verdicts on a table are those of the
+[claims](claims.md) about it; *open* means that our runs do not decide.
+
+```{toctree}
+:hidden:
+:glob:
+
+papers/*
+```
+
+"""
