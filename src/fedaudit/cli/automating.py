@@ -71,7 +71,7 @@ def check(
     from fedaudit.gate.outputs import policy_section, print_verdict, write_verdict
     from fedaudit.gate.policy import read_policy
     from fedaudit.pack.packing import write_pack
-    from fedaudit.report.summary import summary_markdown
+    from fedaudit.summary.page import summary_markdown
 
     # All inputs are read before an audit that may take hours.
     with explain_wrong_kind(policy, POLICY):
