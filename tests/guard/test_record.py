@@ -75,7 +75,9 @@ def test_report_summary_and_gate_state_the_decisions_in_the_same_words(tmp_path:
     outcome = evaluate_policy(record, policy)
     assert f"{DECISIONS}; the gate judges the uploads that were sent." in outcome.reason
     assert any("the guard withheld" in text for text in outcome.unjudged)
-    assert "complete measurements of the uploads that were sent" in {c.name for c in outcome.checks}
+    assert "all planned measurements of the uploads that were sent" in {
+        c.name for c in outcome.checks
+    }
     untested = " ".join(record.untested)
     assert "round 2" not in untested
     assert "round 4" not in untested

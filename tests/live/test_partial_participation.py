@@ -261,8 +261,8 @@ def test_omitted_audited_clients_are_listed_and_no_gate_passes(tmp_path: Path) -
     assert record.coverage is not None
     assert record.coverage.unattacked == [0, 2]
     assert "Not attacked, by choice: clients 0 and 2" in plain_verdict(record).headline
-    assert "clients 0 and 2 were not attacked" in evidence(record)["complete measurements"]
+    assert "clients 0 and 2 were not attacked" in evidence(record)["all planned measurements"]
     policy = policy_from(POLICY.replace("auc = 1.0", "auc = 1.0\ntargets = [1]"))
     demands = {check.name: check.outcome.value for check in evaluate_policy(record, policy).checks}
-    assert demands["complete measurements"] == "pass"
-    assert "complete measurements" not in evidence(attacked(folder))
+    assert demands["all planned measurements"] == "pass"
+    assert "all planned measurements" not in evidence(attacked(folder))

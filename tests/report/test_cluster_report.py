@@ -86,7 +86,7 @@ def test_the_status_follows_from_the_riskiest_models_lower_limit() -> None:
 def test_one_report_can_cover_membership_sources_and_clusters() -> None:
     record = with_sources(source(), membership=True)
     record = changed(record, clusters=[ONE], estimates=[*record.estimates, *over_runs(ONE)])
-    assert "Membership, source and cluster audit" in words(report_html(record))
+    assert "Membership-inference, source-inference and cluster audit" in words(report_html(record))
     text = verdict(record)
     assert "use a model riskier than they accept" in text.headline
     assert "How much does each of the federation's models reveal" in text.audited

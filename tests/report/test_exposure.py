@@ -27,8 +27,8 @@ from tests.report.records import record, source, with_sources
 
 HOLDING = [control(kind) for kind in KINDS]
 UNKNOWN = (
-    "no limit is known for a single sample, which may be much more exposed: limits of attacks are "
-    "averages"
+    "the limits of attacks are averages; a single sample may be much more exposed, and this audit "
+    "gives no limit for it"
 )
 
 

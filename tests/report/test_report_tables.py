@@ -73,7 +73,7 @@ def test_attacks_are_rows_and_metrics_by_contrast_are_columns() -> None:
         "TPR at 0.1%",
     ] * 3
     assert texts(grid, 0)[:2] == ["fedmia-2", "fedmia-1"]
-    assert defended.caption == "Attacks by contrast: cofedmid"
+    assert defended.caption == "Attacks by group of non-members: cofedmid"
 
 
 def test_a_cell_carries_value_size_interval_and_the_counts_behind_it() -> None:
@@ -109,8 +109,8 @@ def test_figures_over_seeds_replace_those_of_single_seeds() -> None:
 def test_without_figures_over_seeds_each_seed_has_its_table() -> None:
     grids = attack_tables(only(auc(0.6, seed=1), auc(0.8, seed=2)))
     assert [grid.caption for grid in grids] == [
-        "Attacks by contrast: seed 1",
-        "Attacks by contrast: seed 2",
+        "Attacks by group of non-members: seed 1",
+        "Attacks by group of non-members: seed 2",
     ]
 
 

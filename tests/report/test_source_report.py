@@ -39,8 +39,8 @@ def test_source_leaks_are_reported_with_chance_and_label_baseline() -> None:
     assert column(table, "Attack success rate") == ["▲ 50.0%"]
     (detail,) = details(table, "Attack success rate")
     assert detail.split("\n")[:4] == ["clear", "40.7–59.3%", "60/120", "guessing 10.0%"]
-    assert column(table, "Over label distributions") == ["+30.0"]
-    assert "over 20.0%" in details(table, "Over label distributions")[0].split("\n")
+    assert column(table, "Beyond label distributions") == ["+30.0"]
+    assert "over 20.0%" in details(table, "Beyond label distributions")[0].split("\n")
     assert (
         "Can the adversary find out which client a training sample is from?"
         in audit_verdict.audited
@@ -193,8 +193,8 @@ def test_estimates_with_a_failed_control_are_marked_in_the_table() -> None:
 def test_a_source_only_report_does_not_mention_membership() -> None:
     document = report_html(with_sources(source_run(), source_run("b", by_round=[]), controls=()))
     text = words(document)
-    assert "<title>Source audit: digits-fedavg-10</title>" in document
-    assert "Source audit of a federated-learning run" in text
+    assert "<title>Source-inference audit: digits-fedavg-10</title>" in document
+    assert "Source-inference audit of a federated-learning run" in text
     assert "find out which client a training sample is from?" in text
     assert "AUC" not in text.partition("Open questions for a privacy assessment")[0]
     assert 'id="attacks"' not in document
@@ -202,14 +202,14 @@ def test_a_source_only_report_does_not_mention_membership() -> None:
 
 def test_a_report_on_both_topics_describes_both() -> None:
     text = words(report_html(with_sources(source_run(), membership=True)))
-    assert "Membership and source audit of a federated-learning run" in text
+    assert "Membership-inference and source-inference audit of a federated-learning run" in text
     assert "whether a given sample was in the training data of" in text
     assert "which client a training sample is from?" in text
 
 
 def test_a_membership_only_report_has_no_source_section() -> None:
     document = report_html(with_sources(membership=True))
-    assert "Membership audit:" in document
+    assert "Membership-inference audit:" in document
     assert 'id="sources"' not in document
 
 

@@ -144,7 +144,7 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
         is_sampled = required.sampled_rounds and record.coverage.sampled_rounds
         scope = " of the sampled rounds" if is_sampled else ""
         scope = " of the uploads that were sent" if guard_of(record) else scope
-        yield check(f"complete measurements{scope}", faults)
+        yield check(f"all planned measurements{scope}", faults)
     if policy.membership is not None:
         figures = main_figures(record)
         labels = labels_among(figures)
@@ -267,7 +267,7 @@ def _missing_controls(
         reasons = {control.note for control in rows if control.passed is None and control.note}
         if len(reasons) == 1 and not completed:
             return [f"it could not be run: {shortened(reasons.pop(), 200)}"]
-        return ["this control was not run, or not in every run"]
+        return [f"this control was not run{' in every training run' if completed else ''}"]
     names = [shortened(attack_name(attack)) for attack in unchecked]
     return [f"missing for {join_and(_first_items(names))}"]
 

@@ -194,8 +194,8 @@ def kind_of(record: Record) -> str:
     """Return the kind of audit of a record, as a heading."""
     if record.kind == "games":
         return "Security games"
-    topics = ["membership"] * evidence.has_membership(record)
-    topics += ["source"] * bool(record.sources) + ["cluster"] * bool(record.clusters)
+    topics = ["membership-inference"] * evidence.has_membership(record)
+    topics += ["source-inference"] * bool(record.sources) + ["cluster"] * bool(record.clusters)
     return f"{wording.capital(wording.join_and(topics))} audit"
 
 
@@ -207,8 +207,8 @@ def source_table(record: Record) -> Grid:
         columns = (
             ("Attack success rate", attack.success, source_marker(attack)),
             ("On the fair draw", attack.on_fair_draw, evidence.Marker()),
-            ("Over label distributions", attack.excess, evidence.Marker()),
-            ("Over the label baseline", attack.over_baseline, evidence.Marker()),
+            ("Beyond label distributions", attack.excess, evidence.Marker()),
+            ("Beyond the label baseline", attack.over_baseline, evidence.Marker()),
         )
         for heading, figure, marker in columns:
             if figure is not None:

@@ -44,7 +44,7 @@ def attack_tables(record: Record) -> list[Grid]:
     rows. If people are the units, tables of single samples follow.
     """
     figures = evidence.most_summarised(record.findings)
-    tables = _by_setting("Attacks by contrast", figures)
+    tables = _by_setting("Attacks by group of non-members", figures)
     if tables:
         remark = wording.join(tables[0].remark, signs_of(figures), independence(record), by=" ")
         tables[0] = replace(tables[0], remark=remark)
@@ -124,7 +124,7 @@ def figure_cell(figure: Estimate, notes: Footnotes) -> Cell | None:
     """
     counts, few = _counts(figure), needs_more(figure)
     if figure.value is None and few:
-        return Cell(wording.MISSING, f"needs {few} more", "muted")
+        return Cell(wording.MISSING, f"needs {few} more non-members", "muted")
     is_explained = counts or figure.note.startswith("mean over")
     mark = notes.mark("" if is_explained else figure.note)
     if figure.value is None:
