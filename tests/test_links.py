@@ -10,9 +10,12 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 README, CONTRIBUTING = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)
-PAGES = [path for path in PAGES if path.parent.name != "results" and path.name != "results.md"]
+GENERATED = ("results", "papers")
+"""Lists of pages, and the folders of these pages."""
+PAGES = [path for path in PAGES if not {path.parent.name, path.stem} & set(GENERATED)]
 ARCHIVES = tomllib.loads((ROOT / "results" / "made.toml").read_text(encoding="utf-8"))
-BUILT = {DOCS / "results.md", *(DOCS / "results" / f"{name}.md" for name in ARCHIVES)}
+BUILT = {DOCS / f"{name}.md" for name in GENERATED}
+BUILT |= {DOCS / "results" / f"{name}.md" for name in ARCHIVES}
 """Pages that are built from the archives of results and are not committed."""
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]+)(?:#([\w-]+))?\)")
 
