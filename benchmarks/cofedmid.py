@@ -73,7 +73,7 @@ def local_round(
     prepared = defense.prepare(data, client_context(0))
 
     def run() -> None:
-        algorithm.local(sent, prepared, {}, defense, client_context(index))
+        algorithm.run_client(sent, prepared, {}, defense, client_context(index))
 
     return run
 

@@ -104,8 +104,8 @@ class Cautious(FedAvg):
 
     step: float = 1.0
 
-    def fold(self, state, uploads, weights):
-        after = super().fold(state, uploads, weights)
+    def aggregate(self, state, uploads, weights):
+        after = super().aggregate(state, uploads, weights)
         return {n: torch.lerp(state[n].to(after[n]), after[n], self.step) for n in after}
 
 

@@ -38,7 +38,7 @@ _ORIGINS = {
 }
 
 
-class _Audited(Protocol):
+class _HasRecord(Protocol):
     """An object with a record, such as a run."""
 
     @property
@@ -47,7 +47,7 @@ class _Audited(Protocol):
 
 @checked
 def roc(
-    audited: "_Audited | Record", *, contrast: str = "mixed", attacks: Sequence[str] = ()
+    result: "_HasRecord | Record", *, contrast: str = "mixed", attacks: Sequence[str] = ()
 ) -> "Figure":
     """Plot the ROC curves of an audit's attacks on logarithmic axes.
 
@@ -55,7 +55,7 @@ def roc(
     from the smallest to the largest rate of a seed.
 
     Args:
-        audited: A run, or its record.
+        result: A run, or its record.
         contrast: Non-members that members are compared with: "other_client", "unseen" or "mixed".
         attacks: Names of the attacks to plot; all attacks if empty.
 
@@ -69,7 +69,7 @@ def roc(
         >>> run = fa.audit(federation, attacks=["loss-series"], out="runs/plotted")
         >>> fa.plots.roc(run).savefig("roc.png")
     """
-    record = _record_of(audited)
+    record = _record_of(result)
     curves = [
         curve
         for curve in record.curves
@@ -81,18 +81,22 @@ def roc(
     for curve in curves:
         lines.setdefault((curve.attack, curve.target), []).append(curve)
     figure, axes = _figure("false-positive rate", "true-positive rate")
-    for (attack, target), same in lines.items():
-        fprs = np.unique(np.concatenate([curve.fpr for curve in same]))
-        tprs = np.array([_tpr_at(curve, fprs) for curve in same])
-        label = attack if len({curve.target for curve in curves}) == 1 else _client(attack, target)
+    for (attack, target), curves_of_seeds in lines.items():
+        fprs = np.unique(np.concatenate([curve.fpr for curve in curves_of_seeds]))
+        tprs = np.array([_tpr_at(curve, fprs) for curve in curves_of_seeds])
+        label = (
+            attack
+            if len({curve.target for curve in curves}) == 1
+            else _client_label(attack, target)
+        )
         (line,) = axes.plot(fprs, tprs.mean(0), drawstyle="steps-post", label=label)
-        if len(same) > 1:
+        if len(curves_of_seeds) > 1:
             low, high = tprs.min(0), tprs.max(0)
             axes.fill_between(fprs, low, high, step="post", alpha=0.2, color=line.get_color())
     # Smaller rates than that of a single non-member cannot be measured.
-    least = max(min(rate for curve in curves for rate in curve.fpr if rate > 0), _MIN_RATE)
-    axes.plot([least, 1], [least, 1], ":", color="grey", label="chance level")
-    axes.set(xscale="log", yscale="log", xlim=(least, 1), ylim=(least, 1.05))
+    smallest_rate = max(min(rate for curve in curves for rate in curve.fpr if rate > 0), _MIN_RATE)
+    axes.plot([smallest_rate, 1], [smallest_rate, 1], ":", color="grey", label="chance level")
+    axes.set(xscale="log", yscale="log", xlim=(smallest_rate, 1), ylim=(smallest_rate, 1.05))
     _legend(figure)
     return figure
 
@@ -103,29 +107,32 @@ def _legend(figure: "Figure") -> None:
 
 
 def _tpr_at(curve: "Curve", fprs: np.ndarray) -> np.ndarray:
-    """Return the largest true-positive rate at no more than each false-positive rate."""
+    """Return, for each false-positive rate, the curve's largest true-positive rate.
+
+    The rate is the largest at that or a lower false-positive rate; 0 if the curve has none.
+    """
     last = np.searchsorted(curve.fpr, fprs, side="right") - 1
     rates = np.maximum.accumulate(curve.tpr)
     return np.where(last >= 0, rates[np.maximum(last, 0)], 0.0)
 
 
-def _client(name: str, client: int) -> str:
+def _client_label(name: str, client: int) -> str:
     return f"{name}, client {client}"
 
 
 @checked
 def bars(
-    audited: "_Audited | Record | Mapping[str, _Audited | Record]",
+    result: "_HasRecord | Record | Mapping[str, _HasRecord | Record]",
     *,
     metric: str = AUC,
     contrast: str = "mixed",
     attacks: Sequence[str] = (),
 ) -> "Figure":
-    """Plot an estimate of each attack with its confidence interval, next to chance level.
+    """Plot an estimate of each attack with its confidence interval, with a line at chance level.
 
     Args:
-        audited: A run or its record, or several by the names of the legend, such as the result of
-            :meth:`fedaudit.Grid.audit`.
+        result: A run or its record, or a mapping from legend labels to runs or records, such as the
+            result of :meth:`fedaudit.Grid.audit`.
         metric: Metric with a value per attack, such as "auc" or "tpr@0.01".
         contrast: Non-members that members are compared with: "other_client", "unseen" or "mixed".
         attacks: Names of the attacks to plot; all attacks if empty.
@@ -142,10 +149,10 @@ def bars(
     """
     from fedaudit.study.front.paper_table import estimates_by_attack
 
-    named = audited if isinstance(audited, Mapping) else {"": audited}
+    results = result if isinstance(result, Mapping) else {"": result}
     estimates = {
         name: estimates_by_attack(_record_of(item), metric, contrast, attacks)
-        for name, item in named.items()
+        for name, item in results.items()
     }
     labels = list(dict.fromkeys(label for rows in estimates.values() for label in rows))
     figure, axes = _figure("", metric.upper() if metric == AUC else metric)
@@ -156,7 +163,7 @@ def bars(
             labels.index(label) + (index - (len(estimates) - 1) / 2) * width for label in rows
         ]
         heights = [float(row.value or 0.0) - base for row in rows.values()]
-        errors = np.array([_errors(row.value or 0.0, row) for row in rows.values()]).T
+        errors = np.array([_error_bar_lengths(row.value or 0.0, row) for row in rows.values()]).T
         axes.bar(places, heights, width, bottom=base, yerr=errors, capsize=2, label=name or None)
     axes.axhline(chance, linestyle=":", color="grey")
     axes.set_xticks(range(len(labels)), labels, rotation=30, ha="right")
@@ -165,7 +172,7 @@ def bars(
     return figure
 
 
-def _errors(value: float, limits: "Estimate | Interval | None") -> tuple[float, float]:
+def _error_bar_lengths(value: float, limits: "Estimate | Interval | None") -> tuple[float, float]:
     """Return the distances from a value to its limits, 0 for a missing limit."""
     low = value if limits is None or limits.low is None else limits.low
     high = value if limits is None or limits.high is None else limits.high
@@ -177,14 +184,14 @@ def _errors(value: float, limits: "Estimate | Interval | None") -> tuple[float, 
 def front(
     compared: "ComparedRuns", *, metric: str = AUC, contrast: str = "", attack: str = ""
 ) -> "Figure":
-    """Plot leakage against test accuracy for all audits of a comparison, with intervals.
+    """Plot test accuracy against leakage for all audits of a comparison, with intervals.
 
     Args:
         compared: Result of :func:`fedaudit.compare`.
         metric: Metric of leakage: "auc", plotted as the membership advantage 2 AUC - 1, or a rate
             such as "tpr@0.01".
         contrast: Non-members that members are compared with; by default, the comparison's first.
-        attack: Name of an attack; by default, the strongest attack on each audit.
+        attack: Name of an attack; by default, the strongest attack on each audited client.
 
     Raises:
         BadInput: The comparison has no trade-off for these arguments.
@@ -216,11 +223,11 @@ def front(
     figure, axes = _figure(f"{leakage}, {attack}", "test accuracy")
     labels = labels_of(compared.comparison)
     for row, point in sorted(points.items()):
-        low, high = _errors(point.error, point.error_limits)
+        low, high = _error_bar_lengths(point.error, point.error_limits)
         axes.errorbar(
             point.leakage,
             1 - point.error,
-            xerr=np.array([_errors(point.leakage, point.leakage_limits)]).T,
+            xerr=np.array([_error_bar_lengths(point.leakage, point.leakage_limits)]).T,
             yerr=np.array([[high], [low]]),
             fmt="o",
             capsize=2,
@@ -232,7 +239,7 @@ def front(
 
 @checked
 def trajectory(
-    audited: "_Audited | Record",
+    result: "_HasRecord | Record",
     *,
     signal: str = "",
     target: int | None = None,
@@ -244,9 +251,9 @@ def trajectory(
     likelier members; "loss" is the negative loss.
 
     Args:
-        audited: A run, or its record.
+        result: A run, or its record.
         signal: Name of the signal; by default, the first signal of the record.
-        target: Number of the client under audit; by default, the first.
+        target: Id of the audited client; by default, the first.
         seed: Seed of the run; by default, the first.
 
     Raises:
@@ -259,7 +266,7 @@ def trajectory(
         >>> run = fa.audit(federation, attacks=["loss-series"], out="runs/plotted")
         >>> fa.plots.trajectory(run, signal="loss").savefig("loss.png")
     """
-    trajectories = _record_of(audited).trajectories
+    trajectories = _record_of(result).trajectories
     first = next(iter(trajectories), None)
     wanted = first and (
         signal or first.signal,
@@ -283,11 +290,11 @@ def trajectory(
 
 
 @checked
-def accuracy(audited: "_Audited | Record") -> "Figure":
+def accuracy(result: "_HasRecord | Record") -> "Figure":
     """Plot the test accuracy of an audit's federations by round, with one line per seed.
 
     Args:
-        audited: A run, or its record.
+        result: A run, or its record.
 
     Raises:
         Unsupported: matplotlib is not installed.
@@ -299,7 +306,7 @@ def accuracy(audited: "_Audited | Record") -> "Figure":
         >>> fa.plots.accuracy(run).savefig("accuracy.png")
     """
     figure, axes = _figure("round", "test accuracy")
-    for series in _record_of(audited).accuracies:
+    for series in _record_of(result).accuracies:
         label = f"defense: {series.defense}, seed {series.seed}"
         axes.plot(series.rounds, series.accuracy, marker="o", label=label)
     _legend(figure)
@@ -322,13 +329,13 @@ def _figure(x_label: str, y_label: str) -> "tuple[Figure, Axes]":
     return figure, axes
 
 
-def _record_of(audited: "_Audited | Record") -> "Record":
+def _record_of(result: "_HasRecord | Record") -> "Record":
     from fedaudit.results.record import Record
 
-    record = getattr(audited, "record", audited)
+    record = getattr(result, "record", result)
     if not isinstance(record, Record):
         raise BadInput(
-            f"plots need a fedaudit.Run or its record, got {type_of(audited)}; open the folder "
+            f"plots need a fedaudit.Run or its record, got {type_of(result)}; open the folder "
             "of an audit with fedaudit.Run(folder)"
         )
     return record

@@ -212,7 +212,7 @@ def test_aggregation_depends_on_client_weights(name: str) -> None:
     }
 
     def folded(shares: Mapping[int, float]) -> list[object]:
-        after = algorithm.models(algorithm.fold(server, first.uploads, shares))
+        after = algorithm.models(algorithm.aggregate(server, first.uploads, shares))
         return [value.tolist() for model in after.values() for value in model.tensors().values()]
 
     assert (folded(first.weights) == folded(swapped)) is (name in UNWEIGHTED)
@@ -438,9 +438,9 @@ def test_equal_uploads_aggregate_like_a_single_upload(name: str) -> None:
     algorithm = make_algorithm(name)
     state = algorithm.start(3)
     upload = run_of(name)[0].uploads[0]
-    alone = _server(algorithm, algorithm.fold(state, {0: upload}, {0: 1.0}))
+    alone = _server(algorithm, algorithm.aggregate(state, {0: upload}, {0: 1.0}))
     shares = {0: 0.5, 1: 0.2, 2: 0.3}
-    three = _server(algorithm, algorithm.fold(state, dict.fromkeys(shares, upload), shares))
+    three = _server(algorithm, algorithm.aggregate(state, dict.fromkeys(shares, upload), shares))
     assert alone.keys() == three.keys()
     for part, value in alone.items():
         torch.testing.assert_close(three[part], value)
@@ -451,7 +451,7 @@ def test_aggregation_does_not_depend_on_upload_order(name: str) -> None:
     algorithm, first = make_algorithm(name), run_of(name)[0]
     state = algorithm.start(3)
     forwards, backwards = (
-        algorithm.fold(state, dict(order), first.weights)
+        algorithm.aggregate(state, dict(order), first.weights)
         for order in ([*first.uploads.items()], [*first.uploads.items()][::-1])
     )
     assert forwards.keys() == backwards.keys()

@@ -376,10 +376,12 @@ def test_a_restored_state_continues_the_defense(name: str) -> None:
     data = old.prepare(DATA[0], client_context(0))
     assert torch.equal(new.prepare(DATA[0], client_context(0)).ids, data.ids)
     sent = Sent((FEDAVG.architecture.initial(0),))
-    FEDAVG.local(sent, data, {}, old, client_context(1))
+    FEDAVG.run_client(sent, data, {}, old, client_context(1))
     new.restore(old.state())
     assert same(new.state(), old.state())
-    ours, theirs = (FEDAVG.local(sent, data, {}, d, client_context(2)).upload for d in (old, new))
+    ours, theirs = (
+        FEDAVG.run_client(sent, data, {}, d, client_context(2)).upload for d in (old, new)
+    )
     assert same(ours.values, theirs.values)
 
 

@@ -36,7 +36,7 @@ def sent_by(
     defense: Defense, round: int, training: LocalTraining, data: Samples = OWN
 ) -> Mapping[str, Tensor]:
     client_context: TrainingContext = context(round, net=NET)
-    local = FedAvg(NET, training).local(Sent((MODEL,)), data, {}, defense, client_context)
+    local = FedAvg(NET, training).run_client(Sent((MODEL,)), data, {}, defense, client_context)
     return local.upload.values
 
 

@@ -224,9 +224,9 @@ def test_fedembedding_averages_rows_over_clients_that_changed_them() -> None:
     uploads = {client: Update({"weight": moves[client]}) for client in (0, 1)}
     weights = {0: 0.25, 1: 0.75}
     algorithm = FedEmbedding(architecture, SGD)
-    after = algorithm.models(algorithm.fold(start.tensors(), uploads, weights))["global"].params[
-        "weight"
-    ]
+    after = algorithm.models(algorithm.aggregate(start.tensors(), uploads, weights))[
+        "global"
+    ].params["weight"]
     # Two, one and no clients changed the three rows.
     expected = torch.tensor([[2.5, 5.0], [5.0, 0.0], [0.0, 0.0]])
     torch.testing.assert_close(after - start.params["weight"], expected)
@@ -265,7 +265,7 @@ def test_fedmd_clients_train_on_mean_outputs_instead_of_labels() -> None:
         round=2, rounds=3, client=0, cohort=(0,), weights={0: 1.0}, seed=3
     )
     sent = Sent(extra={"outputs": mean_outputs})
-    upload, memory_after = learning.local(sent, DATA[0], memory, UNDEFENDED, client_context)
+    upload, memory_after = learning.run_client(sent, DATA[0], memory, UNDEFENDED, client_context)
     # The upload is the outputs of the network that the client keeps.
     outputs = Model.from_tensors(tiny(40), memory_after).module()(FEDMD.public.features)
     torch.testing.assert_close(upload.values["outputs"], outputs.detach())

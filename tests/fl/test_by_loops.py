@@ -185,7 +185,7 @@ def test_fednova_ignores_the_update_of_a_client_without_steps() -> None:
         0: Update(change, extra={STEPS: torch.tensor(2)}),
         1: Update(change, extra={STEPS: torch.tensor(0)}),
     }
-    after = algorithm.models(algorithm.fold(state, uploads, {0: 0.5, 1: 0.5}))["global"]
+    after = algorithm.models(algorithm.aggregate(state, uploads, {0: 0.5, 1: 0.5}))["global"]
     # The effective number of steps is 1, so the first client's update of 2 steps is halved twice.
     before = vector(algorithm.models(state)["global"])
     assert_close(after, [value + 0.25 for value in before])

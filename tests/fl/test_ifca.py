@@ -269,7 +269,7 @@ def test_cancelling_noise_raises_for_clustered_averaging() -> None:
 def test_an_upload_for_an_unknown_model_raises() -> None:
     algorithm = Ifca(TINY, HOW, 2)
     with pytest.raises(BadInput, match="trained model 2, but there are 2"):
-        algorithm.fold(algorithm.start(1), {0: Update({}, choice=2)}, {0: 1.0})
+        algorithm.aggregate(algorithm.start(1), {0: Update({}, choice=2)}, {0: 1.0})
 
 
 def test_an_empty_threshold_range_raises() -> None:

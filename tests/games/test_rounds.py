@@ -69,8 +69,10 @@ def neurons(target: int) -> Neurons:
 
 
 def adv(results: PlayedInRounds) -> float:
-    right = (results.said_in == results.was_in).double()
-    return float((right[results.was_in].mean() + right[~results.was_in].mean()) / 2)
+    right = (results.inferred_in == results.contains_target).double()
+    return float(
+        (right[results.contains_target].mean() + right[~results.contains_target].mean()) / 2
+    )
 
 
 @pytest.mark.slow
@@ -78,10 +80,10 @@ def adv(results: PlayedInRounds) -> float:
 def test_without_noise_score_and_sign_give_the_same_verdicts(settings: dict[str, object]) -> None:
     results = played(6, 20, **settings)
     plain = CONTEST.play_some(dict.fromkeys(range(6), 20))
-    assert torch.equal(results.was_in, plain.was_in)
-    assert torch.equal(results.by_signs, plain.said_in)
-    assert torch.equal(results.said_in, results.by_signs)
-    assert 0 < int(results.said_in.sum()) < len(results.said_in)
+    assert torch.equal(results.contains_target, plain.contains_target)
+    assert torch.equal(results.by_signs, plain.inferred_in)
+    assert torch.equal(results.inferred_in, results.by_signs)
+    assert 0 < int(results.inferred_in.sum()) < len(results.inferred_in)
     assert not results.by_others.any()
 
 
@@ -91,7 +93,7 @@ def test_score_and_sign_differ_only_if_another_sample_fires() -> None:
     crowded_games = RoundGames(crowded, LABELS, RoundsSection(play="rounds"))
     parts = [crowded_games.play(number, crowded.neurons([number]), 15) for number in range(4)]
     results = PlayedInRounds(*(torch.cat(part) for part in zip(*parts, strict=True)))
-    differ = results.said_in != results.by_signs
+    differ = results.inferred_in != results.by_signs
     assert differ.any()
     assert (results.by_others[differ] > 0).all()
 
@@ -166,7 +168,7 @@ def test_with_dead_neurons_the_sum_equals_the_targets_upload() -> None:
     alone, summed_up = (
         played(3, 20, **settings) for settings in ({}, {"clients": 4, "others": "dead"})
     )
-    assert torch.equal(alone.said_in, summed_up.said_in)
+    assert torch.equal(alone.inferred_in, summed_up.inferred_in)
     assert torch.equal(alone.by_others, summed_up.by_others)
 
 

@@ -243,5 +243,5 @@ def test_a_different_client_model_raises() -> None:
     node = next(iter(grid.contexts))
     message = Message(RecordDict({"arrays": initial()}), node, "train")
     other = defense_mod(Defense(), nn.Linear(3, 2))
-    with pytest.raises(BadInput, match="is only in one of the model given to defense_mod"):
+    with pytest.raises(BadInput, match="only one of them has"):
         other(message, grid.contexts[node], lambda m, c: m)

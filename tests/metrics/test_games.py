@@ -16,7 +16,7 @@ from fedaudit.metrics.games import (
     expected_success,
     game_success,
     hoeffding_margin,
-    most_success,
+    max_success_rate,
     predict_tnr,
     signs_of_means,
 )
@@ -50,11 +50,11 @@ def test_expected_success_matches_enumeration_of_batches(p: float, f: float, bat
 @given(st.floats(0, 20), RATES, st.integers(2, 6))
 def test_expected_success_is_below_the_dp_bound(epsilon: float, flip: float, batch: int) -> None:
     # One bit a sample, kept with the odds e^eps: the target's is 1, all others' are 0.
-    keep = most_success(epsilon)
+    keep = max_success_rate(epsilon)
     assert expected_success(keep, 1 - keep, batch) <= keep + 1e-12
-    assert most_success(0.0) == 0.5
-    assert most_success(math.inf) == 1.0
-    assert most_success(3.0) == pytest.approx(0.9526, abs=1e-4)
+    assert max_success_rate(0.0) == 0.5
+    assert max_success_rate(math.inf) == 1.0
+    assert max_success_rate(3.0) == pytest.approx(0.9526, abs=1e-4)
 
 
 @given(RATES, RATES, st.integers(1, 200), st.integers(0, 10**6))
@@ -141,8 +141,8 @@ def test_success_is_below_the_bound_for_epsilon_and_delta(epsilon: float, delta:
     sure, odds = delta, math.exp(epsilon)
     tpr = sure + (1 - sure) * odds / (1 + odds)
     fpr = (1 - sure) / (1 + odds)
-    assert (tpr + 1 - fpr) / 2 == pytest.approx(most_success(epsilon, delta), abs=1e-9)
-    assert most_success(epsilon, 1.0) == pytest.approx(1.0)
+    assert (tpr + 1 - fpr) / 2 == pytest.approx(max_success_rate(epsilon, delta), abs=1e-9)
+    assert max_success_rate(epsilon, 1.0) == pytest.approx(1.0)
 
 
 def test_success_within_delta_refutes_no_budget() -> None:
@@ -173,9 +173,9 @@ def test_predicted_silence_matches_enumeration_of_batches(
         lambda: certify(1, 0, 1, 5, batch=2),
         lambda: certify(1, 2, 6, 5, batch=2),
         lambda: certify(1, 2, 1, 5, batch=0),
-        lambda: most_success(-1.0),
-        lambda: most_success(math.nan),
-        lambda: most_success(1.0, 2.0),
+        lambda: max_success_rate(-1.0),
+        lambda: max_success_rate(math.nan),
+        lambda: max_success_rate(1.0, 2.0),
         lambda: hoeffding_margin(BoundedMean(1.0, 5, 1.0), 0.0),
         lambda: hoeffding_margin(BoundedMean(1.0, 0, 1.0), 0.5),
         lambda: signs_of_means(BoundedMean(1.0, 5, math.inf), BoundedMean(-1.0, 5, 1.0)),

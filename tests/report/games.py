@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from fedaudit.games.playing import rate_estimate, success_estimates
-from fedaudit.metrics.games import game_success, most_success
+from fedaudit.metrics.games import game_success, max_success_rate
 from fedaudit.metrics.rate_limits import proportion
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (
@@ -71,9 +71,9 @@ def point(
     fires = proportion(30, games * 20 - half)
     estimate_of = partial(Estimate, topic=GAMES, defense=mechanism)
     figures_of_point = {PREDICTED_NEGATIVES: 0.8, CLAIMED: claimed, ACTUAL: true}
-    figures_of_point[CLAIMED_SUCCESS] = None if claimed is None else most_success(claimed)
+    figures_of_point[CLAIMED_SUCCESS] = None if claimed is None else max_success_rate(claimed)
     figures_of_point |= figures or {}
-    allowed = most_success(math.inf if true is None else true) if largest is None else largest
+    allowed = max_success_rate(math.inf if true is None else true) if largest is None else largest
     estimates = [
         *success_estimates(success, estimate_of, allowed),
         rate_estimate(estimate_of, FIRES_FOR_TARGET, proportion(hits, half)),

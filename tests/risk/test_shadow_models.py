@@ -168,12 +168,12 @@ def test_a_scaled_down_shadow_has_fewer_clients_of_the_same_size(
 ) -> None:
     seen = []
 
-    def local(self: FedAvg, sent: Sent, data: Samples, *arguments: object) -> LocalResult:
+    def run_client(self: FedAvg, sent: Sent, data: Samples, *arguments: object) -> LocalResult:
         seen.append(len(data))
         return plain(self, sent, data, *arguments)  # type: ignore[arg-type]
 
-    plain = FedAvg.local
-    monkeypatch.setattr(FedAvg, "local", local)
+    plain = FedAvg.run_client
+    monkeypatch.setattr(FedAvg, "run_client", run_client)
     (cluster,) = clusters(120)
     how = replace(REPEATED, count=1)
     train_shadow_models([cluster._replace(clients=24, rounds=2)], samples(40), how, seed=3)

@@ -69,7 +69,7 @@ def as_function(filter: object, kind: str, claim: Claim) -> object:
         return filter
     module, extra = _FRAMEWORKS[kind]
     try:
-        adapter: Callable[[object, Claim], object] = import_module(module).filtered
+        adapter: Callable[[object, Claim], object] = import_module(module).as_update_function
     except ImportError as error:
         raise Unsupported(
             f"{KINDS[kind]} needs a framework that is not installed ({error}); run "

@@ -173,7 +173,7 @@ def _rounds(
             )
             state = RunState(
                 index,
-                algorithm.fold(state.server, results.uploads, request.weights),
+                algorithm.aggregate(state.server, results.uploads, request.weights),
                 # Clients that did not take part keep their memory and their defense's state.
                 {**state.memories, **results.memories},
                 {**state.defenses, **results.defenses},

@@ -28,7 +28,7 @@ from fedaudit.metrics.games import (
     clipped_distance,
     game_success,
     gaussian_success,
-    most_success,
+    max_success_rate,
     predict_tnr,
     signs_of_means,
 )
@@ -116,11 +116,11 @@ def _play_by_signs(
         done += sum(sum(chunk.values()) for chunk in chunks)
     progress("games", done, study.game.games)
     played, batch = Played.concatenate(played_chunks), study.game.batch
-    success = _success_of(played.said_in, played.was_in, delta=mechanism.delta)
-    max_success = most_success(mechanism.actual_epsilon, mechanism.delta)
-    fires_for_target = proportion(int(played.by_target.sum()), int(played.was_in.sum()))
+    success = _success_of(played.inferred_in, played.contains_target, delta=mechanism.delta)
+    max_success = max_success_rate(mechanism.actual_epsilon, mechanism.delta)
+    fires_for_target = proportion(int(played.by_target.sum()), int(played.contains_target.sum()))
     claimed = mechanism.nominal_epsilon
-    claimed_success = None if claimed is None else most_success(claimed, mechanism.delta)
+    claimed_success = None if claimed is None else max_success_rate(claimed, mechanism.delta)
     without_limits = {
         figures.PREDICTED_NEGATIVES: _predicted_tnr(played, batch),
         figures.CLAIMED: claimed,
@@ -172,9 +172,9 @@ def _play_in_rounds(
                 done += count
     progress("games", done, total)
     played = PlayedInRounds(*map(torch.cat, zip(*played_targets, strict=True)))
-    success = _success_of(played.said_in, played.was_in)
-    sign_success = _success_of(played.by_signs, played.was_in).adv
-    n_with_target = int(played.was_in.sum())
+    success = _success_of(played.inferred_in, played.contains_target)
+    sign_success = _success_of(played.by_signs, played.contains_target).adv
+    n_with_target = int(played.contains_target.sum())
     n_planted_clients = settings.clients if settings.others == "planted" else 1
     n_samples = total * study.game.batch * n_planted_clients
     distance = _max_distance(study)
@@ -298,10 +298,12 @@ def _fires_for_others(
     limits then treat games, and not samples, as independent.
     """
     n_fired = int(played.by_others.sum())
-    rate = proportion(n_fired, len(played.was_in) * batch - int(played.was_in.sum()))
+    rate = proportion(
+        n_fired, len(played.contains_target) * batch - int(played.contains_target.sum())
+    )
     if not shared_mask:
         return rate_estimate(estimate, figures.FIRES_FOR_OTHERS, rate)
-    fractions = played.by_others / (batch - played.was_in.long()).clamp(min=1)
+    fractions = played.by_others / (batch - played.contains_target.long()).clamp(min=1)
     mean = mean_of_units(fractions.tolist(), units="games", within=(0.0, 1.0))
     if mean.low is not None and mean.high is not None:
         rate = replace(rate, low=min(mean.low, rate.low), high=max(mean.high, rate.high))
@@ -312,7 +314,7 @@ def _predicted_tnr(played: Played, batch: int) -> float | None:
     """Predict the TNR from how often each target's neuron fires for other samples."""
     n_games = torch.bincount(played.target)
     n_fired = torch.bincount(played.target, played.by_others.double()).long()
-    n_targets = torch.bincount(played.target[played.was_in], minlength=len(n_games))
+    n_targets = torch.bincount(played.target[played.contains_target], minlength=len(n_games))
     n_others = n_games * batch - n_targets
     return predict_tnr(n_fired.tolist(), n_others.tolist(), batch=batch)
 
@@ -400,8 +402,8 @@ def _mean(values: Tensor, sound_width: float | None) -> NeuronMean:
 def _success_for(played: Played, target: int) -> float | None:
     """Return the server's success (Adv) in the games of one target; None without both outcomes."""
     is_game = played.target == target
-    true_positives = played.said_in[is_game & played.was_in]
-    true_negatives = ~played.said_in[is_game & ~played.was_in]
+    true_positives = played.inferred_in[is_game & played.contains_target]
+    true_negatives = ~played.inferred_in[is_game & ~played.contains_target]
     if not (len(true_positives) and len(true_negatives)):
         return None
     rates = [true_positives.double().mean(), true_negatives.double().mean()]
@@ -441,15 +443,21 @@ def _expected_success(distances: Tensor) -> float | None:
 
 
 def _success_of(
-    said_in: Bool[Tensor, " games"], was_in: Bool[Tensor, " games"], *, delta: float = 0.0
+    inferred_in: Bool[Tensor, " games"],
+    contains_target: Bool[Tensor, " games"],
+    *,
+    delta: float = 0.0,
 ) -> GameSuccess:
-    n_with_target, n_without_target = int(was_in.sum()), int((~was_in).sum())
+    n_with_target, n_without_target = int(contains_target.sum()), int((~contains_target).sum())
     if not (n_with_target and n_without_target):
         raise BadInput(
-            f"of {len(said_in)} games, {n_with_target} had the target in the batch, but estimates "
-            "need games with and without it; raise game.games"
+            f"of {len(inferred_in)} games, {n_with_target} had the target in the batch, but "
+            "estimates need games with and without it; raise game.games"
         )
-    true_positives, true_negatives = int(said_in[was_in].sum()), int((~said_in[~was_in]).sum())
+    true_positives, true_negatives = (
+        int(inferred_in[contains_target].sum()),
+        int((~inferred_in[~contains_target]).sum()),
+    )
     return game_success(
         true_positives, n_with_target, true_negatives, n_without_target, delta=delta
     )

@@ -105,8 +105,8 @@ class PlayedInRounds(NamedTuple):
     """Outcomes of games, and properties of each target.
 
     Attributes:
-        was_in: Whether the target was in the batch.
-        said_in: Verdict of the server: True if the score is above the threshold.
+        contains_target: Whether the target was in the batch.
+        inferred_in: Verdict of the server: True if the score is above the threshold.
         by_signs: Verdict by the neuron's sign: True if it fires for any sample in a batch on which
             a planted model is trained.
         by_target: Whether the target was in the batch and the neuron fires for it.
@@ -116,8 +116,8 @@ class PlayedInRounds(NamedTuple):
             the score's noise, if the neuron fires for no other sample; NaN if unknown.
     """
 
-    was_in: Bool[Tensor, " games"]
-    said_in: Bool[Tensor, " games"]
+    contains_target: Bool[Tensor, " games"]
+    inferred_in: Bool[Tensor, " games"]
     by_signs: Bool[Tensor, " games"]
     by_target: Bool[Tensor, " games"]
     by_others: Int[Tensor, " games"]
@@ -201,15 +201,15 @@ class RoundGames:
         models = self.models(number, neuron)
         neuron_reading = target_gradient(models.target_client, self.target(number))
         threshold = self._threshold(number, models, neuron_reading)
-        was_in, batches = self.batches(number, count)
+        contains_target, batches = self.batches(number, count)
         seed = self._seed(number)
         scores = self.scores(models, neuron_reading, batches, seed_for(seed, "games"))
         noisy_scores = scores + self._noise(neuron_reading, (count,), seeded(seed, "noise"))
         fires = self._fires(neuron, batches)
-        by_target = fires[:, 0] & was_in
+        by_target = fires[:, 0] & contains_target
         return PlayedInRounds(
-            was_in=was_in,
-            said_in=noisy_scores > threshold,
+            contains_target=contains_target,
+            inferred_in=noisy_scores > threshold,
             by_signs=fires.any(1),
             by_target=by_target,
             by_others=fires.sum(1) - by_target.long(),
@@ -291,7 +291,7 @@ class RoundGames:
         size = (count, self.settings.clients - 1, drawn.samples.shape[1])
         others = self.contest.others(number, size, seeded(self._seed(number), "others"))
         chosen = torch.cat([drawn.samples[:, None], others], dim=1)
-        return drawn.was_in, Batches(
+        return drawn.contains_target, Batches(
             self.contest.pools.clients[chosen], self.labels.clients[chosen]
         )
 

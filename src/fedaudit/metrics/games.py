@@ -329,7 +329,7 @@ def expected_success(of_target: float, of_others: float, batch: int) -> float:
     return (tpr + silent**batch) / 2
 
 
-def most_success(epsilon: float, delta: float = 0.0) -> float:
+def max_success_rate(epsilon: float, delta: float = 0.0) -> float:
     """Return the largest Adv under (epsilon, delta)-DP: (e^eps + delta) / (1 + e^eps).
 
     Args:

@@ -1,4 +1,4 @@
-"""MiniLM, a small pretrained language model with trained adapters, prompt and head."""
+"""MiniLM, a small pretrained language model with trainable adapters, prompt and head."""
 
 import json
 from functools import cache
@@ -15,7 +15,7 @@ from fedaudit.models.base import ConfiguredModel, format_shape
 
 _PADDING = 0
 """Padding token of MiniLM's vocabulary."""
-_WORDS = "embeddings.word_embeddings"
+_TOKEN_EMBEDDINGS = "embeddings.word_embeddings"
 """Name of the encoder's token embeddings."""
 
 
@@ -25,7 +25,7 @@ def _weights() -> dict[str, Tensor]:
 
 
 class MiniLMNetwork(nn.Module):
-    """A frozen encoder with a trained head, and optionally trained adapters and a trained prompt.
+    """A frozen encoder with a trainable head, and optionally trainable adapters and prompt.
 
     The input of the head is the mean of the last layer over prompt and tokens, without padding.
     """
@@ -60,7 +60,7 @@ class MiniLMNetwork(nn.Module):
         else:
             count = self.prompt.num_embeddings
             prompt = self.prompt(torch.arange(count, device=ids.device).expand(len(ids), -1))
-            inputs = torch.cat([prompt, self.encoder.get_submodule(_WORDS)(ids)], 1)
+            inputs = torch.cat([prompt, self.encoder.get_submodule(_TOKEN_EMBEDDINGS)(ids)], 1)
             mask = torch.cat([mask.new_ones(len(ids), count), mask], 1)
             last = self.encoder(inputs_embeds=inputs, attention_mask=mask.long()).last_hidden_state
         weights = mask[..., None].to(last)

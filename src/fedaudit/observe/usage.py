@@ -1,4 +1,7 @@
-"""Samples, extra bytes and time that clients use in each round. Adversaries do not see them."""
+"""Samples that clients train on, additional traffic, and computing time in each round.
+
+The usage serves only the audit; adversaries do not see it.
+"""
 
 import math
 import os
@@ -21,10 +24,13 @@ _MAX_COSINE = 1 + 1e-6
 MAX_USES = 1_000_000
 """Largest number of uses of one sample; a histogram has one bin for each number."""
 
-_MAX_TOTAL = 1e15
-"""Largest client number, and largest sum of bytes or seconds in a run."""
+_MAX_CLIENT_ID = 10**15
+"""Largest number of a client."""
 
-COUNTS = ("used", "recycled", "extra_bytes", "acted", "risk_decided")
+_MAX_TOTAL = 1e15
+"""Largest sum of bytes or seconds in a run."""
+
+INTEGER_NOTES = ("used", "recycled", "extra_bytes", "acted", "risk_decided")
 """Names of client notes with integers: sample ids, numbers of bytes, and flags (1 or 0)."""
 
 
@@ -36,8 +42,8 @@ class Usage:
         clients: The clients, in the order of columns.
         ids: Sample ids of each client in ascending order.
         used: Number of training steps with each sample, over all rounds.
-        recycled: How many of those steps were in rounds in which a defense returned the sample to
-            training after an earlier exclusion.
+        recycled: Number of those steps that used the sample although the client was not assigned
+            its class in that round (samples that CoFedMID returns to training).
         distinct: Number of different samples on which a client trained in each round.
         extra_bytes: Bytes that a client sent or received for a defense, in addition to model and
             upload.
@@ -136,8 +142,9 @@ def record_usage(
 ) -> Iterator[Round]:
     """Move the clients' notes from rounds to a usage file in the run's folder.
 
-    The rounds are yielded without notes. A resumed run continues its file. Call this function
-    before a view hides clients.
+    The rounds are yielded without notes. A resumed run continues its file. Apply this
+    function before :func:`fedaudit.views.seen_from`, which removes or merges clients according to
+    the adversary's view.
 
     Raises:
         Damaged: The file belongs to another run, or has no entry for the previous round.
@@ -180,7 +187,8 @@ def read_usage(folder: Path, run: str) -> Usage | None:
     path = folder / USAGE_FILE
     if not os.path.lexists(path):
         return None
-    # Treating such a path as missing would replace it by a new file without the counts so far.
+    # If a link or special file were treated as missing, a new file would replace it and the counts
+    # so far would be lost.
     if path.is_symlink() or not path.is_file():
         raise Damaged(
             f"{path} is a link, a folder or another special file, but usage is stored in a regular "
@@ -225,14 +233,14 @@ def _usage_in(tensors: Params) -> Usage:
 def _is_valid(usage: Usage) -> bool:
     """Return True if all values have the shapes, types and ranges that :func:`add_round` writes."""
     clients = usage.clients
-    if len({*clients}) < len(clients) or not all(0 <= c <= _MAX_TOTAL for c in clients):
+    if len({*clients}) < len(clients) or not all(0 <= c <= _MAX_CLIENT_ID for c in clients):
         return False
     shape = (usage.rounds, len(clients))
     tables = (usage.distinct, usage.extra_bytes, usage.seconds, usage.filter_cosine)
     flags = (usage.acted, usage.risk_decided)
     if any(table.shape != shape for table in (*tables, *flags)):
         return False
-    counts = [usage.distinct, usage.extra_bytes]
+    integer_tensors = [usage.distinct, usage.extra_bytes]
     for client in clients:
         by_sample = (usage.ids[client], usage.used[client], usage.recycled[client])
         if any(values.shape != (len(usage.ids[client]),) for values in by_sample):
@@ -240,8 +248,8 @@ def _is_valid(usage: Usage) -> bool:
         # A histogram takes memory for the largest count, and sums of large counts overflow.
         if any(bool((values > MAX_USES).any()) for values in by_sample[1:]):
             return False
-        counts += by_sample
-    if any(value.dtype != torch.int64 or bool((value < 0).any()) for value in counts):
+        integer_tensors += by_sample
+    if any(value.dtype != torch.int64 or bool((value < 0).any()) for value in integer_tensors):
         return False
     n_samples = torch.tensor([len(usage.ids[c]) for c in clients], dtype=torch.int64)
     cosine = usage.filter_cosine

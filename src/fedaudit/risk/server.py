@@ -248,12 +248,12 @@ def _train_repeated(
                 device=device,
             )
             sent = Sent((model,))
-            uploads[client] = federation.local(
+            uploads[client] = federation.run_client(
                 sent, client_data[client], {}, UNDEFENDED, client_context
             ).upload
         start = model
-        folded = federation.fold(model.tensors(), uploads, weights)
-        model = Model.from_tensors(model.architecture, folded)
+        aggregated = federation.aggregate(model.tensors(), uploads, weights)
+        model = Model.from_tensors(model.architecture, aggregated)
     return start, model
 
 

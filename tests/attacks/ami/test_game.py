@@ -49,9 +49,9 @@ def played(
 
 def test_without_a_randomiser_all_games_are_won() -> None:
     outcome = played()
-    assert bool(outcome.by_target[outcome.was_in].all())
-    assert bool(outcome.said_in[outcome.was_in].all())
-    assert float((outcome.said_in == outcome.was_in).float().mean()) > 0.95
+    assert bool(outcome.by_target[outcome.contains_target].all())
+    assert bool(outcome.inferred_in[outcome.contains_target].all())
+    assert float((outcome.inferred_in == outcome.contains_target).float().mean()) > 0.95
 
 
 def test_the_contest_reports_neuron_training() -> None:
@@ -94,7 +94,7 @@ def test_early_stopping_needs_validation_samples() -> None:
 
 def test_without_a_randomiser_distinct_samples_are_always_identified() -> None:
     outcome = played(pools(features=300), targets=50, games=500)
-    assert torch.equal(outcome.said_in, outcome.was_in)
+    assert torch.equal(outcome.inferred_in, outcome.contains_target)
     assert int(outcome.by_others.sum()) == 0
 
 
@@ -105,21 +105,21 @@ def test_full_noise_gives_chance_level() -> None:
     outcome = played(
         rules=replace(RULES, copies=8, validation_copies=50), games=400, randomiser=hide
     )
-    tpr = float(outcome.said_in[outcome.was_in].float().mean())
-    tnr = float((~outcome.said_in[~outcome.was_in]).float().mean())
+    tpr = float(outcome.inferred_in[outcome.contains_target].float().mean())
+    tnr = float((~outcome.inferred_in[~outcome.contains_target]).float().mean())
     assert (tpr + tnr) / 2 == pytest.approx(0.5, abs=0.08)
 
 
 def test_games_of_a_target_do_not_depend_on_the_number_of_targets() -> None:
     few, many = played(targets=3, games=30), played(targets=20, games=200)
-    for name in ("was_in", "by_target", "by_others"):
+    for name in ("contains_target", "by_target", "by_others"):
         assert torch.equal(getattr(few, name), getattr(many, name)[:30])
     assert many.target.tolist() == [n for n in range(20) for _ in range(10)]
 
 
 def test_targets_are_members_in_half_of_the_games() -> None:
     outcome = played(targets=50, games=500, rules=replace(RULES, training=NeuronTraining(5, 1)))
-    assert 0.4 < float(outcome.was_in.float().mean()) < 0.6
+    assert 0.4 < float(outcome.contains_target.float().mean()) < 0.6
     assert len({contest().target(number) for number in range(50)}) > 40
 
 
@@ -134,9 +134,9 @@ def test_the_client_randomises_every_sample_of_a_batch_once() -> None:
     batches = [samples for samples in seen if len(samples) == RULES.batch]
     target = sample_pools.clients[contest(sample_pools).target(0)]
     assert len(batches) == 9
-    for was_in, batch in zip(outcome.was_in.tolist(), batches, strict=True):
+    for contains_target, batch in zip(outcome.contains_target.tolist(), batches, strict=True):
         assert all(bool((sample_pools.clients == sample).all(1).any()) for sample in batch)
-        assert int((batch == target).all(1).sum()) == was_in, "once, or not at all"
+        assert int((batch == target).all(1).sum()) == contains_target, "once, or not at all"
     server_samples = torch.cat([r for r in seen if len(r) in (31, 201)])
     is_target = (server_samples == target).all(1)
     assert int(is_target.sum()) == 2, "a copy to train on, a copy to validate on"

@@ -41,7 +41,7 @@ class Played(NamedTuple):
 
     Attributes:
         target: Number of the game's target.
-        was_in: Whether the target was in the batch (the paper's b).
+        contains_target: Whether the target was in the batch (the paper's b).
         by_target: Whether the target was in the batch and the neuron fired for it.
         by_others: Number of other samples for which the neuron fired.
         epochs: As in :class:`TrainedTargets`, for each target.
@@ -51,7 +51,7 @@ class Played(NamedTuple):
     """
 
     target: Int[Tensor, " games"]
-    was_in: Bool[Tensor, " games"]
+    contains_target: Bool[Tensor, " games"]
     by_target: Bool[Tensor, " games"]
     by_others: Int[Tensor, " games"]
     epochs: Int[Tensor, " targets"]
@@ -60,7 +60,7 @@ class Played(NamedTuple):
     held_out: Float[Tensor, " targets"]
 
     @property
-    def said_in(self) -> Bool[Tensor, " games"]:
+    def inferred_in(self) -> Bool[Tensor, " games"]:
         """True if the verdict is that the target was in the batch."""
         return self.by_target | (self.by_others > 0)
 
@@ -99,11 +99,11 @@ class GameBatches(NamedTuple):
     """Batches of some games.
 
     Attributes:
-        was_in: Whether the target is in the batch.
+        contains_target: Whether the target is in the batch.
         samples: Indices of the batch's samples among the clients' samples.
     """
 
-    was_in: Bool[Tensor, " games"]
+    contains_target: Bool[Tensor, " games"]
     samples: Int[Tensor, "games samples"]
 
 
@@ -190,10 +190,10 @@ class Contest:
             self._games(number, trained.neurons.at(i), count)
             for i, (number, count) in enumerate(games.items())
         ]
-        was_in, by_target, by_others = map(torch.cat, zip(*outcomes, strict=True))
+        contains_target, by_target, by_others = map(torch.cat, zip(*outcomes, strict=True))
         return Played(
             target=torch.tensor(list(games)).repeat_interleave(torch.tensor(list(games.values()))),
-            was_in=was_in,
+            contains_target=contains_target,
             by_target=by_target,
             by_others=by_others,
             epochs=trained.epochs,
@@ -212,12 +212,12 @@ class Contest:
         """Draw the batches of a target's games; the target is the first sample of its batches."""
         target, batch = self.target(number), self.rules.batch
         rng = seeded(self._seed(number), "batches")
-        was_in = torch.rand(count, generator=rng) < 0.5
+        contains_target = torch.rand(count, generator=rng) < 0.5
         samples = torch.empty(count, batch, dtype=torch.long)
         for game in range(count):
             samples[game] = self.others(number, (batch,), rng)
-        samples[was_in, 0] = target
-        return GameBatches(was_in, samples)
+        samples[contains_target, 0] = target
+        return GameBatches(contains_target, samples)
 
     def others(
         self, number: int, size: tuple[int, ...], rng: torch.Generator
@@ -315,15 +315,15 @@ class Contest:
         return Labelled(rows[None], is_target[None])
 
     def _games(self, number: int, neuron: Neurons, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return ``was_in``, ``by_target`` and ``by_others`` of :class:`Played`."""
+        """Return ``contains_target``, ``by_target`` and ``by_others`` of :class:`Played`."""
         batches = self.draw_batches(number, count)
         noise = seeded(self._seed(number), "noise of games")
         fired = torch.empty(batches.samples.shape, dtype=torch.bool)
         for game, indices in enumerate(batches.samples):
             samples = self.randomisers.client(self.pools.clients[indices], noise)
             fired[game] = neuron.fires(samples[None])[0]
-        by_target = fired[:, 0] & batches.was_in
-        return batches.was_in, by_target, fired.sum(1) - by_target.long()
+        by_target = fired[:, 0] & batches.contains_target
+        return batches.contains_target, by_target, fired.sum(1) - by_target.long()
 
 
 class _Rows(NamedTuple):

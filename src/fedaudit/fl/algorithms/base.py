@@ -68,7 +68,7 @@ class Algorithm(Protocol):
         """Return the server's message to a client."""
         ...
 
-    def local(
+    def run_client(
         self,
         sent: Sent,
         data: Samples,
@@ -79,7 +79,7 @@ class Algorithm(Protocol):
         """Run one client's round; an engine may call this in another process."""
         ...
 
-    def fold(
+    def aggregate(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
     ) -> Params:
         """Aggregate the uploads into the server's next state; weights sum to 1 over the uploads."""
@@ -429,7 +429,7 @@ def run_client(federation: Participants, task: ClientTask) -> ClientResult:
     # used there.
     clock = process_time if task.client_context.device.type == "cpu" else perf_counter
     start = clock()
-    upload, memory = federation.algorithm.local(
+    upload, memory = federation.algorithm.run_client(
         task.sent, federation.data[client], task.memory, defense, task.client_context
     )
     seconds = clock() - start

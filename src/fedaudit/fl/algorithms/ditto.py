@@ -35,7 +35,7 @@ class Ditto(FedAvg):
 
     lam: AtLeastZero = 0.1
 
-    def local(
+    def run_client(
         self,
         sent: Sent,
         data: Samples,
@@ -44,7 +44,7 @@ class Ditto(FedAvg):
         client_context: ClientContext,
     ) -> LocalResult:
         """Train the received model and upload the change, then train the personal model."""
-        upload, _ = super().local(sent, data, {}, defense, client_context)
+        upload, _ = super().run_client(sent, data, {}, defense, client_context)
         personal = self._personal_model(memory) if memory else sent.model
         context = client_context.separate("personal model").at(personal)
         terms = AddedTerms(self.lam, centre=sent.model.params)

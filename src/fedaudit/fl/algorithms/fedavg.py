@@ -36,7 +36,7 @@ class FedAvg(OneModel):
     def upload_kind(self) -> type[Upload]:
         return Update
 
-    def local(
+    def run_client(
         self,
         sent: Sent,
         data: Samples,
@@ -54,7 +54,7 @@ class FedAvg(OneModel):
         """Return the client's model after local training."""
         return train(context.received, data, self.training, defense, context)
 
-    def fold(
+    def aggregate(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
     ) -> Params:
         """Add the weighted mean of the updates to the global model."""
@@ -171,13 +171,13 @@ class FedAdam(FedAvg):
     def send(self, state: Params, client: ClientId, round: int) -> Sent:
         return super().send(_without_adam_state(state), client, round)
 
-    def fold(
+    def aggregate(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
     ) -> Params:
         model_state = _without_adam_state(state)
         before = Model.from_tensors(self.architecture, model_state)
-        folded = super().fold(model_state, uploads, weights)
-        averaged = Model.from_tensors(self.architecture, folded)
+        aggregated = super().aggregate(model_state, uploads, weights)
+        averaged = Model.from_tensors(self.architecture, aggregated)
         params, adam_state = {}, dict[str, torch.Tensor]()
         for name, value in before.params.items():
             update = averaged.params[name] - value
@@ -217,7 +217,7 @@ class FedEmbedding(FedAvg):
         clients have samples of all concepts, rows are averaged by data size, as in FedAvg.
     """
 
-    def fold(
+    def aggregate(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
     ) -> Params:
         """Add to every row the mean of its changes, weighted by data size."""

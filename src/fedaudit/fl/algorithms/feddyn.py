@@ -24,7 +24,7 @@ from fedaudit.fl.hooks import ClientContext, Defense, apply_upload_hook
 from fedaudit.fl.training.local import AddedTerms, train
 from fedaudit.observe.round import Sent, Upload
 
-_GRADIENT, _SERVER = "gradient/", "h/"
+_GRADIENT, _H = "gradient/", "h/"
 
 
 @arguments.dataclass(frozen=True)
@@ -56,12 +56,12 @@ class FedDyn(FedAvg):
     def start(self, seed: int) -> Params:
         model = super().start(seed)
         params = Model.from_tensors(self.architecture, model).params
-        return model | {f"{_SERVER}{name}": torch.zeros_like(v) for name, v in params.items()}
+        return model | {f"{_H}{name}": torch.zeros_like(v) for name, v in params.items()}
 
     def send(self, state: Params, client: ClientId, round: int) -> Sent:
         return super().send(_model_state(state), client, round)
 
-    def local(
+    def run_client(
         self,
         sent: Sent,
         data: Samples,
@@ -81,27 +81,27 @@ class FedDyn(FedAvg):
         update = update_of(sent.model, trained, samples=len(data))
         return LocalResult(apply_upload_hook(defense, update, context), memory)
 
-    def fold(
+    def aggregate(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
     ) -> Params:
         """Average the models, and subtract the updated h / alpha."""
         clients = sorted(uploads)
         share = participating_share(clients, self.sizes)
         mean = Model.from_tensors(
-            self.architecture, super().fold(_model_state(state), uploads, weights)
+            self.architecture, super().aggregate(_model_state(state), uploads, weights)
         )
         change = weighted_sum(
             (uploads[client].values for client in clients),
             [share * weights[client] for client in clients],
         )
-        h = plus(with_prefix(state, _SERVER), change, -self.alpha)
+        h = plus(with_prefix(state, _H), change, -self.alpha)
         if self.alpha:
             mean = replace(mean, params=plus(mean.params, h, -1 / self.alpha))
-        return mean.tensors() | {f"{_SERVER}{name}": value for name, value in h.items()}
+        return mean.tensors() | {f"{_H}{name}": value for name, value in h.items()}
 
     def models(self, state: Params) -> Mapping[str, Model]:
         return super().models(_model_state(state))
 
 
 def _model_state(state: Params) -> Params:
-    return {name: value for name, value in state.items() if not name.startswith(_SERVER)}
+    return {name: value for name, value in state.items() if not name.startswith(_H)}

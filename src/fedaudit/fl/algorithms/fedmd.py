@@ -222,7 +222,7 @@ class FedMD:
     def send(self, state: Params, client: ClientId, round: int) -> Sent:
         return Sent(extra=state)
 
-    def local(
+    def run_client(
         self,
         sent: Sent,
         data: Samples,
@@ -247,7 +247,7 @@ class FedMD:
         upload = apply_upload_hook(defense, Logits({"outputs": outputs}), context)
         return LocalResult(upload, trained.tensors())
 
-    def fold(
+    def aggregate(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
     ) -> Params:
         outputs = (uploads[client].values for client in sorted(uploads))

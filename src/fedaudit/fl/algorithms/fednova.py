@@ -44,7 +44,7 @@ class FedNova(FedAvg):
                 f"{self.training.optimizer}; use sgd, or fedavg"
             )
 
-    def local(
+    def run_client(
         self,
         sent: Sent,
         data: Samples,
@@ -59,7 +59,7 @@ class FedNova(FedAvg):
         update = update_of(sent.model, trained, samples=len(data), extra=extra)
         return LocalResult(apply_upload_hook(defense, update, context), memory)
 
-    def fold(
+    def aggregate(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
     ) -> Params:
         """Add the mean of the normalised updates, times the effective number of steps."""

@@ -137,7 +137,7 @@ class FedSGD(OneModel):
     def upload_kind(self) -> type[Upload]:
         return Gradient
 
-    def local(
+    def run_client(
         self,
         sent: Sent,
         data: Samples,
@@ -150,7 +150,7 @@ class FedSGD(OneModel):
         gradient = full_gradient(sent.model, data, defense, context)
         return LocalResult(apply_upload_hook(defense, gradient, context), memory)
 
-    def fold(
+    def aggregate(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
     ) -> Params:
         """Take one step along the mean or the sum of the gradients."""

@@ -74,7 +74,7 @@ class Ifca:
     def send(self, state: Params, client: ClientId, round: int) -> Sent:
         return Sent(self._models(state))
 
-    def local(
+    def run_client(
         self,
         sent: Sent,
         data: Samples,
@@ -88,7 +88,7 @@ class Ifca:
         else:
             choice = self.choose(sent, data, memory, client_context)
         chosen = Sent((sent.models[choice],))
-        upload, _ = self._fedavg.local(
+        upload, _ = self._fedavg.run_client(
             chosen, self.trained_on(data, client_context), {}, defense, client_context
         )
         update = replace(as_update(upload), choice=choice)
@@ -104,7 +104,7 @@ class Ifca:
         """Return the number of the model with the smallest mean loss on the client's data."""
         return int(losses(sent, data, client_context).argmin())
 
-    def fold(
+    def aggregate(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
     ) -> Params:
         """Add to each model the weighted mean of the updates of the clients that chose it."""
@@ -115,7 +115,7 @@ class Ifca:
                 total = sum(weights[client] for client in clients)
                 cluster_weights = {client: weights[client] / total for client in clients}
                 cluster_uploads = select_clients(uploads, clients)
-                models[j] = self._fedavg.fold(models[j], cluster_uploads, cluster_weights)
+                models[j] = self._fedavg.aggregate(models[j], cluster_uploads, cluster_weights)
         was_trained = torch.tensor([*map(bool, clusters)])
         return _join_models(models) | {TRAINED_KEY: state[TRAINED_KEY] + was_trained}
 

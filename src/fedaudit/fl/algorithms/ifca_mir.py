@@ -190,11 +190,11 @@ class IfcaMir(Ifca):
         loss = losses(sent, data, client_context)
         return self.preference.choose_for(client_context, loss, sent.extra["risk"], bonus)
 
-    def fold(
+    def aggregate(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
     ) -> Params:
         """Aggregate the models as in IFCA, and attack them every few rounds."""
-        after = super().fold(state, uploads, weights)
+        after = super().aggregate(state, uploads, weights)
         round, seed = int(state[f"{SERVER_PREFIX}round"]) + 1, int(state[f"{SERVER_PREFIX}seed"])
         samples = self.samples_of(uploads)
         risk = state[f"{SERVER_PREFIX}risk"]
@@ -289,7 +289,7 @@ class IfcaMirOfClients(Ifca):
         loss = losses(sent, split.members, client_context)
         return self.preference.choose_for(client_context, loss, risk, torch.zeros_like(risk))
 
-    def local(
+    def run_client(
         self,
         sent: Sent,
         data: Samples,
@@ -298,7 +298,7 @@ class IfcaMirOfClients(Ifca):
         client_context: ClientContext,
     ) -> LocalResult:
         """Train as in IFCA, then choose the loss threshold in the client's trained model."""
-        local = super().local(sent, data, memory, defense, client_context)
+        local = super().run_client(sent, data, memory, defense, client_context)
         update = as_update(local.upload)
         start = sent.models[update.choice]
         trained = Model(start.architecture, plus(start.params, update.values), update.buffers)

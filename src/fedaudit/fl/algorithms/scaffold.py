@@ -90,7 +90,7 @@ class Scaffold(FedAvg):
         sent = super().send(_model_state(state), client, round)
         return replace(sent, extra=_named(with_prefix(state, CONTROL)))
 
-    def local(
+    def run_client(
         self,
         sent: Sent,
         data: Samples,
@@ -136,7 +136,7 @@ class Scaffold(FedAvg):
         gradient = full_gradient(context.received, data, UNDEFENDED, separate).values
         return plus(gradient, context.received.params, self.training.weight_decay)
 
-    def fold(
+    def aggregate(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
     ) -> Params:
         """Add the mean change of the model, and that of the control variate over all clients."""
@@ -147,7 +147,7 @@ class Scaffold(FedAvg):
             [share * weights[client] for client in clients],
         )
         control = plus(with_prefix(state, CONTROL), change)
-        return super().fold(_model_state(state), uploads, weights) | _named(control)
+        return super().aggregate(_model_state(state), uploads, weights) | _named(control)
 
     def models(self, state: Params) -> Mapping[str, Model]:
         return super().models(_model_state(state))

@@ -49,23 +49,23 @@ def defense_mod(
     are refused; call their hooks in the training function.
 
     Args:
-        defense: A defense of uploads (noise, clipping, sparsification, quantization, cancelling
-            noise, chains).
+        defense: A defense that changes only the upload: noise, clipping, sparsification,
+            quantization, noise that cancels between clients, or a chain of these.
         model: The module that clients train, or a function that builds one.
         seed: Seed of the defense's random draws. By default a new secret seed is drawn in every
             round. Clients whose noise cancels need the same seed.
         rounds: Number of rounds of the run, for defenses that need it.
         weights: Every client's weight in the average, for cancelling noise. All of these clients
-            must be asked in every round, and must answer.
+            must be sampled in every round and must reply.
 
     Raises:
-        Unsupported: The defense does not act only on updates.
+        Unsupported: The defense acts during training, or does not accept updates.
         BadInput: The defense's noise cancels between clients, and seed or weights are missing.
     """
     _refuse_unsupported(defense, seed, weights)
     module = model if isinstance(model, nn.Module) else model()
     architecture = Architecture(type(module).__name__, lambda: copy.deepcopy(module))
-    like = Model.of(architecture, module)
+    template = Model.of(architecture, module)
     names = tuple(module.state_dict())
     numbered_weights = None if weights is None else by_number(weights)
 
@@ -78,10 +78,13 @@ def defense_mod(
             return reply
         upload = record_of(reply)
         if upload is None:
-            raise BadInput("the reply has no arrays to defend; apply the mod only to training")
+            raise BadInput(
+                "the reply to a training message has no model arrays, so there is no update to "
+                "defend; return the trained model in the reply"
+            )
         local = _tensors(upload, names)
         training = _training_context(
-            message, context, _model(like, received), seed, rounds, numbered_weights
+            message, context, _model(template, received), seed, rounds, numbered_weights
         )
         client_defense = copy.deepcopy(defense)
         if STATE in context.state.array_records:
@@ -89,8 +92,8 @@ def defense_mod(
             client_defense.restore(
                 {n: as_cpu_tensor(array_of(a), f"the state {n!r}") for n, a in stored.items()}
             )
-        buffers = {name: local[name].to(value) for name, value in like.buffers.items()}
-        change = plus(_model(like, local).params, training.received.params, -1.0)
+        buffers = {name: local[name].to(value) for name, value in template.buffers.items()}
+        change = plus(_model(template, local).params, training.received.params, -1.0)
         update = Update(change, buffers, samples=_n_samples(reply))
         defended = apply_upload_hook(client_defense, update, training)
         assert isinstance(defended, Update)
@@ -100,7 +103,7 @@ def defense_mod(
             arrays = {n: Array(v.detach().cpu().numpy()) for n, v in state.items()}
             context.state[STATE] = ArrayRecord(arrays)
         for (key, array), name in zip(upload.items(), _names(upload, names), strict=True):
-            if name in like.params or name in like.buffers:
+            if name in template.params or name in template.buffers:
                 upload[key] = Array(local[name].numpy().astype(array_of(array).dtype))
         return reply
 
@@ -161,7 +164,10 @@ def _n_samples(reply: Message) -> int:
 
 
 def _names(record: ArrayRecord, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the network's name of each array in a message, which may be numbered instead."""
+    """Return, for each array of a message, the name of its parameter or buffer.
+
+    The message may use positions as keys.
+    """
     keys = tuple(record)
     if set(keys) == set(names):
         return keys
@@ -169,8 +175,8 @@ def _names(record: ArrayRecord, names: tuple[str, ...]) -> tuple[str, ...]:
         return names
     unknown = sorted({*keys} ^ {*names})
     raise BadInput(
-        f"{unknown[0]!r} is only in one of the model given to defense_mod and the arrays of a "
-        "message; give the model that clients train"
+        "the model given to defense_mod and the arrays of a message have different names: only one "
+        f"of them has {unknown[0]!r}; give the model that clients train"
     )
 
 
@@ -183,21 +189,21 @@ def _tensors(record: ArrayRecord, names: tuple[str, ...]) -> dict[str, Tensor]:
     }
 
 
-def _model(like: Model, tensors: Mapping[str, Tensor]) -> Model:
-    for name, value in (like.params | like.buffers).items():
+def _model(template: Model, tensors: Mapping[str, Tensor]) -> Model:
+    for name, value in (template.params | template.buffers).items():
         if tensors[name].shape != value.shape:
             raise BadInput(
                 f"the model given to defense_mod has {name!r} of shape {tuple(value.shape)}, and "
                 f"a message {tuple(tensors[name].shape)}"
             )
     return Model(
-        like.architecture,
-        {name: tensors[name].to(value) for name, value in like.params.items()},
-        {name: tensors[name].to(value) for name, value in like.buffers.items()},
+        template.architecture,
+        {name: tensors[name].to(value) for name, value in template.params.items()},
+        {name: tensors[name].to(value) for name, value in template.buffers.items()},
     )
 
 
-class _Interface(NamedTuple):
+class _MessageFormat(NamedTuple):
     """Names of records in messages, and of the metric with the number of examples."""
 
     sent: str
@@ -205,35 +211,35 @@ class _Interface(NamedTuple):
     returned: str
     examples: str
     weight: str
-    is_older: bool = False
+    is_legacy: bool = False
 
 
-_NEWER = _Interface("arrays", "config", "arrays", "metrics", "num-examples")
-_OLDER = _Interface(
+_MESSAGE_API = _MessageFormat("arrays", "config", "arrays", "metrics", "num-examples")
+_LEGACY_API = _MessageFormat(
     "fitins.parameters",
     "fitins.config",
     "fitres.parameters",
     "fitres.num_examples",
     "num_examples",
-    is_older=True,
+    is_legacy=True,
 )
-_OLDER_PREFIXES = ("fitins", "fitres")
+_LEGACY_PREFIXES = ("fitins", "fitres")
 _STANDARD_DEVIATION = 0.05
 """Standard deviation of the values of the sent model, as in networks before training."""
 
 
-class _FilteringMod:
+class _ModAsFunction:
     """Function that passes an update through a mod, as the reply of a client."""
 
     def __init__(self, mod: Mod, clip: float) -> None:
         self._mod, self._clip, self._round = mod, clip, 0
-        self._interface: _Interface | None = None
+        self._format: _MessageFormat | None = None
         # A mod keeps its state between rounds in its context.
         self._context = Context(1, 1, {"partition-id": 0, "num-partitions": 1}, RecordDict(), {})
 
     def __call__(self, update: Arrays) -> tuple[Arrays, dict[str, object]]:
         self._round += 1
-        received = {name: _received(v.shape, v.dtype) for name, v in update.items()}
+        received = {name: _simulated_server_array(v.shape, v.dtype) for name, v in update.items()}
         reply = self._reply(update, received)
         if reply.has_error():
             raise BadInput(f"the mod replies with an error: {reply.error.reason}")
@@ -241,7 +247,7 @@ class _FilteringMod:
         for record in reply.content.array_records.values():
             arrays |= {name: np.asarray(array_of(array)) for name, array in record.items()}
         positions = [str(position) for position in range(len(update))]
-        if self._interface is _OLDER and [*arrays] == positions:
+        if self._format is _LEGACY_API and [*arrays] == positions:
             arrays = dict(zip(update, arrays.values(), strict=True))
         change = {
             name: np.asarray(value.astype(np.float64) - received[name].astype(np.float64))
@@ -258,26 +264,28 @@ class _FilteringMod:
         return change, metrics
 
     def _reply(self, update: Arrays, received: Arrays) -> Message:
-        """Call the mod by the interface that it supports, which the first call determines."""
-        if self._interface is not None:
-            return self._call(self._interface, update, received)
+        """Call the mod in the message format that it supports, which the first call determines."""
+        if self._format is not None:
+            return self._call(self._format, update, received)
         try:
-            reply = self._call(_NEWER, update, received)
-            self._interface = _NEWER
+            reply = self._call(_MESSAGE_API, update, received)
+            self._format = _MESSAGE_API
         except KeyError as error:
-            if not any(prefix in str(error) for prefix in _OLDER_PREFIXES):
+            if not any(prefix in str(error) for prefix in _LEGACY_PREFIXES):
                 raise
-            self._interface = _OLDER
-            reply = self._call(_OLDER, update, received)
+            self._format = _LEGACY_API
+            reply = self._call(_LEGACY_API, update, received)
         return reply
 
-    def _call(self, interface: _Interface, update: Arrays, received: Arrays) -> Message:
+    def _call(self, message_format: _MessageFormat, update: Arrays, received: Arrays) -> Message:
         def train(message: Message, context: Context) -> Message:
             local = {name: np.asarray(received[name] + value) for name, value in update.items()}
-            examples = MetricRecord({interface.weight: 10})
-            arrays = _record(local, named=not interface.is_older)
-            content = RecordDict({interface.returned: arrays, interface.examples: examples})
-            if interface.is_older:
+            examples = MetricRecord({message_format.weight: 10})
+            arrays = _record(local, named=not message_format.is_legacy)
+            content = RecordDict(
+                {message_format.returned: arrays, message_format.examples: examples}
+            )
+            if message_format.is_legacy:
                 content["fitres.metrics"] = ConfigRecord()
                 content["fitres.status"] = ConfigRecord({"code": 0, "message": ""})
             return Message(content, reply_to=message)
@@ -286,22 +294,22 @@ class _FilteringMod:
         from flwr.supercore.differential_privacy import KEY_CLIPPING_NORM
 
         settings = {KEY_CLIPPING_NORM: self._clip, "server-round": self._round}
-        model = _record(received, named=not interface.is_older)
-        sent = {interface.sent: model, interface.settings: ConfigRecord(settings)}
+        model = _record(received, named=not message_format.is_legacy)
+        sent = {message_format.sent: model, message_format.settings: ConfigRecord(settings)}
         return self._mod(Message(RecordDict(sent), 1, "train"), self._context, train)
 
 
-def filtered(mod: object, claim: Claim) -> object:
-    """Return a mod of either interface as a function of updates, for check-dp.
+def as_update_function(mod: object, claim: Claim) -> object:
+    """Return a mod of the Message API or the legacy API as a function of updates, for check-dp.
 
-    The server's clipping norm in messages to the mod is the claim's sensitivity.
+    Messages to the mod state the claim's sensitivity as the server's clipping norm.
     """
     _set_task_identity()
-    return _FilteringMod(cast(Mod, mod), claim.sensitivity)
+    return _ModAsFunction(cast(Mod, mod), claim.sensitivity)
 
 
 @cache
-def _received(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def _simulated_server_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """Return an array of the sent model; it is cached and must not be changed."""
     if dtype.kind != "f":
         return np.zeros(shape, dtype)
@@ -310,7 +318,7 @@ def _received(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def _record(arrays: Arrays, *, named: bool) -> ArrayRecord:
-    """Return a record of arrays, by name or, for the older interface, by position."""
+    """Return a record of arrays, by name or, for the legacy API, by position."""
     items = arrays.items() if named else enumerate(arrays.values())
     return ArrayRecord({str(key): Array(np.asarray(value)) for key, value in items})
 

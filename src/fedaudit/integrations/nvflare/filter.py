@@ -294,6 +294,6 @@ class _FilterFunction:
         return arrays, {str(name): value for name, value in (filtered.meta or {}).items()}
 
 
-def filtered(filter: object, claim: Claim) -> object:
+def as_update_function(filter: object, claim: Claim) -> object:
     """Return a site's result filter as a function of updates, for check-dp; ignore the claim."""
     return _FilterFunction(cast(Filter, filter))

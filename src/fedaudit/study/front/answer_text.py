@@ -95,7 +95,7 @@ def _heading(answer: AnswerFields, run: RunAnswer) -> str:
 
 def _table(answer: AnswerFields, run: RunAnswer) -> Iterator[str]:
     others = ["others"] if _has_others(answer, run) else []
-    yield _row(["attack", "above", "p-value", "chance", *others])
+    yield _row(["attack", "above", "p-value", "posterior", *others])
     for attack in run.attacks:
         cells = [
             shortened(attack.attack, _COLUMN_WIDTHS[0] - 2),
