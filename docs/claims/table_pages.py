@@ -18,6 +18,7 @@ from docs.claims.tables import (
     best_cells,
     cells_of,
     format_of,
+    main_finding_of,
     same_best,
     selector_of,
     tables_of,
@@ -61,12 +62,13 @@ def paper_page(paper: Paper) -> str:
     parts = [
         f"# {paper.name}: the paper's tables and our figures",
         f"*{paper.title}*",
+        main_finding_of(paper),
         INTRODUCTION.format(link=f"../claims.md#{paper.name.lower()}"),
         "\n".join(summary),
         "\n".join(_regimes(paper, [table for table, _ in tables])),
         *(_section(table, cells, results) for table, cells in tables),
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 INTRODUCTION = """Each cell has the paper's value, and below it our figure with its 95 % interval.
@@ -122,7 +124,7 @@ def _names(table: PaperTable, reason: str) -> str:
     blocks: dict[str, set[str]] = {}
     for row in table.row:
         blocks.setdefault(row.block, set()).add(row.not_run)
-    return ", ".join(
+    return "; ".join(
         dict.fromkeys(
             row.block if row.block and blocks[row.block] == {reason} else row.title
             for row in table.row

@@ -102,6 +102,8 @@ class TablesOfPaper(Part):
 
     # Name of the paper in its claims.
     paper: str
+    # What a reader should know first, with a link to the finding, as Markdown.
+    main_finding: str = ""
     table: list[PaperTable]
 
 
@@ -135,19 +137,24 @@ def format_of(table: PaperTable, column: Column) -> Format:
 
 def tables_of(paper: Paper) -> list[PaperTable]:
     """Return the tables of a paper in their order; empty if there is no file."""
-    return _all_tables().get(paper.name, [])
+    return _files()[paper.name].table if paper.name in _files() else []
+
+
+def main_finding_of(paper: Paper) -> str:
+    """Return what a reader of a paper's page should know first, as Markdown."""
+    return _files()[paper.name].main_finding
 
 
 @cache
-def _all_tables() -> dict[str, list[PaperTable]]:
-    """Return the tables of all files by the name of the paper."""
+def _files() -> dict[str, TablesOfPaper]:
+    """Return the files by the name of the paper, with complete tables."""
     files = [read_toml(path, TablesOfPaper) for path in sorted((CLAIMS / "tables").glob("*.toml"))]
-    return {
-        file.paper: [
-            _completed(table, {other.id: other for other in file.table}) for table in file.table
-        ]
-        for file in files
-    }
+    return {file.paper: file.model_copy(update={"table": _complete(file.table)}) for file in files}
+
+
+def _complete(tables: Sequence[PaperTable]) -> list[PaperTable]:
+    by_id = {table.id: table for table in tables}
+    return [_completed(table, by_id) for table in tables]
 
 
 def _completed(table: PaperTable, by_id: Mapping[str, PaperTable]) -> PaperTable:
