@@ -124,10 +124,20 @@ def test_values_agree_within_the_interval_and_the_tolerance(
 
 @pytest.mark.usefixtures("figures")
 @pytest.mark.parametrize(
-    ("theirs", "agreement"), [(0.6, "unclear"), (0.66, "lower"), (0.54, "higher")]
+    ("theirs", "at_least", "agreement"),
+    [
+        (0.6, False, "unclear"),
+        (0.66, False, "lower"),
+        (0.54, False, "higher"),
+        (0.57, True, "unclear"),
+        (0.55, True, "agrees"),
+    ],
 )
-def test_a_value_in_a_wide_interval_is_unclear(theirs: float, agreement: str) -> None:
-    narrow = table(theirs=[theirs, 0.6]).model_copy(update={"tolerance": 0.015})
+def test_a_value_in_a_wide_interval_is_unclear(
+    theirs: float, at_least: bool, agreement: str
+) -> None:
+    narrow = table(theirs=[theirs, 0.6], at_least=at_least)
+    narrow = narrow.model_copy(update={"tolerance": 0.015})
     _, (first, _) = tables.cells_of(narrow)
     assert first.agreement == agreement
 

@@ -191,7 +191,9 @@ def _cell(table: PaperTable, row: Row, column: Column, theirs: float) -> Cell:
     agreement: Agreement = "unclear" if high - low > WIDE * tolerance else "agrees"
     if high + tolerance < theirs:
         agreement = "lower"
-    elif low - tolerance > theirs and not at_least:
+    elif at_least and low >= theirs:
+        agreement = "agrees"
+    elif low - tolerance > theirs:
         agreement = "higher"
     return Cell(theirs, ours, agreement, at_least)
 
