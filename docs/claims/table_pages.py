@@ -51,7 +51,7 @@ def paper_page(paper: Paper) -> str:
     results = judge_paper(paper)
     tables = [(table, cells_of(table)) for table in tables_of(paper)]
     summary = [
-        "| table of the paper | verdict | in our runs |",
+        "| table of the paper | verdicts on its claims | in our runs |",
         "| --- | --- | --- |",
         *(
             f"| [{table.title}](#{table.id}) | {verdict_words(table, results)} | "
@@ -216,7 +216,7 @@ def paper_pages() -> dict[str, str]:
 
 def index_page() -> str:
     """Return the page that lists all tables of all papers."""
-    lines = ["| paper | table | verdict | in our runs |", "| --- | --- | --- | --- |"]
+    lines = ["| paper | table | verdicts on its claims | in our runs |", "| --- | --- | --- | --- |"]
     for paper in papers():
         tables = tables_of(paper)
         results = judge_paper(paper) if tables else []
