@@ -216,7 +216,10 @@ def paper_pages() -> dict[str, str]:
 
 def index_page() -> str:
     """Return the page that lists all tables of all papers."""
-    lines = ["| paper | table | verdicts on its claims | in our runs |", "| --- | --- | --- | --- |"]
+    lines = [
+        "| paper | table | verdicts on its claims | in our runs |",
+        "| --- | --- | --- | --- |",
+    ]
     for paper in papers():
         tables = tables_of(paper)
         results = judge_paper(paper) if tables else []
