@@ -69,6 +69,8 @@ if TYPE_CHECKING:
     from fedaudit.study.front.grid import GridRuns as GridRuns
     from fedaudit.study.front.paper_table import table as table
     from fedaudit.study.front.target_names import read_study as read_study
+    from fedaudit.study.running.planning import StudyPlan as StudyPlan
+    from fedaudit.study.running.planning import plan_study as plan_study
     from fedaudit.study.running.reattack import reattack as reattack
     from fedaudit.study.running.run import run_study as run_study
 

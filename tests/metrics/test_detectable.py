@@ -9,7 +9,8 @@ import scipy as sp
 
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics import fisher_p_value, holm
-from fedaudit.metrics.power import smallest_auc
+from fedaudit.metrics.power import smallest_auc, smallest_tpr
+from fedaudit.metrics.significance import tpr_p_values
 
 
 def rng() -> np.random.Generator:
@@ -71,3 +72,26 @@ def test_numbers_out_of_range_are_refused(wrong: dict[str, float]) -> None:
         smallest_auc([(10, 10)], rng=rng(), **wrong)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="stratum with both members and non-members"):
         smallest_auc([(0, 10)], tests=1, rng=rng())
+
+
+@pytest.mark.parametrize("runs", [1, 3])
+def test_detectable_rate_has_power_of_four_in_five(runs: int) -> None:
+    members, others, allowed, tests, audits = 80, 200, 10, 24, 1000
+    least = smallest_tpr(members, others, 0.05, tests=tests, runs=runs, rng=rng())
+    assert least is not None
+    counts = rng().binomial(members, least, (audits, runs))
+    p_values = tpr_p_values(counts, members, allowed=allowed, nonmembers=others)
+    detected = [fisher_p_value(audit.tolist()) <= 0.05 / tests for audit in p_values]
+    # With one run, the number of members above the threshold is discrete.
+    assert 0.75 < np.mean(detected) < 0.86
+
+
+def test_detectable_rate_falls_with_samples_and_may_not_exist() -> None:
+    def least(members: int, others: int) -> float | None:
+        return smallest_tpr(members, others, 0.05, tests=10, rng=rng())
+
+    small, large = least(50, 100), least(200, 400)
+    assert small is not None
+    assert large is not None
+    assert 0.05 < large < small < 1
+    assert least(1, 100) is None

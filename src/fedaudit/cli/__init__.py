@@ -4,6 +4,7 @@ from fedaudit.cli.accounting import budget
 from fedaudit.cli.application import app, main
 from fedaudit.cli.automating import check, init
 from fedaudit.cli.guarding import check_guard
+from fedaudit.cli.planning import plan
 from fedaudit.cli.releasing import check_dp, export, gate, pack, signals, verify
 from fedaudit.cli.running import attack, demo, run_command
 from fedaudit.cli.showing import compare, explain, list_command, report, summary
@@ -26,6 +27,7 @@ __all__ = [
     "list_command",
     "main",
     "pack",
+    "plan",
     "report",
     "run_command",
     "signals",

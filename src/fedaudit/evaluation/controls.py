@@ -9,6 +9,7 @@ is planted in a *twin*: a small federation with the run's model and data.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -556,6 +557,17 @@ def planted_leak(setup: Setup, resources: Resources) -> Iterator[ControlResult]:
 
     for name, attack in setup.membership_attacks.items():
         yield run_control(partial(control, attack=name), partial(outcome, name, attack))
+
+
+def twin_steps(setup: Setup) -> int:
+    """Return the number of training steps of the twins of the control "planted leak"."""
+    others = min(_OTHER_CLIENTS, len(setup.assignment.clients) - 1)
+    samples = _CANARIES * (_CANARY_COPIES + others)
+    twins = 1
+    if any(extension.table == "references" for extension in setup.extensions):
+        twins += _REFERENCE_FEDERATIONS
+    steps = ceil(samples / _TWIN_TRAINING.batch_size)
+    return twins * _TWIN_ROUNDS * _TWIN_TRAINING.epochs * steps
 
 
 def _measure_twin(

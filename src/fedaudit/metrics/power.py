@@ -1,4 +1,4 @@
-"""Statistical power: the smallest detectable AUC, and confidence limits from more samples.
+"""Statistical power: the smallest detectable AUC and rate, and confidence limits from more samples.
 
 The functions ``larger_...`` predict the limits of an estimate if it were computed from more
 samples. Their arguments are the estimate with its two-sided limits, and its sample size. A further
@@ -30,11 +30,12 @@ from fedaudit.metrics.intervals import (
 )
 from fedaudit.metrics.rate_limits import ThresholdBound, lower_bound, upper_bound
 from fedaudit.metrics.roc import allowed_false_positives
+from fedaudit.metrics.significance import tpr_p_values
 
 _SIMULATED_STUDIES = 10_000
 """Number of simulated studies from which the power over several runs is computed."""
 _PRECISION = 2e-4
-"""Largest error of the smallest detectable AUC."""
+"""Largest error of the smallest detectable AUC or rate."""
 
 
 def smallest_auc(
@@ -125,6 +126,59 @@ def _variance(strata: Sequence[tuple[int, int]], auc: float) -> float:
         for m, n in strata
     )
     return max(sum(terms), 0.0) / pairs**2
+
+
+def smallest_tpr(
+    members: int,
+    nonmembers: int,
+    fpr: float,
+    *,
+    tests: int,
+    rng: np.random.Generator,
+    runs: int = 1,
+    alpha: float = 0.05,
+    power: float = 0.8,
+) -> float | None:
+    """Compute the smallest true-positive rate that the corrected test detects with a given power.
+
+    The test is that of :func:`fedaudit.metrics.significance.tpr_p_value`, combined over runs by
+    Fisher's method, at the level of the first step of Holm's correction.
+
+    Args:
+        members: Number of members in each run, at least 1.
+        nonmembers: Number of non-members in each run, at least 1.
+        fpr: False-positive rate, in (0, 1).
+        tests: Number of tests in the family, at least 1.
+        rng: Draws the simulated runs.
+        runs: Number of independent runs, at least 1.
+        alpha: Family-wise error rate, in (0, 1).
+        power: Probability of detecting the leak, in (0, 1).
+
+    Returns:
+        A rate in (``fpr``, 1]. None if even a rate of 1 would be detected with a lower probability.
+
+    Differs: The rate is that at the threshold which the non-members determine, so the variation of
+        the threshold is not simulated.
+    """
+    allowed = allowed_false_positives(fpr, nonmembers)
+    p_values = tpr_p_values(np.arange(members + 1), members, allowed=allowed, nonmembers=nonmembers)
+    # A p-value may be 0 in floating point.
+    statistics = -2 * np.log(np.maximum(p_values, 1e-300))
+    critical_value = sp.special.chdtri(2 * runs, alpha / tests)
+    draws = rng.random((_SIMULATED_STUDIES, runs))
+
+    def power_at(rate: float) -> float:
+        cumulative = sp.special.bdtr(np.arange(members), members, rate)
+        counts = np.searchsorted(cumulative, draws)
+        return float((statistics[counts].sum(1) > critical_value).mean())
+
+    if power_at(1.0) < power:
+        return None
+    low, high = fpr, 1.0
+    while high - low > _PRECISION:
+        middle = (low + high) / 2
+        low, high = (middle, high) if power_at(middle) < power else (low, middle)
+    return high
 
 
 _TOLERANCE = 1e-6

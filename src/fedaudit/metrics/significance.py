@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import scipy as sp
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.intervals import ConfidenceLimits, clopper_pearson_upper
@@ -94,8 +94,18 @@ def tpr_p_value(true_positives: int, members: int, *, allowed: int, nonmembers: 
             "numbers of flagged samples must be between 0 and their totals, got "
             f"{true_positives} of {members} members and {allowed} of {nonmembers} non-members"
         )
-    highest = true_positives + allowed
-    return float(sp.stats.hypergeom.cdf(allowed, members + nonmembers, nonmembers, highest))
+    return float(tpr_p_values(true_positives, members, allowed=allowed, nonmembers=nonmembers))
+
+
+def tpr_p_values(
+    true_positives: int | Int[np.ndarray, "*counts"], members: int, *, allowed: int, nonmembers: int
+) -> Float[np.ndarray, "*counts"]:
+    """Compute :func:`tpr_p_value` for each of several numbers of flagged members."""
+    highest = np.asarray(true_positives) + allowed
+    p_values: Float[np.ndarray, "*counts"] = np.asarray(
+        sp.stats.hypergeom.cdf(allowed, members + nonmembers, nonmembers, highest)
+    )
+    return p_values
 
 
 def fisher_p_value(p_values: Sequence[float]) -> float:

@@ -30,8 +30,7 @@ from fedaudit.plan.values import study_from
 from fedaudit.results.older import resolve_older_settings
 from fedaudit.results.record import Record
 from fedaudit.study.running.folder import STUDY_FILE, read_study_file
-from fedaudit.study.running.pool import RUNS_FILE, run_folder
-from fedaudit.study.running.run import ADDITIONAL_FOLDER
+from fedaudit.study.running.pool import ADDITIONAL_FOLDER, RUNS_FILE, run_folder
 from fedaudit.watch.figures import FiguresOfRun, Stamp
 from fedaudit.watch.ladder import place
 from fedaudit.watch.pace import Milestone, is_silent, seconds_left, seconds_per_round

@@ -38,6 +38,8 @@ from fedaudit.signals.base import Signal
 
 RUN_FILE = "run.json"
 RUNS_FILE = "runs.json"
+ADDITIONAL_FOLDER = "shadow"
+"""Subfolder of a study's folder for additional federations, if the study uses no pool."""
 _NAME_LENGTH = 16
 
 
@@ -91,9 +93,23 @@ def assign_folder(run: Setup, out: Path, pool: Path | None, kind: str) -> Setup:
         pool: Folder of runs that studies share; None for the study's folder.
         kind: Kind of device.
     """
+    found, identity = find_folder(run, out, pool, kind)
+    if identity is not None:
+        _write(create_subfolder(found.folder.parent, identity.name) / RUN_FILE, asdict(identity))
+    return found
+
+
+def find_folder(
+    run: Setup, out: Path, pool: Path | None, kind: str
+) -> tuple[Setup, Identity | None]:
+    """Return a run with its folder as :func:`assign_folder`, without writing to the pool.
+
+    Returns:
+        The run, and its identity if it needs a new folder in the pool.
+    """
     in_study = out / f"seed-{run.seed}"
     if pool is None or in_study.is_dir():
-        return replace(run, folder=in_study)
+        return replace(run, folder=in_study), None
     identity = Identity(run.key(kind), _data_digest(run), dict(map(_signal_key, run.signals)))
     exact = replace(run, folder=pool / identity.name)
     folders = sorted(path.parent for path in pool.glob(f"*/{RUN_FILE}"))
@@ -107,9 +123,8 @@ def assign_folder(run: Setup, out: Path, pool: Path | None, kind: str) -> Setup:
             if pooled is None or not is_usable(pooled, identity) or not is_measured(candidate):
                 continue
             if not any(extension.missing_signals(candidate) for extension in run.extensions):
-                return candidate
-    _write(create_subfolder(pool, identity.name) / RUN_FILE, asdict(identity))
-    return exact
+                return candidate, None
+    return exact, identity
 
 
 def is_measured(run: Setup) -> bool:

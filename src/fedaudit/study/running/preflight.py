@@ -33,7 +33,7 @@ from fedaudit.fl.chain import custom_parts
 from fedaudit.fl.hooks import UNDEFENDED, ClientContext, Defense, TrainingContext, checked_return
 from fedaudit.fl.training.local import try_step
 from fedaudit.metrics.catalogue import CONTRASTS
-from fedaudit.metrics.power import smallest_auc
+from fedaudit.metrics.power import smallest_auc, smallest_tpr
 from fedaudit.metrics.rate_limits import nonmember_shortage
 from fedaudit.plan.assignment import prepare_training
 from fedaudit.plan.parts import Setup
@@ -103,7 +103,36 @@ def detectable_leaks(run: Setup) -> list[str]:
     text += f"; {size}"
     if n_undetectable:
         text += f"; no leak of {n_undetectable} of the audited clients can be detected"
-    return [text]
+    return [text, *_detectable_rates(study, comparisons, n_tests)]
+
+
+def _detectable_rates(
+    study: Study, comparisons: Sequence[_SampleCounts], n_tests: int
+) -> Iterator[str]:
+    """Yield a sentence for each rate that is tested, for the client with the most samples."""
+    single = [counts for counts in comparisons if len(counts.by_client) == 1]
+    largest = max(single, key=lambda counts: counts.by_client[0], default=None)
+    if largest is None:
+        return
+    members, nonmembers = largest.by_client[0]
+    for fpr in study.figures.fprs:
+        if nonmember_shortage(fpr, nonmembers):
+            continue
+        tpr = smallest_tpr(
+            members,
+            nonmembers,
+            fpr,
+            tests=n_tests,
+            rng=seeded_numpy(study.seeds[0], "smallest rate"),
+            runs=len(study.seeds),
+            alpha=study.figures.alpha,
+            power=POWER,
+        )
+        rate = "none" if tpr is None else f"{tpr:.1%}"
+        yield (
+            f"smallest TPR at {100 * fpr:g}% FPR that is detected with 80 % power: {rate} "
+            f"({_describe(largest)})"
+        )
 
 
 def _single_clients(run: Setup, audited: Sequence[UnitTruth]) -> Iterator[_SampleCounts]:

@@ -37,9 +37,8 @@ from fedaudit.study.running.folder import (
     replaced_attacks,
 )
 from fedaudit.study.running.observing import measure_kept_updates, stored_rounds, with_all_signals
-from fedaudit.study.running.pool import is_measured, run_folder
+from fedaudit.study.running.pool import ADDITIONAL_FOLDER, is_measured, run_folder
 from fedaudit.study.running.record import evaluate_and_write
-from fedaudit.study.running.run import ADDITIONAL_FOLDER
 
 _MAX_RMS, _MAX_DIFFERENCE = 0.02, 0.1
 """Largest allowed differences between two measurements of a signal: root mean square and maximum.

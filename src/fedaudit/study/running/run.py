@@ -1,8 +1,7 @@
 """Run of a study: train and measure each seed, fit attacks, and write the record."""
 
 import os
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,18 +11,15 @@ import torch
 
 from fedaudit.core.arguments import Condition, checked
 from fedaudit.core.devices import CPU
-from fedaudit.core.errors import BadInput
 from fedaudit.core.files import create_subfolder, delete_partial_files
 from fedaudit.core.importing import exits_as_errors
-from fedaudit.core.progress import Progress, format_bytes, quiet
+from fedaudit.core.progress import Progress, quiet
 from fedaudit.engines.base import CountedEngine
 from fedaudit.engines.local import local_engine, refuse_import_by_worker
 from fedaudit.observe.measurements import Stored
 from fedaudit.observe.tensors import write_tensors
-from fedaudit.plan.algorithm import shadow_cost
 from fedaudit.plan.parts import Extension, FitContext, MeasuredRun, Resources, Setup
 from fedaudit.plan.sections import Study
-from fedaudit.results.text import plain
 from fedaudit.study.build import resolve, run_of
 from fedaudit.study.running.environment import Clock
 from fedaudit.study.running.folder import (
@@ -34,25 +30,24 @@ from fedaudit.study.running.folder import (
     with_stored_source_samples,
 )
 from fedaudit.study.running.observing import (
-    disk_needed,
     observe,
     raise_if_retraining_needed,
-    results_needed,
     stored_rounds,
     with_all_signals,
 )
 from fedaudit.study.running.phases import announce_evaluation, announce_training
-from fedaudit.study.running.pool import assign_folder, is_measured, locked, write_run_folders
-from fedaudit.study.running.preflight import check_run, detectable_leaks, refuse_unsupported_device
+from fedaudit.study.running.planning import plan_lines, refuse_full_disk
+from fedaudit.study.running.pool import (
+    ADDITIONAL_FOLDER,
+    assign_folder,
+    is_measured,
+    locked,
+    write_run_folders,
+)
+from fedaudit.study.running.preflight import check_run, refuse_unsupported_device
 
 if TYPE_CHECKING:
     from fedaudit.results.record import Record
-
-_MAX_LISTED_CLIENTS = 20
-"""Maximum number of clients whose numbers of samples are logged individually."""
-
-ADDITIONAL_FOLDER = "shadow"
-"""Subfolder of a study's folder for additional federations, if the study uses no pool."""
 
 
 _StudyObject = Annotated[
@@ -138,7 +133,9 @@ def run_study(
     raise_if_retraining_needed(all_runs)
     additions = store_study(out, study)
     notes = additions_note(additions)
-    _log_plan(all_runs, out, log)
+    for line in plan_lines(all_runs, out):
+        log(line)
+    refuse_full_disk(all_runs, out)
     write_run_folders(all_runs, out)
     for folder in {out, *(run.folder for run in all_runs)}:
         delete_partial_files(folder, before=clock.start_time)
@@ -221,60 +218,3 @@ def _fit_extension(
     if extension is None:
         return run
     return extension.fit(run, FitContext(measure, resources.progress))
-
-
-def _log_plan(runs: Sequence[Setup], out: Path, log: Callable[[str], None]) -> None:
-    """Log data, adversary, power and cost of a study, and raise if the disk is too small."""
-    first = runs[0]
-    runs_folder = first.folder.parent
-    unmeasured = [run for run in runs if not is_measured(run)]
-    run_bytes = sum(disk_needed(run) for run in unmeasured)
-    result_bytes = results_needed([run for run in runs if not run.is_additional])
-    folder = runs_folder if runs_folder.is_dir() else out
-    free_bytes = shutil.disk_usage(folder).free
-    for line in first.dataset.statement:
-        # Names in a table may contain control characters.
-        log(plain(line))
-    log(f"clients' sizes (seed {first.seed}): {_describe_sizes(first)}")
-    log(f"adversary: {first.view.description}")
-    for line in detectable_leaks(first):
-        log(line)
-    log(f"disk: about {format_bytes(run_bytes)} in {runs_folder}, {format_bytes(free_bytes)} free")
-    log(f"results: about {format_bytes(result_bytes)} in {out}")
-    for cost in (shadow_cost(first), *(extension.cost() for extension in first.extensions)):
-        if cost and unmeasured:
-            log(cost)
-    if first.ignores_people:
-        log(
-            "several audited samples belong to the same person, but intervals will treat them as "
-            'independent; audit people instead with audit.unit = "person"'
-        )
-    for name, reason in first.refused.items():
-        log(f"not possible in this view: {name} ({reason})")
-    _refuse_full_disk(folder, run_bytes, out, result_bytes)
-
-
-def _refuse_full_disk(runs_folder: Path, run_bytes: int, out: Path, result_bytes: int) -> None:
-    """Raise if the disks have too little space for the runs or the results of a study."""
-    if runs_folder.stat().st_dev == out.stat().st_dev:
-        run_bytes, result_bytes = run_bytes + result_bytes, 0
-    for folder, needed, remedy in (
-        (runs_folder, run_bytes, 'choose another folder, or audit.keep = "signals"'),
-        (out, result_bytes, "choose another folder for the results, or free some space"),
-    ):
-        free = shutil.disk_usage(folder).free
-        if needed > free:
-            raise BadInput(
-                f"this study needs about {format_bytes(needed)}, but {folder} has only "
-                f"{format_bytes(free)} free; {remedy}"
-            )
-
-
-def _describe_sizes(run: Setup) -> str:
-    """Return the numbers of samples of all clients, or their range for many clients."""
-    sizes, names = run.assignment.sizes, run.names
-    if len(sizes) > _MAX_LISTED_CLIENTS:
-        return f"{min(sizes.values())} to {max(sizes.values())} samples, {len(sizes)} clients"
-    return ", ".join(
-        f"{plain(names.get(client, str(client)))}: {size}" for client, size in sizes.items()
-    )
