@@ -20,7 +20,7 @@ from scipy.special import ndtr, ndtri
 from fedaudit.core.metric_names import Origin
 from fedaudit.evaluation.analysis import AttackRun, add_estimates
 from fedaudit.evaluation.truth import Findings, UnitTruth
-from fedaudit.report.evidence import LEAKS, main_figures, size_reached
+from fedaudit.report.evidence import LEAKS, main_estimates, size_reached
 from fedaudit.report.text.verdict import verdict
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Environment, Record, ViewRow
@@ -132,7 +132,7 @@ def outcomes_of(studied: list[Run]) -> list[Outcome]:
     outcomes = []
     for count in range(1, len(parts) + 1):
         record = record_of(parts[:count])
-        first = next(filter(_is_first, main_figures(record)))
+        first = next(filter(_is_first, main_estimates(record)))
         low, high = first.low or 0.0, first.high or 1.0
         true_auc = float(np.mean([run.auc for run in studied[:count]]))
         outcomes.append(Outcome(verdict(record).status, high - low, low <= true_auc <= high))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from fedaudit.report.deciding.membership import pooled_over
-from fedaudit.report.evidence import main_figures
+from fedaudit.report.evidence import main_estimates
 from fedaudit.report.first import FirstScreen, first_screen
 from fedaudit.report.page import comparison_html, report_html
 from fedaudit.report.pictures import first_picture
@@ -100,7 +100,7 @@ def test_the_printed_limit_is_the_largest_with_its_client() -> None:
     tile = screen(record).numbers[0]
     assert tile.value == "0.550"
     assert "up to 0.700 for hospital-b" in tile.detail
-    assert "AUC up to 0.700 for hospital-b" in upper_bounds(main_figures(cleaned(record)))
+    assert "AUC up to 0.700 for hospital-b" in upper_bounds(main_estimates(cleaned(record)))
 
 
 def test_the_pooled_limit_precedes_limits_of_clients() -> None:
@@ -110,7 +110,7 @@ def test_the_pooled_limit_precedes_limits_of_clients() -> None:
     assert "pooled clients" in tile.detail
     assert "up to 0.700 for hospital-b" in tile.detail
     assert "AUC up to 0.550 for pooled clients (0.700 for hospital-b)" in upper_bounds(
-        main_figures(cleaned(record))
+        main_estimates(cleaned(record))
     )
 
 
@@ -150,7 +150,7 @@ def test_pooled_estimates_of_fewer_clients_are_labelled() -> None:
     assert pooled_over(record)("fta-l") == "over 2 of 3 audited clients"
     limit = over[1].model_copy(update={"high": 0.65})
     record = only(*figures, *few, over[0], limit)
-    assert "up to 0.650 for 2 of 3 clients pooled" in upper_bounds(main_figures(record))
+    assert "up to 0.650 for 2 of 3 clients pooled" in upper_bounds(main_estimates(record))
 
 
 @pytest.mark.parametrize(

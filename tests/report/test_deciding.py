@@ -13,7 +13,7 @@ from fedaudit.metrics.unlearning import describe_verdict
 from fedaudit.pack.clauses import clauses_json
 from fedaudit.report.advice import advice
 from fedaudit.report.deciding.caveats import controls_line
-from fedaudit.report.evidence import main_figures, marker_of
+from fedaudit.report.evidence import main_estimates, marker_of
 from fedaudit.report.first import first_screen
 from fedaudit.report.page import comparison_html, report_html
 from fedaudit.report.text.verdict import verdict
@@ -149,7 +149,7 @@ def test_a_leak_without_a_lower_limit_is_reported_as_a_range() -> None:
     start = "A leak is shown; its size is between trace and strong; best estimate 10.6%"
     assert first.headline.startswith(start)
     assert "slightly better" not in words(report_html(audit))
-    assert marker_of(main_figures(audit)[1]).word == "trace to strong"
+    assert marker_of(main_estimates(audit)[1]).word == "trace to strong"
 
 
 def test_a_small_leak_with_a_low_estimate_stays_a_trace() -> None:
@@ -374,7 +374,7 @@ def test_the_headline_excludes_unfair_contrasts_if_fair_ones_exist() -> None:
     unfair = auc(0.8, 0.78, 0.82, contrast="other_client", significant=True, fair=False)
     caveat = "may include differences between clients"
     with_unfair, alone = only(fair, unfair), only(unfair)
-    assert main_figures(with_unfair) == [fair]
+    assert main_estimates(with_unfair) == [fair]
     assert caveat not in verdict(with_unfair).headline
     assert caveat in verdict(alone).headline
 

@@ -5,9 +5,9 @@ from fedaudit.report.page import report_html
 from fedaudit.report.tables.membership import (
     attack_tables,
     classes_table,
+    estimate_cell,
     exposed_table,
-    figure_cell,
-    other_figures_table,
+    other_estimates_table,
     signs_of,
 )
 from fedaudit.report.tables.run import clients_table, controls_table, utility_table
@@ -50,7 +50,7 @@ def test_a_rate_with_too_few_nonmembers_has_only_an_upper_limit() -> None:
         note="20 true and 1 false positives; a lower limit needs 2748 more non-members",
     )
     notes = Footnotes()
-    cell = must(figure_cell(figure, notes))
+    cell = must(estimate_cell(figure, notes))
     assert "≤ 5.0%" in cell.detail
     assert (cell.mark, notes.listed()) == ("", ())
     (table,) = attack_tables(only(figure, changed(figure, attack="b")))
@@ -122,7 +122,7 @@ def test_the_triangle_follows_the_corrected_test() -> None:
 
 
 def test_epsilon_is_shown_with_its_ceiling() -> None:
-    grid = must(other_figures_table(record()))
+    grid = must(other_estimates_table(record()))
     assert grid.rows[0][1].detail == "≥ 1.420\nof at most 5.610"
 
 

@@ -16,7 +16,7 @@ from fedaudit.report.deciding.caveats import (
     leaking_defenses,
     wrong_sign,
 )
-from fedaudit.report.evidence import Setting, labels_among, main_figures, setting_of
+from fedaudit.report.evidence import Setting, labels_among, main_estimates, setting_of
 from fedaudit.report.grid import shortened
 from fedaudit.report.sources import below_guessing, source_attacks
 from fedaudit.report.wording import (
@@ -146,7 +146,7 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
         scope = " of the uploads that were sent" if guard_of(record) else scope
         yield check(f"all planned measurements{scope}", faults)
     if policy.membership is not None:
-        figures = main_figures(record)
+        figures = main_estimates(record)
         labels = labels_among(figures)
         below_chance = [
             f"{shortened(attack_name(figure.attack))} {versus(figure.contrast)}"

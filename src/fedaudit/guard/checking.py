@@ -105,7 +105,7 @@ def check_site_policy(path: Path | str, *, seconds: float = 60) -> Iterator[Stat
 
 def _attacks(policy: SitePolicy, first: Decision) -> Iterator[Statement]:
     """List the attacks that are run; ``first`` is the decision on the first upload of a run."""
-    at_once = [figure.attack for figure in first.figures]
+    at_once = [estimate.attack for estimate in first.figures]
     later = [name for name in policy.attacks if name not in at_once]
     omitted = [name for name in ATTACKS if name not in policy.attacks]
     yield Statement(

@@ -114,14 +114,14 @@ class RoundSender:
         selected = self._aucs[client].select(measurements)
         for name, attack in self._attacks.items():
             try:
-                figure = self._aucs[client].figure(name, attack, selected)
+                estimate = self._aucs[client].figure(name, attack, selected)
             except FedauditError:
                 continue
-            if figure is not None:
+            if estimate is not None:
                 path = path_of("membership", name, "unseen", self._client_name(client), "auc")
-                yield path, figure.value
-                yield f"{path}_low", figure.low
-                yield f"{path}_high", figure.high
+                yield path, estimate.value
+                yield f"{path}_low", estimate.low
+                yield f"{path}_high", estimate.high
 
     def _client_name(self, client: ClientId) -> str:
         return plain(self._recording.names.get(client, f"client {client}"))

@@ -389,7 +389,7 @@ def student_t_over_seeds(
     if len(values) < FEWEST_RUNS:
         raise BadInput(
             f"{too_few_runs(len(values))}; run more seeds, or use limits for these runs "
-            "(limits_if_independent or limits_by_p_values)"
+            "(mean_limits_if_independent or mean_limits_by_p_values)"
         )
     return mean_of_units(values, units="seeds", confidence=confidence, within=within)
 

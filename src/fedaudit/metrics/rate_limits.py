@@ -436,9 +436,9 @@ def tpr_upper_limit(
 def tpr_limits_function(scores: npt.ArrayLike, is_member: npt.ArrayLike, fpr: float) -> LimitsAt:
     """Return a function that computes limits of the true-positive rate at any error probabilities.
 
-    Pass the functions of several runs to :func:`limits_by_p_values`. Arguments and errors are those
-    of :func:`tpr_limits`. An error about a rate out of range is raised when the returned function
-    is called.
+    Pass the functions of several runs to :func:`mean_limits_by_p_values`. Arguments and errors are
+    those of :func:`tpr_limits`. An error about a rate out of range is raised when the returned
+    function is called.
 
     Examples:
         >>> from fedaudit.metrics import tpr_limits_function

@@ -49,7 +49,7 @@ def advice(record: Record) -> Advice | None:
         unit_of(record) != "sample" or record.clusters,
         record.config.get("attacker") is not None,
         wording.setting(record, "task", "name") not in (None, "classification"),
-        len({figure.defense for figure in record.where(topic="utility")}) > 1,
+        len({estimate.defense for estimate in record.where(topic="utility")}) > 1,
         view not in _FIXED["place"],
     )
     if any(not_covered):
@@ -117,7 +117,7 @@ def _compared(record: Record, auc: Auc, expected: float, rule: ProbitLine) -> st
 
 
 def _defenses_used(record: Record) -> list[str]:
-    return sorted({figure.defense for figure in record.where(topic="utility")} - {"none"})
+    return sorted({estimate.defense for estimate in record.where(topic="utility")} - {"none"})
 
 
 def _helpful(record: Record, changes: Sequence[Change], auc: Auc) -> list[Change]:

@@ -151,8 +151,8 @@ def _not_tested(why: str) -> Answer:
 
 def _unanswered(record: Record, why: str, metric: str = "") -> Answer:
     blank = [f for f in record.findings if f.metric == metric and f.value is None]
-    blank = [figure for figure in blank if "inconclusive" in figure.note]
-    refused = refusals([figure for figure in blank if figure.seed is None] or blank)
+    blank = [estimate for estimate in blank if "inconclusive" in estimate.note]
+    refused = refusals([estimate for estimate in blank if estimate.seed is None] or blank)
     if not refused or evidence.is_uninformative(record):
         return _not_tested(why)
     return Answer("inconclusive", "Too few samples", " ".join(refused[:MOST_NAMED]))
@@ -216,8 +216,8 @@ def defenses(record: Record) -> Answer:
     """Return leakage and accuracy with and without a defense, if the record has both."""
     if record.games or evidence.is_uninformative(record):
         return _not_tested(fixed("answers.no_accuracy"))
-    figures = (*record.others, *evidence.main_figures(record))
-    names = distinct(figure.defense for figure in figures)
+    estimates = (*record.others, *evidence.main_estimates(record))
+    names = distinct(estimate.defense for estimate in estimates)
     lines = [
         f"{shortened(wording.defense_name(name))}: {_row(record, name)}."
         for name in names[:MOST_NAMED]
@@ -228,8 +228,8 @@ def defenses(record: Record) -> Answer:
 
 
 def _row(record: Record, defense: str) -> str:
-    figures = [f for f in evidence.main_figures(record) if f.defense == defense and not f.doubt]
-    best = evidence.largest_figure(figures, AUC)
+    estimates = [f for f in evidence.main_estimates(record) if f.defense == defense and not f.doubt]
+    best = evidence.largest_estimate(estimates, AUC)
     attacks = [attack for attack in source_attacks(record) if attack.success.defense == defense]
     source = strongest_attack([attack for attack in attacks if not attack.success.doubt])
     utility = {"topic": "utility", "metric": TEST_ACCURACY, "defense": defense}
@@ -244,9 +244,9 @@ def _row(record: Record, defense: str) -> str:
 
 def references(record: Record) -> Answer:
     """Return the largest AUC of attacks that use reference models."""
-    figures = [figure for figure in evidence.main_figures(record) if not figure.doubt]
-    with_references = [f for f in figures if re.search(r"\b(rmia|lira)\b", f.attack)]
-    best = evidence.largest_figure(with_references, AUC)
+    estimates = [estimate for estimate in evidence.main_estimates(record) if not estimate.doubt]
+    with_references = [f for f in estimates if re.search(r"\b(rmia|lira)\b", f.attack)]
+    best = evidence.largest_estimate(with_references, AUC)
     if evidence.is_uninformative(record) or best is None:
         return _not_tested(fixed("answers.no_references"))
     size = wording.with_interval(best)
@@ -301,9 +301,13 @@ def claimed_epsilon(record: Record) -> Answer:
         metric: text.format(models=fixed("epsilons.client.observer"))
         for metric, text in fixed_texts("answers.claims").items()
     }
-    claims = [claim for name in names if (claim := evidence.run_figure(record, name))]
+    claims = [claim for name in names if (claim := evidence.run_estimate(record, name))]
     if not claims:
-        why = [figure.note for figure in record.findings if figure.metric in names and figure.note]
+        why = [
+            estimate.note
+            for estimate in record.findings
+            if estimate.metric in names and estimate.note
+        ]
         note = wording.sentence(wording.capital(shortened(why[0], 120))) if why else ""
         return Answer("not stated", "No epsilon is claimed or proven", note)
     text = "; ".join(f"ε {wording.number(c.number)} ({names[c.metric]})" for c in claims)
@@ -361,14 +365,14 @@ def _largest_limit(record: Record, metric: str) -> _UpperLimit | None:
 
     It is valid for the strongest attack, with the confidence of a single limit.
     """
-    figures = [f for f in record.findings if f.attack and f.metric == metric and not f.against]
-    figures = [figure for figure in figures if figure.fair] or figures
-    limited = list(filter(_has_limit, figures))
+    estimates = [f for f in record.findings if f.attack and f.metric == metric and not f.against]
+    estimates = [estimate for estimate in estimates if estimate.fair] or estimates
+    limited = list(filter(_has_limit, estimates))
     failed = evidence.outcomes_of(record.controls).failed
     if not limited or failed or evidence.is_uninformative(record):
         return None
     best = max(limited, key=evidence.upper_limit)
-    label = evidence.labels_among(figures)[evidence.setting_of(best)]
+    label = evidence.labels_among(estimates)[evidence.setting_of(best)]
     mean = best.seed is None and len(record.seeds) > 1 and "over seeds" not in label
     name = wording.join(
         f"attack: {shortened(best.attack, 60)}",
@@ -377,8 +381,8 @@ def _largest_limit(record: Record, metric: str) -> _UpperLimit | None:
         "mean over seeds" * mean,
         by="; ",
     )
-    bounded = {wording.attack_code(figure.attack) for figure in limited}
-    unbounded = [figure.attack for figure in figures if not _has_limit(figure)]
+    bounded = {wording.attack_code(estimate.attack) for estimate in limited}
+    unbounded = [estimate.attack for estimate in estimates if not _has_limit(estimate)]
     unbounded += [
         wording.attack_name(row.name)
         for row in record.attacks
@@ -390,8 +394,8 @@ def _largest_limit(record: Record, metric: str) -> _UpperLimit | None:
     return _UpperLimit(evidence.upper_limit(best), name, without)
 
 
-def _has_limit(figure: Estimate) -> bool:
-    return figure.high is not None and wording.confidence_level(figure.method) == LEVEL
+def _has_limit(estimate: Estimate) -> bool:
+    return estimate.high is not None and wording.confidence_level(estimate.method) == LEVEL
 
 
 def bound_on_success(record: Record) -> Answer:
@@ -467,8 +471,8 @@ def residual_risks(record: Record) -> list[str]:
         where = f"behind {worst.name}" if protected else worst.name
         limits["games"] = worst.point.success.high, where
     return [
-        fixed(f"answers.risks.{name}", most=share, of=figure)
-        for name, (value, figure) in limits.items()
+        fixed(f"answers.risks.{name}", most=share, of=estimate)
+        for name, (value, estimate) in limits.items()
         if (share := wording.percent(value, 1)) != "100%"
     ]
 

@@ -34,8 +34,8 @@ class Clustered:
     @cached_property
     def means(self) -> Mapping[tuple[str, str], Estimate]:
         """Means over all runs, by metric and group."""
-        means = [figure for figure in self.figures if figure.seed is None]
-        return {(figure.metric, figure.group): figure for figure in means}
+        means = [estimate for estimate in self.figures if estimate.seed is None]
+        return {(estimate.metric, estimate.group): estimate for estimate in means}
 
     def mean(self, metric: str, group: str = ALL_CLIENTS) -> Estimate | None:
         """Return the mean of a metric over all runs; None if no run has the metric."""
@@ -47,8 +47,8 @@ def clusterings(record: Record) -> tuple[Clustered, ...]:
     by_setting = evidence.grouped(record.clusters, lambda run: (run.algorithm, run.defense))
     studies = []
     for (algorithm, defense), runs in by_setting.items():
-        figures = record.where(topic="clusters", algorithm=algorithm, defense=defense)
-        studies.append(Clustered(algorithm, defense, tuple(runs), tuple(figures)))
+        estimates = record.where(topic="clusters", algorithm=algorithm, defense=defense)
+        studies.append(Clustered(algorithm, defense, tuple(runs), tuple(estimates)))
     return tuple(studies)
 
 
@@ -130,7 +130,7 @@ def cluster_table(record: Record) -> Grid:
     studies, notes, order = clusterings(record), Footnotes(), list(FIGURES)
     failed = are_cluster_risks_doubted(record)
     labels = [(study, label_of(study, studies)) for study in studies]
-    figures = [(label, mean) for study, label in labels for mean in study.means.values()]
+    estimates = [(label, mean) for study, label in labels for mean in study.means.values()]
     columns = [
         (label, group_heading(name))
         for study, label in labels
@@ -146,7 +146,7 @@ def cluster_table(record: Record) -> Grid:
 
     return estimate_table(
         "Clustered learning",
-        sorted(figures, key=lambda row: [*order, row[1].metric].index(row[1].metric)),
+        sorted(estimates, key=lambda row: [*order, row[1].metric].index(row[1].metric)),
         rows=lambda row: name_cell(FIGURES.get(row[1].metric, wording.capital(row[1].metric))),
         columns=lambda row: (row[0], group_heading(row[1].group)),
         cell=lambda row: cell(row[1]),
@@ -154,7 +154,7 @@ def cluster_table(record: Record) -> Grid:
         first="Figure",
         notes=notes,
         remark=fixed("clusters.remark", over_runs=f" over these {runs} runs" * (runs > 1))
-        + wording.interval_remark(mean.further for _, mean in figures),
+        + wording.interval_remark(mean.further for _, mean in estimates),
     )
 
 

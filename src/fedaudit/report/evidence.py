@@ -104,14 +104,14 @@ def status_between(lows: Iterable[float], highs: Iterable[float]) -> Status:
     return "inconclusive" if undecided else "no leak shown"
 
 
-def lower_limit(figure: Estimate) -> float:
+def lower_limit(estimate: Estimate) -> float:
     """Return the lower limit, or the value if there is no limit."""
-    return figure.number if figure.low is None else figure.low
+    return estimate.number if estimate.low is None else estimate.low
 
 
-def upper_limit(figure: Estimate) -> float:
+def upper_limit(estimate: Estimate) -> float:
     """Return the upper limit, or 1 if there is no limit."""
-    return 1.0 if figure.high is None else figure.high
+    return 1.0 if estimate.high is None else estimate.high
 
 
 def worst_status(statuses: Sequence[Status]) -> Status:
@@ -124,76 +124,82 @@ def max_size(sizes: Iterable[Size | None]) -> Size | None:
     return max(filter(None, sizes), key=_ORDER.index, default=None)
 
 
-def size_of(figure: Estimate) -> Size | None:
+def size_of(estimate: Estimate) -> Size | None:
     """Return the size of the leak that an estimate above guessing shows, or None.
 
     The lower limit decides, since the largest of many values is biased upwards. Without an
     interval, the value decides, but a rate without an interval has no size. If a rate is above
     guessing by its test but has a small lower limit for lack of non-members, it is a trace.
     """
-    if not above_chance(figure) or figure.value is None:
+    if not above_chance(estimate) or estimate.value is None:
         return None
-    size = size_reached(_size_value(figure), figure.metric)
-    if metric_names.rate_of(figure.metric) is None:
+    size = size_reached(_size_value(estimate), estimate.metric)
+    if metric_names.rate_of(estimate.metric) is None:
         return size
-    if figure.low is None and figure.high is None:
+    if estimate.low is None and estimate.high is None:
         return None
-    return size or ("trace" if SIZES[0].of(figure.metric) else None)
+    return size or ("trace" if SIZES[0].of(estimate.metric) else None)
 
 
-def size_range(figure: Estimate) -> tuple[Size, Size] | None:
+def size_range(estimate: Estimate) -> tuple[Size, Size] | None:
     """Return the sizes of both limits if the value is at least two sizes above the lower limit.
 
     Stating only the smaller size would then hide the best estimate. Otherwise, return None.
     """
-    least, value = size_of(figure), figure.value
-    by_value = None if value is None else size_reached(value, figure.metric)
+    least, value = size_of(estimate), estimate.value
+    by_value = None if value is None else size_reached(value, estimate.metric)
     if least is None or by_value is None or _ORDER.index(by_value) - _ORDER.index(least) < 2:
         return None
-    highest = size_reached(figure.high, figure.metric) if figure.high is not None else "strong"
+    highest = (
+        size_reached(estimate.high, estimate.metric) if estimate.high is not None else "strong"
+    )
     return least, highest or by_value
 
 
-def size_phrase(figure: Estimate) -> str:
+def size_phrase(estimate: Estimate) -> str:
     """Return the size of a leak in running text; empty if the estimate is not above guessing."""
-    between, size = size_range(figure), size_of(figure)
+    between, size = size_range(estimate), size_of(estimate)
     if between is not None:
         return f"a leak of a size between {between[0]} and {between[1]}"
     return f"a {LEAKS[size]}" if size else ""
 
 
-def _size_value(figure: Estimate) -> float:
-    if figure.low is not None:
-        return figure.low
-    return 0.0 if metric_names.rate_of(figure.metric) is not None else figure.value or 0.0
+def _size_value(estimate: Estimate) -> float:
+    if estimate.low is not None:
+        return estimate.low
+    return 0.0 if metric_names.rate_of(estimate.metric) is not None else estimate.value or 0.0
 
 
-def _size_rank(figure: Estimate) -> int:
-    size = size_of(figure)
+def _size_rank(estimate: Estimate) -> int:
+    size = size_of(estimate)
     return -1 if size is None else _ORDER.index(size)
 
 
-def leading_figures(figures: list[Estimate]) -> tuple[Estimate, ...]:
+def leading_estimates(estimates: list[Estimate]) -> tuple[Estimate, ...]:
     """Return the AUC and the TPR that show the largest leak, for tile, headline and sentence.
 
     Both are above guessing and have the largest lower limits. Among TPRs of equal size, the one at
     the lowest FPR is returned. The estimate with the larger size comes first.
     """
-    above = grouped(filter(above_chance, figures), lambda figure: figure.metric)
+    above = grouped(filter(above_chance, estimates), lambda estimate: estimate.metric)
     best = {
         metric: max(same, key=lambda f: (_size_rank(f), _size_value(f), f.value or 0.0))
         for metric, same in above.items()
     }
     rates = sorted(filter(metric_names.rate_of, best), key=lambda m: metric_names.rate_of(m) or 0)
     rate = max((best[metric] for metric in rates), key=_size_rank, default=None)
-    leaders = [figure for figure in (best.get(metric_names.AUC), rate) if figure is not None]
-    return tuple(sorted(leaders, key=lambda figure: -_size_rank(figure)))
+    leaders = [estimate for estimate in (best.get(metric_names.AUC), rate) if estimate is not None]
+    return tuple(sorted(leaders, key=lambda estimate: -_size_rank(estimate)))
 
 
-def largest_figure(figures: Iterable[Estimate], metric: str) -> Estimate | None:
+def largest_estimate(estimates: Iterable[Estimate], metric: str) -> Estimate | None:
     """Return the estimate of a metric with the largest value; None if none has a value."""
-    values = [figure for figure in figures if figure.metric == metric and figure.value is not None]
-    return max(values, key=lambda figure: figure.number, default=None)
+    values = [
+        estimate
+        for estimate in estimates
+        if estimate.metric == metric and estimate.value is not None
+    ]
+    return max(values, key=lambda estimate: estimate.number, default=None)
 
 
 class Marker(NamedTuple):
@@ -208,15 +214,15 @@ DOUBTED = Marker("✗ ", "", "not relied on")  # for an estimate that a failed c
 SIZE_OPEN = Marker("△ ", "", "size unknown")  # above guessing by the test, but not by the interval
 
 
-def marker_of(figure: Estimate) -> Marker:
+def marker_of(estimate: Estimate) -> Marker:
     """Return the marker of an estimate in tables."""
-    if figure.doubt:
+    if estimate.doubt:
         return DOUBTED
-    if exceeds_by_test_only(figure):
+    if exceeds_by_test_only(estimate):
         return SIZE_OPEN
-    if not above_chance(figure):
+    if not above_chance(estimate):
         return Marker()
-    size, between = size_of(figure), size_range(figure)
+    size, between = size_of(estimate), size_range(estimate)
     return Marker("▲ ", tone_of(size), " to ".join(between) if between else size or "")
 
 
@@ -258,52 +264,54 @@ def by_contrast(items: Iterable[WithContrast]) -> dict[str, list[WithContrast]]:
     return {contrast: groups[contrast] for contrast in sorted(groups, key=contrast_order)}
 
 
-def main_figures(record: Record) -> list[Estimate]:
+def main_estimates(record: Record) -> list[Estimate]:
     """Return the attacks' estimates for the main tables: those on fair draws, if there are any.
 
     In a fair draw, coins decide which of a client's samples are members.
     """
-    figures = most_summarised(record.findings)
-    fair = [figure for figure in figures if figure.fair]
-    return fair if any(figure.value is not None for figure in fair) else figures
+    estimates = most_summarised(record.findings)
+    fair = [estimate for estimate in estimates if estimate.fair]
+    return fair if any(estimate.value is not None for estimate in fair) else estimates
 
 
-def most_summarised(figures: Iterable[Estimate], *, headline: bool = True) -> list[Estimate]:
+def most_summarised(estimates: Iterable[Estimate], *, headline: bool = True) -> list[Estimate]:
     """Return estimates on membership, preferably means over seeds and estimates of pooled clients.
 
     If ``headline``, return AUCs and TPRs of attacks; otherwise, return other metrics, such as ε.
     """
-    figures = list(figures)
-    contrasts = {figure.contrast for figure in figures if figure.attack and figure.n_nonmembers}
+    estimates = list(estimates)
+    contrasts = {
+        estimate.contrast for estimate in estimates if estimate.attack and estimate.n_nonmembers
+    }
     # If there is only one other kind of non-members, "mixed" equals it.
     repeats = len(contrasts) == 2 and "mixed" in contrasts
     shown = [
         f
-        for f in figures
+        for f in estimates
         if not (repeats and f.contrast == "mixed")
         and (bool(f.attack) and f.metric in metric_names.HEADLINE_METRICS) == headline
     ]
     levels = grouped(shown, lambda f: (f.attack, f.defense, f.view, "" if headline else f.metric))
-    return [figure for same in levels.values() for figure in _over_seeds_and_clients(same)]
+    return [estimate for same in levels.values() for estimate in _over_seeds_and_clients(same)]
 
 
-def _over_seeds_and_clients(figures: list[Estimate]) -> list[Estimate]:
-    over_seeds = [figure for figure in figures if figure.seed is None] or figures
-    over_clients = [figure for figure in over_seeds if figure.target is None]
-    if any(figure.within == "client" for figure in over_clients):
+def _over_seeds_and_clients(estimates: list[Estimate]) -> list[Estimate]:
+    over_seeds = [estimate for estimate in estimates if estimate.seed is None] or estimates
+    over_clients = [estimate for estimate in over_seeds if estimate.target is None]
+    if any(estimate.within == "client" for estimate in over_clients):
         # Pooled clients come first. Single clients follow, since one may leak far more than others.
-        return over_clients + [figure for figure in over_seeds if figure.target is not None]
+        return over_clients + [estimate for estimate in over_seeds if estimate.target is not None]
     return over_clients or over_seeds
 
 
-def pooled_figures(figures: Iterable[Estimate]) -> list[Estimate]:
+def pooled_estimates(estimates: Iterable[Estimate]) -> list[Estimate]:
     """Return the estimates over all audited clients, with members compared within their client."""
-    return [f for f in figures if f.target is None and f.within == "client"]
+    return [f for f in estimates if f.target is None and f.within == "client"]
 
 
-def setting_of(figure: Estimate) -> Setting:
+def setting_of(estimate: Estimate) -> Setting:
     """Return the setting of an estimate."""
-    return Setting(figure.defense, figure.view, figure.target, figure.seed)
+    return Setting(estimate.defense, estimate.view, estimate.target, estimate.seed)
 
 
 def setting_labels(settings: Iterable[Setting]) -> dict[Setting, str]:
@@ -319,14 +327,14 @@ def _parts(setting: Setting) -> tuple[str, ...]:
     return defense_name(setting.defense), f"view: {shortened(setting.view)}", target, seed
 
 
-def labels_among(figures: Iterable[Estimate]) -> dict[Setting, str]:
+def labels_among(estimates: Iterable[Estimate]) -> dict[Setting, str]:
     """Return a label for each setting among estimates; the label of a single setting is empty."""
-    return setting_labels(map(setting_of, figures))
+    return setting_labels(map(setting_of, estimates))
 
 
 def has_membership(record: Record) -> bool:
     """Return True if a record has estimates of membership attacks, or has no other topic."""
-    return bool(main_figures(record)) or not (record.sources or record.clusters)
+    return bool(main_estimates(record)) or not (record.sources or record.clusters)
 
 
 def named_attacks(record: Record) -> Collection[str]:
@@ -345,17 +353,20 @@ def is_uninformative(record: Record) -> bool:
     return record.evaluation == "redraw" or record.null_members
 
 
-def run_figure(record: Record, metric: str, *, like: Estimate | None = None) -> Estimate | None:
-    """Return a metric's estimate over all seeds, or else of one seed; None if there is none.
+def run_estimate(
+    record: Record, metric: str, *, same_defense_as: Estimate | None = None
+) -> Estimate | None:
+    """Return a metric's estimate over all seeds, or of one seed; None if the record has neither.
 
-    If ``like`` is given, only estimates under the same defense as this estimate are considered.
+    If ``same_defense_as`` is given, only estimates under the defense of this estimate are used.
     """
-    figures = [
-        figure
-        for figure in record.where(metric=metric)
-        if figure.value is not None and (like is None or figure.defense == like.defense)
+    estimates = [
+        estimate
+        for estimate in record.where(metric=metric)
+        if estimate.value is not None
+        and (same_defense_as is None or estimate.defense == same_defense_as.defense)
     ]
-    return min(figures, key=lambda figure: figure.seed is not None, default=None)
+    return min(estimates, key=lambda estimate: estimate.seed is not None, default=None)
 
 
 class Outcomes(NamedTuple):

@@ -99,11 +99,11 @@ def proven_for_samples(record: Record) -> ProvenPrivacy | None:
 
     Measurements must not refute it.
     """
-    claim = evidence.run_figure(record, metric_names.FORMAL_EPSILON)
+    claim = evidence.run_estimate(record, metric_names.FORMAL_EPSILON)
     if claim is None or record.unit != "sample" or "unit: one sample" not in claim.note:
         return None
     accounted = _ACCOUNTED.fullmatch(claim.method)
-    defenses = {figure.defense for figure in record.findings if figure.attack}
+    defenses = {estimate.defense for estimate in record.findings if estimate.attack}
     is_refuted = any(
         measured.bound.number > claim.number
         for bounds in epsilon_bounds(record)
@@ -118,12 +118,12 @@ def proven_for_samples(record: Record) -> ProvenPrivacy | None:
 
 def _found(record: Record) -> str:
     """Describe the fraction of members that are found at least, by the leading rate."""
-    figures = without_doubts(evidence.main_figures(record))
-    for best in evidence.leading_figures(figures):
+    estimates = without_doubts(evidence.main_estimates(record))
+    for best in evidence.leading_estimates(estimates):
         fpr = metric_names.rate_of(best.metric)
         # A lower limit at or below the false-positive rate is no more than guessing.
         if fpr and best.low and best.low > fpr and AT_THRESHOLD not in best.method:
-            same = [figure for figure in figures if figure.metric == best.metric]
+            same = [estimate for estimate in estimates if estimate.metric == best.metric]
             return fixed("exposure.found", fpr=_as_percent(fpr), **_least(record, best, same))
     return ""
 

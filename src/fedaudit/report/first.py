@@ -140,7 +140,7 @@ def next_steps(record: Record, conclusion: PlainVerdict) -> tuple[str, ...]:
     situations, texts = [_situation(record, conclusion)], list[str]()
     if situations[0].startswith("leak") and (suggestion := advice(record)):
         texts.append(suggestion.step)
-    if conclusion.status == "inconclusive" and caveats.wrong_sign(evidence.main_figures(record)):
+    if conclusion.status == "inconclusive" and caveats.wrong_sign(evidence.main_estimates(record)):
         situations.insert(0, "wrong sign")
     failed = evidence.outcomes_of(record.controls).failed
     if failed and conclusion.status in LEAKS and conclusion.status != "above guessing":
@@ -155,7 +155,7 @@ def next_steps(record: Record, conclusion: PlainVerdict) -> tuple[str, ...]:
 def _guard_steps(record: Record, conclusion: PlainVerdict, guard: GuardCoverage) -> tuple[str, ...]:
     """Return the steps that a site can take after its guard's record."""
     situation = "leak" if conclusion.status in LEAKS else _situation(record, conclusion)
-    if situation == "inconclusive" and caveats.wrong_sign(evidence.main_figures(record)):
+    if situation == "inconclusive" and caveats.wrong_sign(evidence.main_estimates(record)):
         situation = "wrong sign"
     steps = list(_STEPS["guard"].get(situation, ["file"]))
     if caveats.withheld_uploads(record):
@@ -178,7 +178,7 @@ def _situation(record: Record, conclusion: PlainVerdict) -> str:
         if after_deletion in _STEPS["situations"]:
             return after_deletion
     if status in LEAKS:
-        defended, *others = caveats.figures_by_side(record).values()
+        defended, *others = caveats.estimates_by_side(record).values()
         if others and not any(map(above_chance, defended)):
             return "leak without the defense"
         return "leak with a defense" if caveats.is_defended(record) else "leak"
@@ -217,14 +217,14 @@ def tiles_of(record: Record) -> dict[str, list[Tile]]:
 
 
 def _tiles_by_side(record: Record) -> list[Tile]:
-    sides = caveats.figures_by_side(record)
+    sides = caveats.estimates_by_side(record)
     if len(sides) == 1:
-        (figures,) = sides.values()
-        return _membership_tiles(figures, record.unit)
+        (estimates,) = sides.values()
+        return _membership_tiles(estimates, record.unit)
     return [
         number._replace(label=f"{wording.capital(name)}: {wording.without_capital(number.label)}")
-        for name, figures in sides.items()
-        for number in _membership_tiles(figures, record.unit)[:1]
+        for name, estimates in sides.items()
+        for number in _membership_tiles(estimates, record.unit)[:1]
     ]
 
 
@@ -242,14 +242,14 @@ def _epsilon_tile(bounds: EpsilonBounds) -> Tile:
     )
 
 
-def _membership_tiles(figures: list[Estimate], unit: str) -> list[Tile]:
-    trusted = without_doubts(figures)
-    figures = trusted or figures
-    leading = list(evidence.leading_figures(figures))
-    metrics = {figure.metric for figure in leading}
-    if AUC not in metrics and (highest := highest_auc(figures)):
+def _membership_tiles(estimates: list[Estimate], unit: str) -> list[Tile]:
+    trusted = without_doubts(estimates)
+    estimates = trusted or estimates
+    leading = list(evidence.leading_estimates(estimates))
+    metrics = {estimate.metric for estimate in leading}
+    if AUC not in metrics and (highest := highest_auc(estimates)):
         leading.append(highest)
-    tiles = [_membership_tile(figure, figures, unit) for figure in leading]
+    tiles = [_membership_tile(estimate, estimates, unit) for estimate in leading]
     if metrics <= {AUC} and (limits := upper_bounds(trusted, RATES)):
         tiles.append(
             tile("TPR at low FPR", "not shown to be above guessing", f"upper limits: {limits}")
@@ -257,7 +257,7 @@ def _membership_tiles(figures: list[Estimate], unit: str) -> list[Tile]:
     return tiles
 
 
-def _membership_tile(best: Estimate, figures: list[Estimate], unit: str) -> Tile:
+def _membership_tile(best: Estimate, estimates: list[Estimate], unit: str) -> Tile:
     is_above, name = bool(above_chance(best)), wording.metric_name(best.metric)
     size, tone = evidence.size_phrase(best), evidence.marker_of(best).tone
     if best.doubt:
@@ -274,22 +274,22 @@ def _membership_tile(best: Estimate, figures: list[Estimate], unit: str) -> Tile
         wording.limits_in_words(wording.interval_text(best)),
         f"attack: {shortened(best.attack, 60)}",
         f"non-members: {wording.contrast_meaning(best.contrast, unit)}",
-        evidence.labels_among(figures)[evidence.setting_of(best)],
+        evidence.labels_among(estimates)[evidence.setting_of(best)],
         best.note.partition(":")[0] if best.note.startswith("mean over") else "",
-        _larger_limits(best, figures),
+        _larger_limits(best, estimates),
         tone=tone,
     )
 
 
-def _not_above(figure: Estimate, guessing: str = "guessing") -> str:
-    corrected = " after correction for multiple testing" * exceeds_by_interval_only(figure)
+def _not_above(estimate: Estimate, guessing: str = "guessing") -> str:
+    corrected = " after correction for multiple testing" * exceeds_by_interval_only(estimate)
     return f"not shown to be above {guessing}{corrected}"
 
 
-def _larger_limits(best: Estimate, figures: list[Estimate]) -> str:
-    if not are_several(figures):
+def _larger_limits(best: Estimate, estimates: list[Estimate]) -> str:
+    if not are_several(estimates):
         return ""
-    limits = limits_to_print([f for f in figures if f.contrast == best.contrast], best.metric)
+    limits = limits_to_print([f for f in estimates if f.contrast == best.contrast], best.metric)
     texts = [
         f"up to {wording.format_value(limit.value, best.metric, 1)} for {limit.name}"
         for limit in limits
@@ -349,16 +349,16 @@ def _cluster_tile(name: str, mean: Estimate, text: str, label: str, tone: str) -
     return tile(name, wording.value_text(mean), text, _range(mean), label, tone=tone)
 
 
-def _range(figure: Estimate) -> str:
-    limits = wording.interval_text(figure)
+def _range(estimate: Estimate) -> str:
+    limits = wording.interval_text(estimate)
     return f"95% interval {limits}" * bool(limits)
 
 
 def _utility_tiles(record: Record) -> list[Tile]:
     if any(f.topic == UNLEARNING and f.metric == TEST_ACCURACY for f in record.estimates):
         return []  # the tile on deletion has the accuracy
-    figures = record.where(topic="utility")
-    tested = [f for f in figures if f.metric.startswith(("test ", TEST_ACCURACY))]
+    estimates = record.where(topic="utility")
+    tested = [f for f in estimates if f.metric.startswith(("test ", TEST_ACCURACY))]
     none = wording.defense_name(NO_DEFENSE)
     results = [f for f in tested if wording.defense_name(f.defense) == none] or tested
     if not results:
@@ -370,7 +370,7 @@ def _utility_tiles(record: Record) -> list[Tile]:
     elif record.watched:
         defense = ""  # a recording does not reveal whether clients use a defense
     name = wording.capital(first.metric.replace("_", " "))
-    value = wording.format_value(fmean(figure.number for figure in results), first.metric)
+    value = wording.format_value(fmean(estimate.number for estimate in results), first.metric)
     runs = f"mean of {len(results)} runs" if len(results) > 1 else _range(first)
     return [tile(name, value, runs, defense)]
 

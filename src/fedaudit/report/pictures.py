@@ -13,7 +13,7 @@ from fedaudit.report.comparison.tradeoffs import (
     strongest_entry,
     tradeoffs,
 )
-from fedaudit.report.deciding.caveats import are_cluster_risks_doubted, figures_by_side
+from fedaudit.report.deciding.caveats import are_cluster_risks_doubted, estimates_by_side
 from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.deciding.membership import are_several, client_label
 from fedaudit.report.figures.charts import OKABE_ITO, Axis, Style
@@ -69,14 +69,16 @@ def _deletion(record: Record) -> Picture:
     lines = []
     for row in unlearning_rows(record):
         name, middle = shortened(row.after.attack, 60), row.retrained.number
-        figures = [figure.with_doubt(doubt) for figure in (row.after, row.retrained, row.before)]
-        marks = [
-            mark_of(figure, look, f"{name} {when}: AUC")
-            for figure, (when, look) in zip(figures, looks.items(), strict=True)
+        estimates = [
+            estimate.with_doubt(doubt) for estimate in (row.after, row.retrained, row.before)
         ]
-        cell = track_cell(figures[0], marks)
+        marks = [
+            mark_of(estimate, look, f"{name} {when}: AUC")
+            for estimate, (when, look) in zip(estimates, looks.items(), strict=True)
+        ]
+        cell = track_cell(estimates[0], marks)
         if not doubt:
-            retrained, before = map(wording.value_text, figures[1:])
+            retrained, before = map(wording.value_text, estimates[1:])
             cell = cell._replace(limits=f"retrained {retrained}, before {before}")
         band = (middle - margin, middle + margin) if isinstance(margin, float) else None
         lines.append(Row(name, (cell,), band=band))
@@ -112,42 +114,46 @@ def _epsilons(record: Record) -> Picture:
 def _membership(record: Record) -> Picture:
     """Return charts of attacks by contrast; in partly defended runs, the worse group is first."""
     picture: Picture = ()
-    sides = figures_by_side(record).items()
+    sides = estimates_by_side(record).items()
     for side, every in sorted(sides, key=lambda item: -_largest_lower_limit(item[1])):
-        figures = [figure for figure in every if figure.value is not None]
-        contrasts, lead = evidence.by_contrast(figures), evidence.leading_figures(figures)
+        estimates = [estimate for estimate in every if estimate.value is not None]
+        contrasts, lead = evidence.by_contrast(estimates), evidence.leading_estimates(estimates)
         # The contrast of the estimate that leads the verdict comes first.
         for contrast in sorted(contrasts, key=lambda name: bool(lead) and name != lead[0].contrast):
-            picture += _of_contrast(side, contrasts[contrast], figures)
+            picture += _of_contrast(side, contrasts[contrast], estimates)
     return picture
 
 
-def _largest_lower_limit(figures: Sequence[Estimate]) -> float:
-    aucs = (figure for figure in figures if figure.metric == AUC and not figure.doubt)
-    return max((figure.low or 0.0 for figure in aucs), default=0.0)
+def _largest_lower_limit(estimates: Sequence[Estimate]) -> float:
+    aucs = (estimate for estimate in estimates if estimate.metric == AUC and not estimate.doubt)
+    return max((estimate.low or 0.0 for estimate in aucs), default=0.0)
 
 
-def _drawn_rate(figures: Sequence[Estimate]) -> str:
+def _drawn_rate(estimates: Sequence[Estimate]) -> str:
     """Return the TPR at the lowest FPR for which enough attacks have an estimate, or else at 1 %.
 
     Enough means at least half as many estimates as the most frequent FPR has.
     """
-    rates = [f.metric for f in figures if rate_of(f.metric) is not None]
+    rates = [f.metric for f in estimates if rate_of(f.metric) is not None]
     ascending = sorted(evidence.distinct(rates), key=lambda metric: rate_of(metric) or 0.0)
     highest = max((rates.count(metric) for metric in ascending), default=0)
     frequent = (metric for metric in ascending if 2 * rates.count(metric) >= highest)
     return next(frequent, tpr_at(0.01))
 
 
-def _of_contrast(side: str, figures: Sequence[Estimate], every: Sequence[Estimate]) -> Picture:
-    contrast, several = figures[0].contrast, are_several(figures)
-    names = evidence.distinct(figure.defense for figure in every)
+def _of_contrast(side: str, estimates: Sequence[Estimate], every: Sequence[Estimate]) -> Picture:
+    contrast, several = estimates[0].contrast, are_several(estimates)
+    names = evidence.distinct(estimate.defense for estimate in every)
     defenses = sorted(names, key=lambda name: name != NO_DEFENSE)
     looks = dict(zip(defenses, (PLAIN, *DEFENDED), strict=False))
-    rate, labels = _drawn_rate(every), evidence.labels_among(figures)
+    rate, labels = _drawn_rate(every), evidence.labels_among(estimates)
     rate_track = Axis(wording.metric_name(rate), form="%", guess=rate_of(rate))
     tracks = {AUC: Axis("AUC", guess=0.5), rate: rate_track}
-    drawn = [figure for figure in figures if figure.defense in looks and figure.metric in tracks]
+    drawn = [
+        estimate
+        for estimate in estimates
+        if estimate.defense in looks and estimate.metric in tracks
+    ]
     # A metric without values needs no track.
     tracks = {m: track for m, track in tracks.items() if any(f.metric == m for f in drawn)}
     # Each client has a separate row, since marks have no names.
@@ -155,22 +161,22 @@ def _of_contrast(side: str, figures: Sequence[Estimate], every: Sequence[Estimat
     lead = next(iter(tracks), AUC)
 
     def order(row: Sequence[Estimate]) -> tuple[bool, float]:
-        values = [figure.number for figure in row if figure.metric == lead]
+        values = [estimate.number for estimate in row if estimate.metric == lead]
         return several and row[0].target is not None, -max(values, default=-1.0)
 
     lines = []
     for row in sorted(rows.values(), key=order):
-        by_metric = {m: [figure for figure in row if figure.metric == m] for m in tracks}
+        by_metric = {m: [estimate for estimate in row if estimate.metric == m] for m in tracks}
         cells = [_membership_cell(same, looks, labels) for same in by_metric.values()]
         name = shortened(row[0].attack, 60)
         if several:
-            name = f"{shorten_middle(client_label(row[0], figures), 40)} · {name}"
+            name = f"{shorten_middle(client_label(row[0], estimates), 40)} · {name}"
         tone = evidence.marker_of(_largest(by_metric[lead])).tone if by_metric[lead] else ""
         lines.append(Row(name, tuple(cells), tone))
     every_attack = "attack and client" if several else "attack"
-    others = wording.contrast_meaning(contrast, figures[0].unit)
+    others = wording.contrast_meaning(contrast, estimates[0].unit)
     caption = fixed("pictures.membership", attack=every_attack, others=others)
-    if not any(figure.fair for figure in figures):
+    if not any(estimate.fair for estimate in estimates):
         caption += f" {wording.capital(fixed('members.unfair'))}."
     title = wording.join("Attacks against guessing", side, by=": ")
     label = wording.join(f"members {wording.versus(contrast)}", side)
@@ -179,22 +185,24 @@ def _of_contrast(side: str, figures: Sequence[Estimate], every: Sequence[Estimat
 
 
 def _membership_cell(
-    figures: Sequence[Estimate], looks: Mapping[str, Style], labels: Mapping[evidence.Setting, str]
+    estimates: Sequence[Estimate],
+    looks: Mapping[str, Style],
+    labels: Mapping[evidence.Setting, str],
 ) -> TrackCell:
-    if not figures:
+    if not estimates:
         return TrackCell()
     marks = []
-    for figure in sorted(figures, key=lambda figure: list(looks).index(figure.defense)):
-        name = f"{shortened(figure.attack)}, {shortened(wording.defense_name(figure.defense))}"
-        label, metric = labels[evidence.setting_of(figure)], wording.metric_name(figure.metric)
-        marks.append(mark_of(figure, looks[figure.defense], wording.join(name, label, metric)))
-    main = _largest(figures)
+    for estimate in sorted(estimates, key=lambda estimate: list(looks).index(estimate.defense)):
+        name = f"{shortened(estimate.attack)}, {shortened(wording.defense_name(estimate.defense))}"
+        label, metric = labels[evidence.setting_of(estimate)], wording.metric_name(estimate.metric)
+        marks.append(mark_of(estimate, looks[estimate.defense], wording.join(name, label, metric)))
+    main = _largest(estimates)
     return track_cell(main, marks, evidence.marker_of(main).sign)
 
 
-def _largest(figures: Sequence[Estimate]) -> Estimate:
-    plain = [figure for figure in figures if figure.defense == NO_DEFENSE] or figures
-    return max(plain, key=lambda figure: (figure.low or 0.0, figure.value or 0.0))
+def _largest(estimates: Sequence[Estimate]) -> Estimate:
+    plain = [estimate for estimate in estimates if estimate.defense == NO_DEFENSE] or estimates
+    return max(plain, key=lambda estimate: (estimate.low or 0.0, estimate.value or 0.0))
 
 
 def _sources(record: Record) -> Picture:
@@ -301,10 +309,10 @@ def comparison_picture(comparison: Comparison, records: Sequence[Record]) -> Pic
     ]
     risks = []
     for entry in comparison.on("clusters", MODEL_RISK):
-        figure, label = entry.figure, shortened(labels[entry.row], 50)
-        algorithm, group = shortened(figure.algorithm, 24), shortened(figure.group, 24)
+        estimate, label = entry.figure, shortened(labels[entry.row], 50)
+        algorithm, group = shortened(estimate.algorithm, 24), shortened(estimate.group, 24)
         name = f"{algorithm}, {group}’s model · {label}"
-        risks.append(Row(name, (track_cell(figure, [mark_of(figure, PLAIN, f"{name}:")]),)))
+        risks.append(Row(name, (track_cell(estimate, [mark_of(estimate, PLAIN, f"{name}:")]),)))
     title = "Membership risk by model, row by row"
     return (
         *membership_rows(comparison, records),

@@ -66,24 +66,24 @@ class SourceAttack(NamedTuple):
 def source_attacks(record: Record) -> tuple[SourceAttack, ...]:
     """Return every source attack of a record, undefended attacks first."""
     fair = {
-        _key(figure): figure
-        for figure in record.fair_source_estimates
-        if figure.seed is None and figure.against == _SUCCESS_RATE
+        _key(estimate): estimate
+        for estimate in record.fair_source_estimates
+        if estimate.seed is None and estimate.against == _SUCCESS_RATE
     }
     attacks = [
         attack._replace(on_fair_draw=fair.get(_key(attack.success)))
         for attack in attacks_in(
-            figure for figure in record.source_estimates if figure.seed is None
+            estimate for estimate in record.source_estimates if estimate.seed is None
         )
     ]
     return tuple(sorted(attacks, key=lambda attack: attack.success.defense not in ("", NO_DEFENSE)))
 
 
-def attacks_in(figures: Iterable[Estimate]) -> list[SourceAttack]:
+def attacks_in(estimates: Iterable[Estimate]) -> list[SourceAttack]:
     """Group estimates by source attack."""
     by_attack = [
-        {figure.against: figure for figure in figures_of_attack}
-        for figures_of_attack in evidence.grouped(figures, _key).values()
+        {estimate.against: estimate for estimate in figures_of_attack}
+        for figures_of_attack in evidence.grouped(estimates, _key).values()
     ]
     return [
         SourceAttack(
@@ -94,8 +94,8 @@ def attacks_in(figures: Iterable[Estimate]) -> list[SourceAttack]:
     ]
 
 
-def _key(figure: Estimate) -> tuple[str, str, str]:
-    return figure.attack, figure.defense, figure.view
+def _key(estimate: Estimate) -> tuple[str, str, str]:
+    return estimate.attack, estimate.defense, estimate.view
 
 
 def source_labels(attacks: Sequence[SourceAttack]) -> list[str]:
@@ -175,7 +175,9 @@ def source_question(record: Record) -> str:
     samples = wording.format_range([run.samples for run in record.sources], "–")
     each = wording.format_range([run.samples // len(run.clients) for run in record.sources], "–")
     clients = wording.format_range([len(run.clients) for run in record.sources], "–")
-    draw = f", {SAME_LABELS}" * any(figure.contrast == FAIR for figure in record.source_estimates)
+    draw = f", {SAME_LABELS}" * any(
+        estimate.contrast == FAIR for estimate in record.source_estimates
+    )
     return f"{samples} samples, {each} of each of {clients} clients{draw}"
 
 
@@ -202,7 +204,7 @@ def kind_of(record: Record) -> str:
 def source_table(record: Record) -> Grid:
     """Return a table of all source attacks: success, and excess over guessing and baselines."""
     attacks = source_attacks(record)
-    figures = []
+    estimates = []
     for attack, label in zip(attacks, source_labels(attacks), strict=True):
         columns = (
             ("Attack success rate", attack.success, source_marker(attack)),
@@ -210,9 +212,9 @@ def source_table(record: Record) -> Grid:
             ("Beyond label distributions", attack.excess, evidence.Marker()),
             ("Beyond the label baseline", attack.over_baseline, evidence.Marker()),
         )
-        for heading, figure, marker in columns:
-            if figure is not None:
-                figures.append((label, heading, figure, marker))
+        for heading, estimate, marker in columns:
+            if estimate is not None:
+                estimates.append((label, heading, estimate, marker))
     methods = ", ".join(evidence.distinct(attack.success.method for attack in attacks))
     level = wording.percent(alpha_of(record))
     parts = [
@@ -226,7 +228,7 @@ def source_table(record: Record) -> Grid:
     ]
     return estimate_table(
         "Source inference",
-        figures,
+        estimates,
         rows=lambda entry: name_cell(entry[0], limit=80),
         columns=lambda entry: entry[1],
         cell=lambda entry: value_cell(entry[2], entry[3], *_lines(entry[2])),
@@ -234,13 +236,15 @@ def source_table(record: Record) -> Grid:
     )
 
 
-def _lines(figure: Estimate) -> list[str]:
-    lines, test = [], figure.test()
-    if not figure.against and figure.samples:
-        right = f"{round(figure.number * figure.samples):,}"
-        lines.append(f"{right}/{figure.samples:,}")
-    if figure.level is not None:
-        lines.append(f"{'over' if figure.against else 'guessing'} {wording.percent(figure.level)}")
+def _lines(estimate: Estimate) -> list[str]:
+    lines, test = [], estimate.test()
+    if not estimate.against and estimate.samples:
+        right = f"{round(estimate.number * estimate.samples):,}"
+        lines.append(f"{right}/{estimate.samples:,}")
+    if estimate.level is not None:
+        lines.append(
+            f"{'over' if estimate.against else 'guessing'} {wording.percent(estimate.level)}"
+        )
     if test is not None and test.p_value is not None and test.adjusted is not None:
         alone = f", alone {wording.number(test.p_value)}" * (test.p_value != test.adjusted)
         lines.append(f"p {wording.number(test.adjusted)}{alone}")

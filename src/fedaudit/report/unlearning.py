@@ -43,7 +43,7 @@ def deletion_result(record: Record) -> Deletion | None:
     if not rows:
         return None
     verdict = deletion_verdict(record, unlearning.unlearning_verdict_of(rows))
-    both_models = max((row.both for row in rows), key=lambda figure: figure.number)
+    both_models = max((row.both for row in rows), key=lambda estimate: estimate.number)
     return Deletion(verdict, unlearning.row_with_largest_auc(rows), both_models)
 
 
@@ -80,22 +80,27 @@ def unlearning_section(record: Record) -> Section | None:
     if deletion is None:
         return None
     several = len({row.after.target for row in rows}) > 1
-    figures = record.where(topic=unlearning.UNLEARNING, seed=None)
-    figures = [figure for figure in figures if figure.attack or figure.value]
-    cells = [(_EXCESS if figure.against else _HEADINGS[figure.point], figure) for figure in figures]
-    cells += [(_VERDICT, figure) for figure in figures if figure.against]
+    estimates = record.where(topic=unlearning.UNLEARNING, seed=None)
+    estimates = [estimate for estimate in estimates if estimate.attack or estimate.value]
+    cells = [
+        (_EXCESS if estimate.against else _HEADINGS[estimate.point], estimate)
+        for estimate in estimates
+    ]
+    cells += [(_VERDICT, estimate) for estimate in estimates if estimate.against]
 
-    def heading(figure: Estimate) -> Cell:
-        if not figure.attack:
-            return Cell(wording.capital(wording.metric_name(figure.metric)))
-        target = "all" if figure.target is None else wording.client_name(figure.target)
-        return name_cell(figure.attack, target * several)
+    def heading(estimate: Estimate) -> Cell:
+        if not estimate.attack:
+            return Cell(wording.capital(wording.metric_name(estimate.metric)))
+        target = "all" if estimate.target is None else wording.client_name(estimate.target)
+        return name_cell(estimate.attack, target * several)
 
-    def content(column: str, figure: Estimate) -> Content:
+    def content(column: str, estimate: Estimate) -> Content:
         if column == _VERDICT:
-            return verdict_text(deletion_verdict(record, figure.note))
-        with_doubt = figure.attack and deletion.verdict == WITHHELD
-        return value_cell(figure.with_doubt(NOT_RELIED_ON) if with_doubt else figure, unbounded="")
+            return verdict_text(deletion_verdict(record, estimate.note))
+        with_doubt = estimate.attack and deletion.verdict == WITHHELD
+        return value_cell(
+            estimate.with_doubt(NOT_RELIED_ON) if with_doubt else estimate, unbounded=""
+        )
 
     table = estimate_table(
         f"AUC of deleted against unseen {units_of(record)}, and utility",
@@ -116,13 +121,13 @@ def unlearning_tile(record: Record) -> list[Tile]:
         return []
     row, both_models = deletion.strongest, deletion.both_models
     points = dict(zip(_POINTS, (row.before, row.after, row.retrained), strict=True))
-    aucs = ", ".join(f"{name} {_with_range(figure)}" for name, figure in points.items())
+    aucs = ", ".join(f"{name} {_with_range(estimate)}" for name, estimate in points.items())
     details = [
         f"{row.after.attack}, AUC {aucs}",
         f"adversary with both models {_with_range(both_models)}, {both_models.attack}",
     ]
     utilities = record.where(topic=unlearning.UNLEARNING, seed=None, metric=TEST_ACCURACY)
-    accuracies = {figure.point: figure.value for figure in utilities}
+    accuracies = {estimate.point: estimate.value for estimate in utilities}
     if texts := [
         f"{name} {wording.format_value(accuracies[name], TEST_ACCURACY)}"
         for name in points
@@ -136,9 +141,9 @@ def unlearning_tile(record: Record) -> list[Tile]:
     return [tile(f"Unlearning by {_method(record)}", verdict, *details, tone=tone)]
 
 
-def _with_range(figure: Estimate) -> str:
-    limits = wording.interval_text(figure)
-    return wording.value_text(figure) + f" ({limits})" * bool(limits)
+def _with_range(estimate: Estimate) -> str:
+    limits = wording.interval_text(estimate)
+    return wording.value_text(estimate) + f" ({limits})" * bool(limits)
 
 
 def _method(record: Record) -> str:
@@ -149,11 +154,11 @@ def _method(record: Record) -> str:
 def _sentence(record: Record, verdict: str) -> str:
     rows = unlearning.unlearning_rows(record)
     by_target = {row.after.target: row.after for row in rows}.values()
-    deleted = f"{sum(figure.n_members for figure in by_target):,}"
+    deleted = f"{sum(estimate.n_members for estimate in by_target):,}"
     return fixed(
         f"unlearning.{'destroyed' if verdict == DESTROYED else 'verdict'}",
         verdict=wording.capital(verdict_text(verdict)),
         attacks=wording.plural(len({row.after.attack for row in rows}), "attack"),
         what=f"unlearning by {_method(record)!r} of {deleted} {units_of(record)}",
-        unseen=f"{max(figure.n_nonmembers for figure in by_target):,}",
+        unseen=f"{max(estimate.n_nonmembers for estimate in by_target):,}",
     )

@@ -14,9 +14,16 @@ from fedaudit.core.metric_names import AUC, LOWER_BOUNDS, rate_of
 from fedaudit.core.sights import SIGHTS
 from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.grid import clean, shorten_middle, shortened
-from fedaudit.results import estimate
 from fedaudit.results.comparison import Comparison
-from fedaudit.results.estimate import AGREEMENT, COUNTS, NO_DEFENSE, Estimate, Interval, range_of
+from fedaudit.results.estimate import (
+    AGREEMENT,
+    AT_THRESHOLD,
+    COUNTS,
+    NO_DEFENSE,
+    Estimate,
+    Interval,
+    range_of,
+)
 from fedaudit.results.games import Rate
 from fedaudit.results.guessing import mark_doubts
 from fedaudit.results.record import Record
@@ -133,11 +140,13 @@ def limits_of_change(low: float | None, high: float | None, metric: str) -> str:
     return f"{signed(low, metric, -1)} to {signed(high, metric, 1)}"
 
 
-def value_text(figure: Estimate) -> str:
+def value_text(estimate: Estimate) -> str:
     """Format the value of an estimate, with its sign if it is a difference."""
-    if figure.against and figure.value is not None:
-        return signed(figure.value, figure.metric)
-    return format_value(figure.value, figure.metric, -1 if figure.metric in LOWER_BOUNDS else 0)
+    if estimate.against and estimate.value is not None:
+        return signed(estimate.value, estimate.metric)
+    return format_value(
+        estimate.value, estimate.metric, -1 if estimate.metric in LOWER_BOUNDS else 0
+    )
 
 
 def interval(low: float | None, high: float | None, metric: str) -> str:
@@ -153,12 +162,12 @@ def interval(low: float | None, high: float | None, metric: str) -> str:
     return f"{lower}–{upper}" if not lower.startswith("−") else f"{lower} to {upper}"
 
 
-def interval_text(figure: Estimate) -> str:
+def interval_text(estimate: Estimate) -> str:
     """Format an estimate's interval; rates of old records only have one for a fixed threshold."""
-    limits = figure.at_threshold
-    fixed_at = interval(limits.low, limits.high, figure.metric) if limits else ""
-    at_threshold = f"{estimate.AT_THRESHOLD} {fixed_at}" if fixed_at else ""
-    return _limits(figure.low, figure.high, figure) or at_threshold
+    limits = estimate.at_threshold
+    fixed_at = interval(limits.low, limits.high, estimate.metric) if limits else ""
+    at_threshold = f"{AT_THRESHOLD} {fixed_at}" if fixed_at else ""
+    return _limits(estimate.low, estimate.high, estimate) or at_threshold
 
 
 def rate_texts(measured: Rate) -> tuple[str, str]:
@@ -171,16 +180,16 @@ def limits_in_words(limits: str) -> str:
     return f"95% interval {limits}" if limits else "no interval"
 
 
-def _limits(low: float | None, high: float | None, figure: Estimate) -> str:
-    return (limits_of_change if figure.against else interval)(low, high, figure.metric)
+def _limits(low: float | None, high: float | None, estimate: Estimate) -> str:
+    return (limits_of_change if estimate.against else interval)(low, high, estimate.metric)
 
 
-def further_interval(figure: Estimate) -> str:
+def further_interval(estimate: Estimate) -> str:
     """Format the limits of the mean over all seeds: "further runs 0.580–0.660"; "" without."""
-    further = figure.further or Interval()
+    further = estimate.further or Interval()
     if further.low is None or further.high is None:
         return ""
-    return f"further runs {_limits(further.low, further.high, figure)}"
+    return f"further runs {_limits(further.low, further.high, estimate)}"
 
 
 def interval_remark(further: Iterable[Interval | None]) -> str:
@@ -201,11 +210,11 @@ def confidence_level(method: str) -> str:
     return match[0].replace(" ", "") if match else ""
 
 
-def with_interval(figure: Estimate) -> str:
+def with_interval(estimate: Estimate) -> str:
     """Format an estimate for running text: "0.931 (95% interval 0.918–0.944)"."""
-    limits, level = interval_text(figure), confidence_level(figure.method)
-    name = f"{level} interval" if level else shortened(figure.method, 60) or "interval"
-    value = format_value(figure.value, figure.metric)
+    limits, level = interval_text(estimate), confidence_level(estimate.method)
+    name = f"{level} interval" if level else shortened(estimate.method, 60) or "interval"
+    value = format_value(estimate.value, estimate.metric)
     return f"{value} ({name} {limits})" if limits else f"{value} (no interval)"
 
 

@@ -393,8 +393,8 @@ def rows_of(records: Sequence[Record]) -> list[Row]:
 
 def defenses_of(record: Record) -> list[str]:
     """Return the names of defenses with estimates in a record; "none" comes first."""
-    names = [figure.defense for figure in record.findings if _is_compared(figure)]
-    names += [figure.defense for figure in record.where(topic="utility")]
+    names = [estimate.defense for estimate in record.findings if _is_compared(estimate)]
+    names += [estimate.defense for estimate in record.where(topic="utility")]
     distinct = list(dict.fromkeys(name or NONE for name in names))
     return sorted(distinct, key=lambda name: name != NONE) or [NONE]
 
@@ -486,13 +486,13 @@ def _flatten(settings: Mapping[str, object], prefix: str = "") -> Iterator[tuple
             yield f"{prefix}{name}", value if isinstance(value, str) else json.dumps(value)
 
 
-def _is_compared(figure: Estimate) -> bool:
+def _is_compared(estimate: Estimate) -> bool:
     """Return whether an estimate is the AUC or true-positive rate of an attack.
 
     Estimates over pooled clients are excluded, since they would count each client twice.
     """
-    is_rate = figure.metric == AUC or figure.metric.startswith("tpr@")
-    return bool(figure.attack) and is_rate and figure.within != "client"
+    is_rate = estimate.metric == AUC or estimate.metric.startswith("tpr@")
+    return bool(estimate.attack) and is_rate and estimate.within != "client"
 
 
 def _audited_clients(figures: _RowFigures) -> Targets:
@@ -509,53 +509,58 @@ def _defending_clients(row: Row, figures: _RowFigures) -> Targets:
 def _attack_figures(record: Record, family: str) -> _RowFigures:
     """Return a record's estimates of attacks on a defense, those with values first."""
     candidates = [
-        figure
-        for figure in record.findings
-        if _is_compared(figure) and (figure.defense or NO_DEFENSE) == family
+        estimate
+        for estimate in record.findings
+        if _is_compared(estimate) and (estimate.defense or NO_DEFENSE) == family
     ]
     # Estimates with a fair draw are preferred, since others include differences between clients.
-    candidates = [figure for figure in candidates if figure.fair] or candidates
+    candidates = [estimate for estimate in candidates if estimate.fair] or candidates
     # If there are means over all seeds, only their tests are used, which are corrected separately.
-    has_means = any(figure.seed is None for figure in candidates)
-    single_runs = [figure for figure in candidates if figure.seed is not None] or candidates
-    without_value = [figure for figure in single_runs if figure.value is None]
+    has_means = any(estimate.seed is None for estimate in candidates)
+    single_runs = [estimate for estimate in candidates if estimate.seed is not None] or candidates
+    without_value = [estimate for estimate in single_runs if estimate.value is None]
     groups: dict[AttackKey, list[Estimate]] = {}
-    for figure in [*(figure for figure in candidates if figure.value is not None), *without_value]:
-        key = AttackKey(figure.attack, figure.contrast, figure.metric)
-        groups.setdefault(key, []).append(figure)
+    for estimate in [
+        *(estimate for estimate in candidates if estimate.value is not None),
+        *without_value,
+    ]:
+        key = AttackKey(estimate.attack, estimate.contrast, estimate.metric)
+        groups.setdefault(key, []).append(estimate)
     by_key, directions = _RowFigures(), directions_of(candidates)
-    for key, figures in groups.items():
+    for key, estimates in groups.items():
         values: dict[int | None, dict[int | None, Value]] = {}
         tested = []
-        for figure in figures:
-            if figure.value is None:
+        for estimate in estimates:
+            if estimate.value is None:
                 continue
-            values.setdefault(figure.seed, {})[figure.target] = _value(figure)
-            if figure.significant is not None and has_means == (figure.seed is None):
-                tested.append(figure)
+            values.setdefault(estimate.seed, {})[estimate.target] = _value(estimate)
+            if estimate.significant is not None and has_means == (estimate.seed is None):
+                tested.append(estimate)
         by_key[key] = _AttackFigures(
             values=values,
-            note=next((figure.note for figure in figures if figure.value is None), None),
-            above_chance=frozenset(figure.target for figure in tested if above_chance(figure)),
-            significant=frozenset(figure.target for figure in tested if figure.significant),
+            note=next((estimate.note for estimate in estimates if estimate.value is None), None),
+            above_chance=frozenset(
+                estimate.target for estimate in tested if above_chance(estimate)
+            ),
+            significant=frozenset(estimate.target for estimate in tested if estimate.significant),
             has_tests=bool(tested),
             directions=directions.get(key, {}),
         )
     return by_key
 
 
-def _value(figure: Estimate) -> Value:
-    is_rate = rate_of(figure.metric) is not None
+def _value(estimate: Estimate) -> Value:
+    is_rate = rate_of(estimate.metric) is not None
     # With too few non-members, the lower limit of a rate is 0.
-    low = 0.0 if figure.low is None and figure.high is not None and is_rate else figure.low
-    return Value(figure.number, low, figure.high, figure.method, not is_rate)
+    low = 0.0 if estimate.low is None and estimate.high is not None and is_rate else estimate.low
+    return Value(estimate.number, low, estimate.high, estimate.method, not is_rate)
 
 
 def _accuracy(record: Record, defense: str) -> Values:
     return {
-        figure.seed: {None: Value(figure.value, figure.low, figure.high, figure.method)}
-        for figure in record.where(topic="utility", metric=TEST_ACCURACY)
-        if figure.value is not None and (figure.defense or NO_DEFENSE) == defense
+        estimate.seed: {None: Value(estimate.value, estimate.low, estimate.high, estimate.method)}
+        for estimate in record.where(topic="utility", metric=TEST_ACCURACY)
+        if estimate.value is not None and (estimate.defense or NO_DEFENSE) == defense
     }
 
 
@@ -573,37 +578,37 @@ used."""
 
 def figure_entries(rows: Sequence[Row], records: Sequence[Record]) -> list[FigureEntry]:
     """Return test accuracy and estimates of sources and clusters, with changes paired by seed."""
-    figures = [_over_runs(records[row.source], row.family) for row in rows]
+    estimates = [_over_runs(records[row.source], row.family) for row in rows]
     entries = []
     for index, row in enumerate(rows):
-        base_figures = {} if row.base is None else figures[row.base]
-        for key, (figure, runs) in figures[index].items():
+        base_figures = {} if row.base is None else estimates[row.base]
+        for key, (estimate, runs) in estimates[index].items():
             change, base = None, base_figures.get(key)
-            if base is not None and not figure.against:
+            if base is not None and not estimate.against:
                 change = (
-                    paired_change(figure, base.overall, runs, base.runs)
-                    if figure.topic == "clusters"
+                    paired_change(estimate, base.overall, runs, base.runs)
+                    if estimate.topic == "clusters"
                     else difference(_by_seed(runs), _by_seed(base.runs))
                 )
-            entries.append(FigureEntry(row=index, figure=figure, runs=len(runs), change=change))
+            entries.append(FigureEntry(row=index, figure=estimate, runs=len(runs), change=change))
     return entries
 
 
 def _over_runs(record: Record, family: str) -> dict[object, _OverRuns]:
     utility = record.where(topic="utility", metric=TEST_ACCURACY)
-    figures = [
-        figure
-        for figure in (*utility, *record.source_estimates, *record.where(topic="clusters"))
-        if (figure.defense or NO_DEFENSE) == family
+    estimates = [
+        estimate
+        for estimate in (*utility, *record.source_estimates, *record.where(topic="clusters"))
+        if (estimate.defense or NO_DEFENSE) == family
     ]
     overall = [
-        *average_each([figure for figure in figures if figure.topic == "utility"]),
-        *(figure for figure in figures if figure.seed is None),
+        *average_each([estimate for estimate in estimates if estimate.topic == "utility"]),
+        *(estimate for estimate in estimates if estimate.seed is None),
     ]
     by_key: dict[object, _OverRuns] = {}
     for mean in overall:
         key = _figure_key(mean)
-        runs = [run for run in figures if run.seed is not None and _figure_key(run) == key]
+        runs = [run for run in estimates if run.seed is not None and _figure_key(run) == key]
         by_key.setdefault(key, _OverRuns(mean, [run for run in runs if run.view == mean.view]))
     return by_key
 
@@ -631,9 +636,11 @@ def paired_change(
         runs: The estimate of each run.
         base_runs: The estimate of each run of the other study.
     """
-    base_values = {figure.seed: figure.number for figure in base_runs}
+    base_values = {estimate.seed: estimate.number for estimate in base_runs}
     differences = [
-        figure.number - base_values[figure.seed] for figure in runs if figure.seed in base_values
+        estimate.number - base_values[estimate.seed]
+        for estimate in runs
+        if estimate.seed in base_values
     ]
     count = len(differences)
     if not differences:

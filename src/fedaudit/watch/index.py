@@ -20,7 +20,7 @@ from fedaudit.core.progress import Progress, quiet
 from fedaudit.live.decisions import DECISIONS_FILE, reason_nothing_was_sent
 from fedaudit.observe.tensors import round_paths
 from fedaudit.report.deciding.membership import highest_auc
-from fedaudit.report.evidence import main_figures
+from fedaudit.report.evidence import main_estimates
 from fedaudit.report.figures.charts import Axis, Curve, style
 from fedaudit.report.first import screen_of
 from fedaudit.report.grid import Tile, shortened
@@ -210,8 +210,8 @@ def _finished(folder: Path, root: Path) -> AuditEntry:
 
 
 def _auc_of(record: Record) -> tuple[float, float | None, float | None] | None:
-    figure = highest_auc(main_figures(record))
-    return None if figure is None else (figure.number, figure.low, figure.high)
+    estimate = highest_auc(main_estimates(record))
+    return None if estimate is None else (estimate.number, estimate.low, estimate.high)
 
 
 def _unfinished(folder: Path, root: Path) -> AuditEntry:

@@ -375,13 +375,13 @@ def _guard_figure(guard: GuardState) -> Figures | None:
         return None
     points, lows = [], [0.5]
     for n, upload in uploads:
-        figure, (text, look) = upload.figure, _OUTCOMES[upload.outcome]
-        assert figure is not None
-        limits = interval(figure.low, figure.high, AUC)
-        label = f"round {upload.round}, {text}: {number(figure.value)} ({limits})"
-        interval_ = Interval(low=figure.low, high=figure.high)
-        points.append(Point(n, figure.value, look, label, y_limits=interval_))
-        lows.append(figure.low)
+        estimate, (text, look) = upload.figure, _OUTCOMES[upload.outcome]
+        assert estimate is not None
+        limits = interval(estimate.low, estimate.high, AUC)
+        label = f"round {upload.round}, {text}: {number(estimate.value)} ({limits})"
+        interval_ = Interval(low=estimate.low, high=estimate.high)
+        points.append(Point(n, estimate.value, look, label, y_limits=interval_))
+        lows.append(estimate.low)
     x_low, x_high = 0.5, len(guard.uploads) + 0.5
     y_low = min(0.45, min(lows) - 0.02)
     limit = Style(_OUTCOMES["withheld"][1].color, "dash")

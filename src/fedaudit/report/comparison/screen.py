@@ -48,7 +48,7 @@ def first_of_comparison(
     undefended = [
         verdict
         for record, verdict in zip(records, verdicts, strict=True)
-        if {figure.defense for figure in record.findings} == {NO_DEFENSE}
+        if {estimate.defense for estimate in record.findings} == {NO_DEFENSE}
     ]
     compared = compares_defenses(comparison)
     plain: list[evidence.Status] = [verdict.status for verdict in undefended]
@@ -88,7 +88,7 @@ def first_of_comparison(
             text = fixed("pictures.no_bargain") if row.lowers else f"{text}."
             text = f"{text} {shortened(row.name, 80)}: {_tradeoff_text(row)}"
     sizes = {
-        frozenset((f.n_members, f.n_nonmembers) for f in evidence.main_figures(record))
+        frozenset((f.n_members, f.n_nonmembers) for f in evidence.main_estimates(record))
         for record in records
     }
     steps = fixed_texts("choosing")

@@ -239,7 +239,7 @@ def _in_blocks(comparison: Comparison, entries: Sequence[AttackEntry]) -> list[A
 
 
 def _attack_cell(
-    entry: AttackEntry, figure: Estimate, change: Difference | None, notes: Footnotes
+    entry: AttackEntry, estimate: Estimate, change: Difference | None, notes: Footnotes
 ) -> Cell | None:
     if entry.value is None:
         return Cell(wording.MISSING, "not computed", "muted", notes.mark(entry.note))
@@ -249,7 +249,7 @@ def _attack_cell(
     if entry.attack == STRONGEST_ATTACK:
         lines.append(shortened(wording.join_and(entry.attacks), 60))
     lines += change_lines(change, entry.metric)
-    return value_cell(figure, marker_of(figure), *lines, mark=notes.mark(entry.note))
+    return value_cell(estimate, marker_of(estimate), *lines, mark=notes.mark(entry.note))
 
 
 def _relied_on(
@@ -261,10 +261,10 @@ def _relied_on(
 
 
 def _about(comparison: Comparison, rows: Iterable[tuple[Estimate, Difference | None]]) -> str:
-    figures, changes = zip(*rows, strict=True)
+    estimates, changes = zip(*rows, strict=True)
     of_figures, of_changes = (
         distinct(shortened(part.method, 80) for part in parts if part and part.method)[:3]
-        for parts in (figures, changes)
+        for parts in (estimates, changes)
     )
     base = "the undefended row of the same settings, or else the first row"
     if {row.base for row in comparison.rows} - {None} == {0}:
@@ -273,8 +273,8 @@ def _about(comparison: Comparison, rows: Iterable[tuple[Estimate, Difference | N
     parts = [
         f"Intervals: {wording.join_and(of_figures)}." * bool(of_figures),
         fixed("compared.changes", base=base, methods=methods) if any(changes) else "",
-        _DOUBTED * any(figure.doubt for figure in figures),
-        wording.interval_remark(figure.further for figure in figures).strip(),
+        _DOUBTED * any(estimate.doubt for estimate in estimates),
+        wording.interval_remark(estimate.further for estimate in estimates).strip(),
     ]
     return wording.join(*parts, by=" ")
 
@@ -349,25 +349,25 @@ _FORMAL = (metric_names.FORMAL_EPSILON, metric_names.FORMAL_EPSILON_OF_A_ROUND)
 def epsilon_comparison(comparison: Comparison, records: Sequence[Record]) -> Grid | None:
     """Return a table of proven, claimed and measured epsilons by row; None if there are none."""
     headings = headings_of(comparison)
-    figures = []
+    estimates = []
     for index, row in enumerate(comparison.rows):
         for metric in _EPSILONS:
             same = [
-                figure
-                for figure in records[row.source].where(metric=metric)
-                if (figure.defense or NO_DEFENSE) == row.family
+                estimate
+                for estimate in records[row.source].where(metric=metric)
+                if (estimate.defense or NO_DEFENSE) == row.family
             ]
-            figures += [(index, min(same, key=lambda f: f.seed is not None))] if same else []
-    if not figures:
+            estimates += [(index, min(same, key=lambda f: f.seed is not None))] if same else []
+    if not estimates:
         return None
     notes = distinct(
-        f"{shortened(figure.method, 60)}; {shortened(figure.note, 100)}"
-        for _, figure in figures
-        if figure.metric in _FORMAL and figure.method
+        f"{shortened(estimate.method, 60)}; {shortened(estimate.note, 100)}"
+        for _, estimate in estimates
+        if estimate.metric in _FORMAL and estimate.method
     )
     return estimate_table(
         "Epsilon",
-        figures,
+        estimates,
         rows=lambda pair: headings[pair[0]],
         columns=lambda pair: _EPSILONS[pair[1].metric],
         cell=lambda pair: (

@@ -102,7 +102,7 @@ def estimate_of(
 
     Without the compared records, no estimate is marked.
     """
-    figure = Estimate(
+    estimate = Estimate(
         metric=entry.metric,
         value=entry.value,
         low=entry.low,
@@ -118,8 +118,8 @@ def estimate_of(
     for source in records[row.source].findings if records else ():
         is_same = source.attack in names and (source.defense or NO_DEFENSE) == row.family
         if is_same and source.target in clients and source.doubt:
-            return figure.with_doubt(source.doubt)
-    return figure
+            return estimate.with_doubt(source.doubt)
+    return estimate
 
 
 def doubted_rows(comparison: Comparison, records: Sequence[Record]) -> set[int]:

@@ -37,12 +37,12 @@ def client_list(clients: Sequence[int]) -> str:
     return f"client{'s' * (len(clients) > 1)} {wording.join_and([str(c) for c in clients])}"
 
 
-def figures_by_side(record: Record) -> dict[str, list[Estimate]]:
+def estimates_by_side(record: Record) -> dict[str, list[Estimate]]:
     """Return the main estimates of defended and of undefended clients, by group description.
 
     If only one of the two groups was audited, the only key is "", with all estimates.
     """
-    figures = evidence.main_figures(record)
+    estimates = evidence.main_estimates(record)
     usage = [row for row in record.usage if row.defense != NO_DEFENSE]
     users = {row.client for row in usage if row.defended}
     others = {row.client for row in usage} - users
@@ -51,16 +51,16 @@ def figures_by_side(record: Record) -> dict[str, list[Estimate]]:
     for clients, word in ((users, "defended"), (others, "undefended")):
         if audited := [target for target in targets if target in clients]:
             name = f"{client_list(audited)}, {word}"
-            groups[name] = [figure for figure in figures if figure.target in clients]
-    return groups if len(groups) == 2 and all(groups.values()) else {"": figures}
+            groups[name] = [estimate for estimate in estimates if estimate.target in clients]
+    return groups if len(groups) == 2 and all(groups.values()) else {"": estimates}
 
 
 def is_defended(record: Record) -> bool:
     """Return True if all estimates on membership, sources and clusters are of defended runs."""
-    figures = evidence.main_figures(record)
-    defenses = [figure.defense for figure in figures] + defenses_of_runs(record)
+    estimates = evidence.main_estimates(record)
+    defenses = [estimate.defense for estimate in estimates] + defenses_of_runs(record)
     # A record without such estimates can be on canary clients alone.
-    defenses = defenses or [figure.defense for figure in record.estimates]
+    defenses = defenses or [estimate.defense for estimate in record.estimates]
     return bool(defenses) and all(name not in ("", NO_DEFENSE) for name in defenses)
 
 
@@ -79,8 +79,8 @@ def hardly_learned(
 
 def leaking_defenses(record: Record) -> set[str]:
     """Return the defenses (or "none") under which at least one attack is above chance."""
-    figures = [*evidence.main_figures(record), *record.where(topic="source", against="")]
-    above = {figure.defense for figure in figures if guessing.above_chance(figure)}
+    estimates = [*evidence.main_estimates(record), *record.where(topic="source", against="")]
+    above = {estimate.defense for estimate in estimates if guessing.above_chance(estimate)}
     risky = {
         run.defense
         for run in record.clusters
@@ -95,18 +95,18 @@ def are_cluster_risks_doubted(record: Record) -> bool:
     return any(not result.attack for result in evidence.outcomes_of(record.controls).failed)
 
 
-def wrong_sign(figures: Sequence[Estimate]) -> list[Estimate]:
+def wrong_sign(estimates: Sequence[Estimate]) -> list[Estimate]:
     """Return AUCs whose interval lies below 0.5: the score may have the wrong sign.
 
     Intervals are widened for the number of AUCs. Otherwise, one of forty 95 % intervals of attacks
     at chance level would lie below 0.5.
     """
-    aucs = [f for f in figures if f.metric == AUC and f.value is not None and f.high is not None]
-    return [figure for figure in aucs if _widened_upper_limit(figure, len(aucs)) < 0.5]
+    aucs = [f for f in estimates if f.metric == AUC and f.value is not None and f.high is not None]
+    return [estimate for estimate in aucs if _widened_upper_limit(estimate, len(aucs)) < 0.5]
 
 
-def _widened_upper_limit(figure: Estimate, count: int) -> float:
-    value, high = figure.number, figure.high if figure.high is not None else 1.0
+def _widened_upper_limit(estimate: Estimate, count: int) -> float:
+    value, high = estimate.number, estimate.high if estimate.high is not None else 1.0
     if not 0 < value <= high < 1:
         return high
     # Intervals of AUCs are symmetric on the logit scale.
@@ -202,7 +202,7 @@ def omissions(record: Record) -> list[str]:
 
 def people_caveat(record: Record) -> str:
     """Return a warning if intervals treat samples of one person as independent; else ""."""
-    ignored = any(PEOPLE_IGNORED in figure.method for figure in record.findings)
+    ignored = any(PEOPLE_IGNORED in estimate.method for estimate in record.findings)
     return fixed("verdict.people") if ignored else ""
 
 
@@ -282,5 +282,5 @@ def range_headline(figures: Sequence[Estimate]) -> str:
 
 def unseen_release(record: Record) -> list[str]:
     """Return a sentence if attacks ran, but none of an adversary that sees only the final model."""
-    views = {figure.view for figure in record.findings if figure.attack}
+    views = {estimate.view for estimate in record.findings if estimate.attack}
     return [fixed("answers.caveats.released")] if views and "final" not in views else []

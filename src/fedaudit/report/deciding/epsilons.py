@@ -93,19 +93,20 @@ def epsilon_bounds(record: Record) -> list[EpsilonBounds]:
     """Return a record's lower bounds by unit: one sample, one client, or one round's sum."""
     if evidence.is_uninformative(record):
         return []
-    of_run = partial(evidence.run_figure, record)
-    of_attacks = partial(evidence.largest_figure, _relied_on(record, record.findings))
+    of_run = partial(evidence.run_estimate, record)
+    of_attacks = partial(evidence.largest_estimate, _relied_on(record, record.findings))
     is_ordinary, bounds = unit_of(record) != "canary sample", []
     if measured := _measured(record, of_attacks, "sample"):
         lead = measured[0].bound
-        claim = None if is_ordinary else of_run(metric_names.FORMAL_EPSILON, like=lead)
+        claim = None if is_ordinary else of_run(metric_names.FORMAL_EPSILON, same_defense_as=lead)
         of_sample = _bounds("sample", measured, claim, "" if is_ordinary else "proven")
         unit = f"one {unit_of(record)}"
         bounds.append(of_sample._replace(unit=unit, is_ordinary=is_ordinary))
     if measured := _measured(record, of_run, "client"):
         lead = measured[0].bound
-        claim = of_run(metric_names.CLAIMED_CLIENT_EPSILON, like=lead)
-        deployed = of_run(metric_names.CLAIMED_CLIENT_EPSILON_WITHOUT_CANARIES, like=lead)
+        claim = of_run(metric_names.CLAIMED_CLIENT_EPSILON, same_defense_as=lead)
+        without_canaries = metric_names.CLAIMED_CLIENT_EPSILON_WITHOUT_CANARIES
+        deployed = of_run(without_canaries, same_defense_as=lead)
         bounds.append(_bounds("client", measured, claim, "claimed", deployed))
     if measured := _measured(record, of_run, "sum"):
         # A positive bound comes before a trivial bound of 0.
@@ -132,10 +133,10 @@ def _measured(record: Record, find: Callable[[str], Estimate | None], kind: str)
     return [Measured(b, assumes) for b, assumes in bounds if b and _relied_on(record, [b])]
 
 
-def _relied_on(record: Record, figures: list[Estimate]) -> list[Estimate]:
+def _relied_on(record: Record, estimates: list[Estimate]) -> list[Estimate]:
     """Return the estimates that no failed control invalidates.
 
     A refuted claim is a finding about the defense and does not invalidate the bound.
     """
     failed = {result.control for result in evidence.outcomes_of(record.controls).failed}
-    return figures if failed <= {_CLAIM_CONTROL, *HIDES_LEAKS} else without_doubts(figures)
+    return estimates if failed <= {_CLAIM_CONTROL, *HIDES_LEAKS} else without_doubts(estimates)

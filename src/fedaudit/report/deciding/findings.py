@@ -55,15 +55,15 @@ def _fixed(name: str, status: evidence.Status, topic: str = "membership") -> Fin
 
 
 def _on_membership(record: Record, *, alone: bool) -> Finding:
-    sides = list(caveats.figures_by_side(record).values())
-    statuses = [member_status(record, figures) for figures in sides]
+    sides = list(caveats.estimates_by_side(record).values())
+    statuses = [member_status(record, estimates) for estimates in sides]
     status = evidence.worst_status(statuses)
     ranged = status == "trace of a leak" and any(map(caveats.range_headline, sides))
     return Finding(
         "membership",
         status,
         member_headline(record, statuses[0], alone=alone),
-        member_meaning(record, status, evidence.main_figures(record)),
+        member_meaning(record, status, evidence.main_estimates(record)),
         "leak shown" if ranged else "",
     )
 

@@ -11,33 +11,33 @@ from fedaudit.results.guessing import above_chance, exceeds_by_test_only, withou
 from fedaudit.results.record import Record
 
 
-def member_status(record: Record, figures: list[Estimate]) -> evidence.Status:
+def member_status(record: Record, estimates: list[Estimate]) -> evidence.Status:
     """Return the verdict on membership from estimates."""
-    above = [figure for figure in figures if above_chance(figure)]
+    above = [estimate for estimate in estimates if above_chance(estimate)]
     if above:
         return evidence.LEAKS[evidence.max_size(map(evidence.size_of, above)) or "trace"]
-    if wrong_sign(figures) or coverage_gaps(record):
+    if wrong_sign(estimates) or coverage_gaps(record):
         return "inconclusive"
     # Clients with too few samples for a separate verdict are evaluated together.
-    evaluated = evidence.pooled_figures(figures) or figures
+    evaluated = evidence.pooled_estimates(estimates) or estimates
     return "no leak shown" if excludes_clear_leak(record, evaluated) else "inconclusive"
 
 
-def excludes_clear_leak(record: Record, figures: list[Estimate]) -> bool:
+def excludes_clear_leak(record: Record, estimates: list[Estimate]) -> bool:
     """Return True if the upper limits of all AUCs and TPRs exclude a leak above "weak".
 
     Every contrast must have an AUC and a TPR at a low FPR, since a leak of only a few samples is
     visible in the TPR but not in the AUC.
     """
-    if not figures or any(exceeds_by_test_only(figure) for figure in figures):
+    if not estimates or any(exceeds_by_test_only(estimate) for estimate in estimates):
         return False
-    for same in evidence.by_contrast(figures).values():
-        metrics = {figure.metric for figure in same if figure.value is not None}
+    for same in evidence.by_contrast(estimates).values():
+        metrics = {estimate.metric for estimate in same if estimate.value is not None}
         if AUC not in metrics or not any(map(rate_of, metrics)):
             return False
-    single = (figure for figure in record.findings if figure.seed is not None)
+    single = (estimate for estimate in record.findings if estimate.seed is not None)
     runs = evidence.grouped(single, _subject)
-    highs = [(upper_limit_over_runs(f, runs), f.metric) for f in figures if f.value is not None]
+    highs = [(upper_limit_over_runs(f, runs), f.metric) for f in estimates if f.value is not None]
     return all(
         high is not None and evidence.size_reached(high, metric) not in evidence.DOUBTFUL
         for high, metric in highs
@@ -45,37 +45,37 @@ def excludes_clear_leak(record: Record, figures: list[Estimate]) -> bool:
 
 
 def upper_limit_over_runs(
-    figure: Estimate, runs: Mapping[Hashable, list[Estimate]]
+    estimate: Estimate, runs: Mapping[Hashable, list[Estimate]]
 ) -> float | None:
     """Return an estimate's upper limit; for a mean without a limit, the largest one of its runs."""
-    if figure.high is not None or figure.seed is not None:
-        return figure.high
-    limits = [run.high for run in runs.get(_subject(figure), [])]
+    if estimate.high is not None or estimate.seed is not None:
+        return estimate.high
+    limits = [run.high for run in runs.get(_subject(estimate), [])]
     present = [limit for limit in limits if limit is not None]
     return max(present) if present and len(present) == len(limits) else None
 
 
-def _subject(figure: Estimate) -> Hashable:
+def _subject(estimate: Estimate) -> Hashable:
     """Return the key that an estimate shares with the same estimate of other runs."""
-    setting = evidence.setting_of(figure)._replace(seed=None)
-    return setting, figure.attack, figure.contrast, figure.metric
+    setting = evidence.setting_of(estimate)._replace(seed=None)
+    return setting, estimate.attack, estimate.contrast, estimate.metric
 
 
-def audited_clients(figures: Iterable[Estimate]) -> list[int]:
+def audited_clients(estimates: Iterable[Estimate]) -> list[int]:
     """Return the clients that estimates are about, by number."""
-    return sorted({figure.target for figure in figures if figure.target is not None})
+    return sorted({estimate.target for estimate in estimates if estimate.target is not None})
 
 
-def are_several(figures: Sequence[Estimate]) -> bool:
+def are_several(estimates: Sequence[Estimate]) -> bool:
     """Return True if estimates have several targets; the pooled clients count as one target."""
-    return len({figure.target for figure in figures}) > 1
+    return len({estimate.target for estimate in estimates}) > 1
 
 
-def client_label(figure: Estimate, figures: Sequence[Estimate]) -> str:
+def client_label(estimate: Estimate, estimates: Sequence[Estimate]) -> str:
     """Return a client's name, or the number of clients that a pooled estimate covers."""
-    if figure.target is not None:
-        return wording.client_name(figure.target)
-    every, covered = audited_clients(figures), _pooled_clients(figures, figure.attack)
+    if estimate.target is not None:
+        return wording.client_name(estimate.target)
+    every, covered = audited_clients(estimates), _pooled_clients(estimates, estimate.attack)
     part = f"{covered} of {len(every)} clients pooled"
     return "pooled clients" if covered in (0, len(every)) else part
 
@@ -87,32 +87,32 @@ class Limit(NamedTuple):
     name: str
 
 
-def limits_to_print(figures: Sequence[Estimate], metric: str) -> list[Limit]:
+def limits_to_print(estimates: Sequence[Estimate], metric: str) -> list[Limit]:
     """Return the upper limit of pooled clients, then the largest one of single clients."""
-    limited = [f for f in figures if f.metric == metric and f.high is not None]
-    pooled = [figure for figure in limited if figure.target is None]
-    single = [figure for figure in limited if figure.target is not None]
+    limited = [f for f in estimates if f.metric == metric and f.high is not None]
+    pooled = [estimate for estimate in limited if estimate.target is None]
+    single = [estimate for estimate in limited if estimate.target is not None]
     largest = [max(part, key=evidence.upper_limit) for part in (pooled, single) if part]
-    return [Limit(evidence.upper_limit(best), client_label(best, figures)) for best in largest]
+    return [Limit(evidence.upper_limit(best), client_label(best, estimates)) for best in largest]
 
 
-def highest_auc(figures: Sequence[Estimate]) -> Estimate | None:
+def highest_auc(estimates: Sequence[Estimate]) -> Estimate | None:
     """Return the AUC to print if none is above chance, preferably the AUC of pooled clients.
 
     The largest AUC of many clients with few samples each is large by chance.
     """
-    over_all = evidence.largest_figure(evidence.pooled_figures(figures), AUC)
-    return over_all or evidence.largest_figure(figures, AUC)
+    over_all = evidence.largest_estimate(evidence.pooled_estimates(estimates), AUC)
+    return over_all or evidence.largest_estimate(estimates, AUC)
 
 
-def scope_sentence(record: Record, figures: Sequence[Estimate]) -> str:
+def scope_sentence(record: Record, estimates: Sequence[Estimate]) -> str:
     """Return the sentence that names the clients of a headline's estimates; "" for one client."""
-    clients = audited_clients(figures)
+    clients = audited_clients(estimates)
     if len(clients) < 2:
         return ""
-    every = evidence.pooled_figures(figures)
+    every = evidence.pooled_estimates(estimates)
     pooled = without_doubts(every)
-    single = [figure for figure in figures if figure.target is not None]
+    single = [estimate for estimate in estimates if estimate.target is not None]
     above = audited_clients(filter(above_chance, single))
     if not pooled:
         if not above:
@@ -127,7 +127,7 @@ def scope_sentence(record: Record, figures: Sequence[Estimate]) -> str:
         start = f"shown {together}, and" if by_all else f"not shown {together}, but"
         return f"The leak is {start} for {client_list(above)} separately"
     outcome = "The leak is shown" if by_all else "The evaluation is"
-    by_client = evidence.grouped(single, lambda figure: figure.target)
+    by_client = evidence.grouped(single, lambda estimate: estimate.target)
     small = [client for client in clients if not excludes_clear_leak(record, by_client[client])]
     if not small:
         return f"{outcome} {together}"
@@ -141,11 +141,11 @@ def pooled_over(record: Record) -> Callable[[str], str]:
 
     Pooled estimates omit clients that took part in too few measured rounds.
     """
-    figures = [figure for figure in record.findings if figure.attack]
-    by_attack = evidence.grouped((f for f in figures if f.fair), lambda figure: figure.attack)
+    estimates = [estimate for estimate in record.findings if estimate.attack]
+    by_attack = evidence.grouped((f for f in estimates if f.fair), lambda estimate: estimate.attack)
     covered_by = {attack: _pooled_clients(same, attack) for attack, same in by_attack.items()}
     audited = {row.client for row in record.coverage.clients} if record.coverage else set()
-    total = len(audited.union(audited_clients(figures)))
+    total = len(audited.union(audited_clients(estimates)))
 
     def over(attack: str) -> str:
         covered = covered_by.get(attack, 0)
@@ -155,6 +155,6 @@ def pooled_over(record: Record) -> Callable[[str], str]:
     return over
 
 
-def _pooled_clients(figures: Iterable[Estimate], attack: str) -> int:
-    same = (figure for figure in figures if figure.attack == attack)
+def _pooled_clients(estimates: Iterable[Estimate], attack: str) -> int:
+    same = (estimate for estimate in estimates if estimate.attack == attack)
     return len(audited_clients(f for f in same if f.n_members and f.n_nonmembers))

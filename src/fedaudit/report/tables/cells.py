@@ -46,7 +46,7 @@ def estimate_table(
 
 
 def value_cell(
-    figure: Estimate | None,
+    estimate: Estimate | None,
     look: Marker = Marker(),  # noqa: B008 - a constant
     *details: str,
     mark: str = "",
@@ -57,11 +57,11 @@ def value_cell(
     An estimate that a failed control invalidates is marked. The text ``unbounded`` replaces a
     missing interval. If there is no estimate, the result is None.
     """
-    if figure is None:
+    if estimate is None:
         return None
-    look = DOUBTED if figure.doubt else look
-    lines = (look.word, interval_text(figure) or unbounded, further_interval(figure), *details)
-    return Cell(f"{look.sign}{value_text(figure)}", stack(*lines), look.tone, mark)
+    look = DOUBTED if estimate.doubt else look
+    lines = (look.word, interval_text(estimate) or unbounded, further_interval(estimate), *details)
+    return Cell(f"{look.sign}{value_text(estimate)}", stack(*lines), look.tone, mark)
 
 
 def change_lines(change: Difference | None, metric: str) -> tuple[str, ...]:

@@ -26,15 +26,15 @@ _MOST_COLOURED = 4  # more coloured curves cannot be distinguished at FPRs of 1 
 
 def membership_section(record: Record) -> Section | None:
     """Return the section on membership, or a section with other estimates of attacks."""
-    others = other_figures_table(record)
+    others = other_estimates_table(record)
     if not evidence.has_membership(record):
         return table_section("figures", "Other figures", others)
     tables, exposed = attack_tables(record), exposed_table(record)
     texts = [] if tables else [fixed("members.none")]
     texts += [fixed("members.not_exposed")] * bool(record.exposed and not exposed)
     tables += [grid for grid in (others, classes_table(record), exposed) if grid]
-    figure = roc_figure(record.curves)
-    return Section("attacks", "Attacks", texts, tables=tables, figure=figure)
+    estimate = roc_figure(record.curves)
+    return Section("attacks", "Attacks", texts, tables=tables, figure=estimate)
 
 
 def attack_tables(record: Record) -> list[Grid]:
@@ -43,130 +43,139 @@ def attack_tables(record: Record) -> list[Grid]:
     Estimates over seeds replace estimates of single seeds. Each of several clients has its own
     rows. If people are the units, tables of single samples follow.
     """
-    figures = evidence.most_summarised(record.findings)
-    tables = _by_setting("Attacks by group of non-members", figures)
+    estimates = evidence.most_summarised(record.findings)
+    tables = _by_setting("Attacks by group of non-members", estimates)
     if tables:
-        remark = wording.join(tables[0].remark, signs_of(figures), independence(record), by=" ")
+        remark = wording.join(tables[0].remark, signs_of(estimates), independence(record), by=" ")
         tables[0] = replace(tables[0], remark=remark)
     single = evidence.most_summarised(record.of_single_samples)
     return tables + _by_setting("Single samples of these people", single)
 
 
-def _by_setting(caption: str, figures: list[Estimate]) -> list[Grid]:
-    by_setting = grouped(figures, _setting_of_all)
+def _by_setting(caption: str, estimates: list[Estimate]) -> list[Grid]:
+    by_setting = grouped(estimates, _setting_of_all)
     labels = setting_labels(by_setting)
     ordered = sorted(by_setting, key=lambda setting: setting.defense != NO_DEFENSE)
     captions = {s: wording.join(caption, shortened(labels[s], 100), by=": ") for s in ordered}
-    return [_figures_table(captions[setting], by_setting[setting]) for setting in ordered]
+    return [_estimates_table(captions[setting], by_setting[setting]) for setting in ordered]
 
 
-def other_figures_table(record: Record) -> Grid | None:
+def other_estimates_table(record: Record) -> Grid | None:
     """Return a table of other metrics, such as epsilon or balanced accuracy; None without any."""
-    figures = evidence.most_summarised(record.findings, headline=False)
-    labels = setting_labels(map(_setting_of_all, figures))
-    return _figures_table("Other figures", figures, labels) if figures else None
+    estimates = evidence.most_summarised(record.findings, headline=False)
+    labels = setting_labels(map(_setting_of_all, estimates))
+    return _estimates_table("Other figures", estimates, labels) if estimates else None
 
 
-def _setting_of_all(figure: Estimate) -> Setting:
-    return setting_of(figure)._replace(target=None)
+def _setting_of_all(estimate: Estimate) -> Setting:
+    return setting_of(estimate)._replace(target=None)
 
 
-def _figures_table(
-    caption: str, figures: list[Estimate], labels: Mapping[Setting, str] | None = None
+def _estimates_table(
+    caption: str, estimates: list[Estimate], labels: Mapping[Setting, str] | None = None
 ) -> Grid:
     notes = Footnotes()
-    several = len({figure.target for figure in figures if figure.attack}) > 1
-    metrics = distinct((*HEADLINE_METRICS, *(figure.metric for figure in figures)))
+    several = len({estimate.target for estimate in estimates if estimate.attack}) > 1
+    metrics = distinct((*HEADLINE_METRICS, *(estimate.metric for estimate in estimates)))
     ordered = sorted(
-        figures,
-        key=lambda figure: (
-            several and figure.target is not None,
-            figure.target or 0,
-            wording.contrast_order(figure.contrast),
-            metrics.index(figure.metric),
+        estimates,
+        key=lambda estimate: (
+            several and estimate.target is not None,
+            estimate.target or 0,
+            wording.contrast_order(estimate.contrast),
+            metrics.index(estimate.metric),
         ),
     )
     # Sample sizes are printed once: below contrasts, or below names if there are several clients.
     sizes = {
         row: _sizes(same) if several else ""
-        for row, same in grouped(ordered, lambda figure: (figure.attack, figure.target)).items()
+        for row, same in grouped(
+            ordered, lambda estimate: (estimate.attack, estimate.target)
+        ).items()
     }
 
-    def contrast(figure: Estimate) -> str:
-        return wording.contrast_name(figure.contrast) if figure.attack else "Without an attack"
+    def contrast(estimate: Estimate) -> str:
+        return wording.contrast_name(estimate.contrast) if estimate.attack else "Without an attack"
 
-    def heading(figure: Estimate) -> Cell:
-        client = "pooled clients" if figure.target is None else wording.client_name(figure.target)
-        name = f"{client} · {figure.attack}" if several and figure.attack else figure.attack
-        label = labels[_setting_of_all(figure)] if labels else ""
-        detail = stack(label, sizes[figure.attack, figure.target])
+    def heading(estimate: Estimate) -> Cell:
+        client = (
+            "pooled clients" if estimate.target is None else wording.client_name(estimate.target)
+        )
+        name = f"{client} · {estimate.attack}" if several and estimate.attack else estimate.attack
+        label = labels[_setting_of_all(estimate)] if labels else ""
+        detail = stack(label, sizes[estimate.attack, estimate.target])
         return name_cell(name or "Training run", detail, limit=80)
 
     return estimate_table(
         caption,
         ordered,
         rows=heading,
-        columns=lambda figure: (contrast(figure), _short_name(figure.metric)),
-        cell=lambda figure: figure_cell(figure, notes),
+        columns=lambda estimate: (contrast(estimate), _short_name(estimate.metric)),
+        cell=lambda estimate: estimate_cell(estimate, notes),
         under={
             name: stack("" if several else _sizes(same), *distinct(map(_compared_within, same)))
             for name, same in grouped(ordered, contrast).items()
         },
         notes=notes,
-        remark=_methods(figures) + wording.interval_remark(figure.further for figure in figures),
+        remark=_methods(estimates)
+        + wording.interval_remark(estimate.further for estimate in estimates),
     )
 
 
-def figure_cell(figure: Estimate, notes: Footnotes) -> Cell | None:
+def estimate_cell(estimate: Estimate, notes: Footnotes) -> Cell | None:
     """Return the cell of an estimate: sign, value, size of the leak, interval and counts.
 
     The estimate's note becomes a footnote in ``notes``, unless the cell has the counts of a rate.
     """
-    counts, few = _counts(figure), needs_more(figure)
-    if figure.value is None and few:
+    counts, few = _counts(estimate), needs_more(estimate)
+    if estimate.value is None and few:
         return Cell(wording.MISSING, f"needs {few} more non-members", "muted")
-    is_explained = counts or figure.note.startswith("mean over")
-    mark = notes.mark("" if is_explained else figure.note)
-    if figure.value is None:
+    is_explained = counts or estimate.note.startswith("mean over")
+    mark = notes.mark("" if is_explained else estimate.note)
+    if estimate.value is None:
         return Cell(wording.MISSING, "not computed", "muted", mark)
-    ceiling, labels = figure.ceiling, figure.labels_alone
+    ceiling, labels = estimate.ceiling, estimate.labels_alone
     lines = (
         counts,
-        "" if ceiling is None else f"of at most {wording.format_value(ceiling, figure.metric, -1)}",
+        ""
+        if ceiling is None
+        else f"of at most {wording.format_value(ceiling, estimate.metric, -1)}",
         "" if labels is None else f"labels alone {wording.number(labels)}",
     )
-    return value_cell(figure, evidence.marker_of(figure), *lines, mark=mark)
+    return value_cell(estimate, evidence.marker_of(estimate), *lines, mark=mark)
 
 
-def _counts(figure: Estimate) -> str:
+def _counts(estimate: Estimate) -> str:
     """Return the counts of a rate in a single run; "" for other estimates."""
-    value, fpr = figure.value, figure.realised_fpr
-    if value is None or fpr is None or rate_of(figure.metric) is None:
+    value, fpr = estimate.value, estimate.realised_fpr
+    if value is None or fpr is None or rate_of(estimate.metric) is None:
         return ""
-    members, others = figure.n_members, figure.n_nonmembers
+    members, others = estimate.n_members, estimate.n_nonmembers
     if not others:
         return f"FPR {wording.percent(fpr)}"
     hits = f"{round(value * members):,}/{members:,}" if members else ""
     return stack(hits, f"FP {round(fpr * others):,}/{others:,}")
 
 
-def _sizes(figures: Iterable[Estimate]) -> str:
-    counted = [figure for figure in figures if figure.n_members]
+def _sizes(estimates: Iterable[Estimate]) -> str:
+    counted = [estimate for estimate in estimates if estimate.n_members]
     if not counted:
         return ""
     parts = ([f.n_members for f in counted], [f.n_nonmembers for f in counted])
     sizes = " v. ".join(wording.format_range(part, "–") for part in parts)
-    return sizes + ", all seeds" * any(figure.seed is None for figure in counted)
+    return sizes + ", all seeds" * any(estimate.seed is None for estimate in counted)
 
 
-def _compared_within(figure: Estimate) -> str:
-    caveat = "" if figure.fair else fixed("members.unfair")
-    return wording.join(_WITHIN.get(figure.within, ""), caveat, by="; ")
+def _compared_within(estimate: Estimate) -> str:
+    caveat = "" if estimate.fair else fixed("members.unfair")
+    return wording.join(_WITHIN.get(estimate.within, ""), caveat, by="; ")
 
 
-def signs_of(figures: Sequence[Estimate]) -> str:
+def signs_of(estimates: Sequence[Estimate]) -> str:
     """Explain the signs and the words for sizes in tables of attacks."""
-    is_open_below = any(figure.low is None and figure.high is not None for figure in figures)
+    is_open_below = any(
+        estimate.low is None and estimate.high is not None for estimate in estimates
+    )
     return fixed("members.signs") + " ≤: too few non-members for a lower limit." * is_open_below
 
 
@@ -174,11 +183,11 @@ def _short_name(metric: str) -> str:
     return wording.metric_name(metric).replace(" FPR", "")
 
 
-def _methods(figures: Iterable[Estimate]) -> str:
-    by_method = grouped((f for f in figures if f.method), lambda f: shortened(f.method, 80))
+def _methods(estimates: Iterable[Estimate]) -> str:
+    by_method = grouped((f for f in estimates if f.method), lambda f: shortened(f.method, 80))
     texts = [
-        f"{wording.join_and(distinct(_short_name(figure.metric) for figure in same))} by {method}"
-        for method, same in by_method.items()
+        f"{wording.join_and(distinct(_short_name(e.metric) for e in with_method))} by {method}"
+        for method, with_method in by_method.items()
     ]
     return f"Intervals: {'; '.join(texts)}." * bool(texts)
 
@@ -190,21 +199,21 @@ def classes_table(record: Record) -> Grid | None:
         return None
     labels = evidence.labels_among(groups)
 
-    def heading(figure: Estimate) -> Cell:
-        detail = wording.join(wording.versus(figure.contrast), labels[setting_of(figure)])
-        return name_cell(figure.attack, shortened(detail, 80))
+    def heading(estimate: Estimate) -> Cell:
+        detail = wording.join(wording.versus(estimate.contrast), labels[setting_of(estimate)])
+        return name_cell(estimate.attack, shortened(detail, 80))
 
-    def cell(figure: Estimate) -> Cell | None:
-        if figure.value is not None:
-            return value_cell(figure, unbounded="")
-        return Cell(wording.MISSING, f"{figure.n_members} v. {figure.n_nonmembers}", "muted")
+    def cell(estimate: Estimate) -> Cell | None:
+        if estimate.value is not None:
+            return value_cell(estimate, unbounded="")
+        return Cell(wording.MISSING, f"{estimate.n_members} v. {estimate.n_nonmembers}", "muted")
 
-    missing = any(figure.value is None for figure in groups)
+    missing = any(estimate.value is None for estimate in groups)
     return estimate_table(
         "AUC by class",
         groups,
         rows=heading,
-        columns=lambda figure: f"Class {figure.group}",
+        columns=lambda estimate: f"Class {estimate.group}",
         cell=cell,
         remark="Intervals are not corrected for the number of classes."
         + " –: too few members or non-members; the numbers are below the dash." * missing,
@@ -213,8 +222,8 @@ def classes_table(record: Record) -> Grid | None:
 
 def exposed_table(record: Record) -> Grid | None:
     """Return a table of members by the number of successful attacks that rank them highest."""
-    leaking = filter(above_chance, evidence.main_figures(record))
-    above = {(figure.attack, figure.defense, figure.target) for figure in leaking}
+    leaking = filter(above_chance, evidence.main_estimates(record))
+    above = {(estimate.attack, estimate.defense, estimate.target) for estimate in leaking}
     listed = [row for row in record.exposed if (row.attack, row.defense, row.target) in above]
     if not listed:
         return None

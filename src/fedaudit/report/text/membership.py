@@ -4,7 +4,14 @@ from fedaudit.core.metric_names import AUC
 from fedaudit.report import wording
 from fedaudit.report.deciding import caveats, membership
 from fedaudit.report.deciding.epsilons import shown_bounds
-from fedaudit.report.evidence import Status, distinct, main_figures, max_size, size_of, size_reached
+from fedaudit.report.evidence import (
+    Status,
+    distinct,
+    main_estimates,
+    max_size,
+    size_of,
+    size_reached,
+)
 from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import shortened
 from fedaudit.results.estimate import Estimate
@@ -17,15 +24,15 @@ RATES = ("tpr@0.01", "tpr@0.001")  # true-positive rates at low false-positive r
 
 def member_headline(record: Record, status: Status, *, alone: bool) -> str:
     """Return the headline on membership with its caveats; ``alone`` if it is the only topic."""
-    sides = caveats.figures_by_side(record)
+    sides = caveats.estimates_by_side(record)
     names, front = list(sides), next(iter(sides.values()))
     text = _headline(record, status, front, alone=alone)
     if len(sides) > 1:
         other = membership.member_status(record, sides[names[1]])
         text = f"{wording.capital(names[0])}: {wording.without_capital(text)}"
         text += f". {wording.capital(names[1])}: {other}"
-    figures = main_figures(record)
-    unfair = fixed("membership.unfair") * (bool(figures) and not any(f.fair for f in figures))
+    estimates = main_estimates(record)
+    unfair = fixed("membership.unfair") * (bool(estimates) and not any(f.fair for f in estimates))
     people = caveats.people_caveat(record)
     return wording.join(text, membership.scope_sentence(record, front), unfair, people, by=". ")
 
@@ -45,8 +52,8 @@ def _headline(record: Record, status: Status, front: list[Estimate], *, alone: b
     return f"Inconclusive{topic}: {scope}{reason}"
 
 
-def _reason(record: Record, figures: list[Estimate]) -> str:
-    if caveats.wrong_sign(figures):
+def _reason(record: Record, estimates: list[Estimate]) -> str:
+    if caveats.wrong_sign(estimates):
         return "wrong sign"
     if caveats.coverage_gaps(record):
         return "not measured"
@@ -54,27 +61,29 @@ def _reason(record: Record, figures: list[Estimate]) -> str:
     return "samples" if of_clients else "small"
 
 
-def member_meaning(record: Record, status: Status, figures: list[Estimate]) -> str:
+def member_meaning(record: Record, status: Status, estimates: list[Estimate]) -> str:
     """Return what follows from the verdict on membership, and what does not."""
     texts, key = fixed_texts("membership.meaning"), str(status)
     if status in LEAKAGE:
         if caveats.unit_of(record) == "canary sample":
             key = "canary sample"
-        elif status == "trace of a leak" and caveats.range_headline(figures):
+        elif status == "trace of a leak" and caveats.range_headline(estimates):
             key = "range"
-    elif status == "inconclusive" and (reason := _reason(record, figures)) in texts:
+    elif status == "inconclusive" and (reason := _reason(record, estimates)) in texts:
         key = reason
     parts = [texts[key].format(units=caveats.units_of(record))]
     if status in LEAKAGE:
-        parts += [_affected(figures), _may_be_larger(figures)]
+        parts += [_affected(estimates), _may_be_larger(estimates)]
     elif status == "no leak shown":
-        parts.append(_hidden(record, figures))
+        parts.append(_hidden(record, estimates))
     return wording.join(*parts, by=" ")
 
 
-def _affected(figures: list[Estimate]) -> str:
-    affected = {wording.defense_name(figure.defense) for figure in figures if above_chance(figure)}
-    names = distinct(wording.defense_name(figure.defense) for figure in figures)
+def _affected(estimates: list[Estimate]) -> str:
+    affected = {
+        wording.defense_name(estimate.defense) for estimate in estimates if above_chance(estimate)
+    }
+    names = distinct(wording.defense_name(estimate.defense) for estimate in estimates)
     leaking = wording.join_some([shortened(name, 60) for name in names if name in affected])
     others = wording.join_some([shortened(name, 60) for name in names if name not in affected])
     if len(names) < 2:
@@ -82,8 +91,8 @@ def _affected(figures: list[Estimate]) -> str:
     return f"The leak is shown with {leaking}{f', but not with {others}' if others else ''}."
 
 
-def _may_be_larger(figures: list[Estimate]) -> str:
-    above = [figure for figure in figures if above_chance(figure)]
+def _may_be_larger(estimates: list[Estimate]) -> str:
+    above = [estimate for estimate in estimates if above_chance(estimate)]
     highs = [size_reached(f.high, f.metric) for f in above if f.high is not None]
     least, largest = max_size(map(size_of, above)), max_size(highs)
     if least is None or largest is None or largest == least:
@@ -91,30 +100,30 @@ def _may_be_larger(figures: list[Estimate]) -> str:
     return f"The size is that of the lower limits; the upper limits allow a {largest} leak."
 
 
-def _hidden(record: Record, figures: list[Estimate]) -> str:
+def _hidden(record: Record, estimates: list[Estimate]) -> str:
     """Describe the leaks that the verdict "no leak shown" does not rule out."""
     texts = fixed_texts("membership.hidden")
     power = fixed("guard.not_planted") if caveats.guard_of(record) else texts["not_planted"]
     if any(c.control == "planted leak" and c.passed for c in record.controls):
         power = texts["planted"]
-    rates = [f.value for f in figures if f.metric == "tpr@0.001"]
+    rates = [f.value for f in estimates if f.metric == "tpr@0.001"]
     return str(texts["hidden"]).format(
         power=power,
-        bounds=upper_bounds(figures),
+        bounds=upper_bounds(estimates),
         unknown=texts["unknown"] if not rates or None in rates else "",
     )
 
 
-def upper_bounds(figures: list[Estimate], metrics: tuple[str, ...] = (AUC, *RATES)) -> str:
+def upper_bounds(estimates: list[Estimate], metrics: tuple[str, ...] = (AUC, *RATES)) -> str:
     """Format the largest upper limits: "AUC up to 0.596 and TPR at 1% FPR up to 2.0%".
 
     With several clients, each limit names its client, and pooled clients come first.
     """
-    several, parts = membership.are_several(figures), []
+    several, parts = membership.are_several(estimates), []
     for metric in metrics:
         limits = [
             f"{wording.format_value(limit.value, metric, 1)}{f' for {limit.name}' * several}"
-            for limit in membership.limits_to_print(figures, metric)
+            for limit in membership.limits_to_print(estimates, metric)
         ]
         if limits:
             second = f" ({limits[1]})" if limits[1:] and several else ""

@@ -71,7 +71,7 @@ def verdict(record: Record) -> PlainVerdict:
         learning_warning(record),
         audited(record),
         " ".join(evidence.distinct(finding.meaning for finding in relied_on)),
-        open_points(record, evidence.main_figures(record)),
+        open_points(record, evidence.main_estimates(record)),
     )
 
 
@@ -80,8 +80,8 @@ def learning_warning(record: Record) -> str:
     rows = caveats.hardly_learned(record)
     if not rows:
         return ""
-    figures = [*record.where(topic="utility"), *record.findings]
-    several = len({figure.defense for figure in figures}) > 1
+    estimates = [*record.where(topic="utility"), *record.findings]
+    several = len({estimate.defense for estimate in estimates}) > 1
     of_run = " of the worst run" * (len(record.seeds) > 1)
     accuracies = []
     for row in rows:
@@ -117,20 +117,20 @@ def audited(record: Record) -> str:
 def audited_samples(record: Record) -> str:
     """Describe the audited clients with their numbers of members and non-members."""
     aucs = [f for f in record.findings if f.metric == AUC and f.seed is not None and f.n_members]
-    figures = [figure for figure in aucs if figure.contrast != "mixed"]
-    if not figures:
+    estimates = [estimate for estimate in aucs if estimate.contrast != "mixed"]
+    if not estimates:
         return "every client" if record.sources or record.clusters else "no sample"
-    targets = audited_clients(figures)
-    members = wording.format_range(figure.n_members for figure in figures)
-    others = wording.format_range(figure.n_nonmembers for figure in figures)
+    targets = audited_clients(estimates)
+    members = wording.format_range(estimate.n_members for estimate in estimates)
+    others = wording.format_range(estimate.n_nonmembers for estimate in estimates)
     varying: dict[str, set[object]] = {
-        "clients": {figure.target for figure in figures},
-        "training runs": {figure.seed for figure in figures},
-        "groups of non-members": {figure.contrast for figure in figures},
+        "clients": {estimate.target for estimate in estimates},
+        "training runs": {estimate.seed for estimate in estimates},
+        "groups of non-members": {estimate.contrast for estimate in estimates},
     }
     names = [name for name, values in varying.items() if len(values) > 1]
-    is_range = len({figure.n_members for figure in figures}) > 1
-    is_range |= len({figure.n_nonmembers for figure in figures}) > 1
+    is_range = len({estimate.n_members for estimate in estimates}) > 1
+    is_range |= len({estimate.n_nonmembers for estimate in estimates}) > 1
     ranges = f" (fewest and most over {wording.join_and(names)})" if is_range and names else ""
     each = " for each" * (len(targets) > 1)
     clients = caveats.client_list(targets) if targets else "all clients"
@@ -139,7 +139,7 @@ def audited_samples(record: Record) -> str:
 
 
 def _defenses(record: Record) -> str:
-    used = [figure.defense for figure in record.findings] + caveats.defenses_of_runs(record)
+    used = [estimate.defense for estimate in record.findings] + caveats.defenses_of_runs(record)
     names = evidence.distinct(shortened(wording.defense_name(name), 60) for name in used)
     if not names:
         return ""
@@ -162,16 +162,16 @@ def questions(record: Record) -> list[str]:
     return [fixed(f"questions.{topic}", of=whose) for topic, applies in topics.items() if applies]
 
 
-def needs_more(figure: Estimate) -> str:
+def needs_more(estimate: Estimate) -> str:
     """Return how many more non-members a missing estimate needs, or "" for other reasons."""
-    match = _NEEDS.fullmatch(figure.note)
+    match = _NEEDS.fullmatch(estimate.note)
     return match[1] if match else ""
 
 
-def open_points(record: Record, figures: list[Estimate]) -> tuple[str, ...]:
+def open_points(record: Record, estimates: list[Estimate]) -> tuple[str, ...]:
     """Return sentences on estimates and attacks from which nothing could be concluded."""
-    points = refusals(figures)
-    if unsure := sum(exceeds_by_test_only(figure) for figure in figures):
+    points = refusals(estimates)
+    if unsure := sum(exceeds_by_test_only(estimate) for estimate in estimates):
         points.append(fixed("verdict.unsure", figures=wording.plural(unsure, "figure")))
     named = evidence.named_attacks(record)
     defaults = [row for row in record.attacks if row.status == "refused" and row.name not in named]
@@ -185,7 +185,7 @@ def open_points(record: Record, figures: list[Estimate]) -> tuple[str, ...]:
         names = wording.join_some([shortened(wording.attack_name(r.name), 80) for r in together])
         reasons = " ".join(evidence.distinct(map(_why, together))[:MOST_WARNED])
         points.append(fixed("verdict.refused", names=names, reasons=reasons))
-    below = [f for f in figures if f.metric == AUC and f.high is not None and f.high < 0.5]
+    below = [f for f in estimates if f.metric == AUC and f.high is not None and f.high < 0.5]
     if below:
         settings = [f"{shortened(f.attack, 60)} {wording.versus(f.contrast)}" for f in below]
         names = wording.join_some(evidence.distinct(settings), MOST_WARNED)
@@ -194,14 +194,14 @@ def open_points(record: Record, figures: list[Estimate]) -> tuple[str, ...]:
     return tuple(points)
 
 
-def refusals(figures: Iterable[Estimate]) -> list[str]:
+def refusals(estimates: Iterable[Estimate]) -> list[str]:
     """Return a sentence for each metric and each reason why estimates are missing."""
     refused, totals = Counter[tuple[str, str]](), Counter[str]()
-    for figure in figures:
-        totals[metric := wording.metric_name(figure.metric)] += 1
-        if figure.value is None:
-            few = "More non-members are needed" * bool(needs_more(figure))
-            refused[metric, few or _reason(figure.note)] += 1
+    for estimate in estimates:
+        totals[metric := wording.metric_name(estimate.metric)] += 1
+        if estimate.value is None:
+            few = "More non-members are needed" * bool(needs_more(estimate))
+            refused[metric, few or _reason(estimate.note)] += 1
     sentences = []
     for (metric, reason), count in refused.items():
         part = f"{count:,} of " * (count < totals[metric])

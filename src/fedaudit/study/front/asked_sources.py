@@ -71,9 +71,9 @@ def posteriors(
         return [], ["No posterior over clients: the measurements are not in the result's folder"]
     answers, caveats = [], list[str]()
     failed_controls = {
-        (figure.attack, figure.seed): figure.doubt
-        for figure in mark_doubts(record).where(topic="source")
-        if figure.doubt
+        (estimate.attack, estimate.seed): estimate.doubt
+        for estimate in mark_doubts(record).where(topic="source")
+        if estimate.doubt
     }
     for seed, sample_id in sample_ids.items():
         for row in attacks:

@@ -395,12 +395,16 @@ def _withdrawn_attacks(
 ) -> dict[str, str]:
     """Map attacks whose scores in a run are not reliable to the reason."""
     reasons = dict[str, str]()
-    for figure in mark_doubts(record).findings:
-        if figure.attack and figure.doubt and (figure.target, figure.seed) == (target, seed):
-            reasons.setdefault(figure.attack, f"the control {figure.doubt} failed")
-    for figure in wrong_sign([f for f in record.findings if f.contrast == contrast]):
-        if (figure.target, figure.seed) == (target, seed):
-            reasons.setdefault(figure.attack, WRONG_SIGN)
+    for estimate in mark_doubts(record).findings:
+        if (
+            estimate.attack
+            and estimate.doubt
+            and (estimate.target, estimate.seed) == (target, seed)
+        ):
+            reasons.setdefault(estimate.attack, f"the control {estimate.doubt} failed")
+    for estimate in wrong_sign([f for f in record.findings if f.contrast == contrast]):
+        if (estimate.target, estimate.seed) == (target, seed):
+            reasons.setdefault(estimate.attack, WRONG_SIGN)
     return reasons
 
 

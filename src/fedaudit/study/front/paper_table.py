@@ -5,7 +5,7 @@ from typing import Literal, TypeAlias, get_args
 
 from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.metric_names import AUC
-from fedaudit.report.evidence import distinct, main_figures
+from fedaudit.report.evidence import distinct, main_estimates
 from fedaudit.report.wording import (
     MISSING,
     confidence_level,
@@ -48,13 +48,13 @@ def estimates_by_attack(
     """
     estimates = [
         estimate
-        for estimate in main_figures(mark_doubts(record))
+        for estimate in main_estimates(mark_doubts(record))
         if (estimate.metric, estimate.contrast) == (metric, contrast)
         and estimate.value is not None
         and (not attacks or estimate.attack in attacks)
     ]
     if not estimates:
-        known = main_figures(record)
+        known = main_estimates(record)
         raise BadInput(
             f"{record.name!r} has no values of the metric {metric!r} and the contrast "
             f"{contrast!r} for these attacks; metrics: {_listed(e.metric for e in known)}; "

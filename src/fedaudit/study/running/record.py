@@ -438,7 +438,7 @@ def _has_adaptive_attack(run: Setup) -> bool:
 
 
 def _content_hash(
-    run: Setup, stored: Sequence[Sequence[Stored]], figures: Sequence[Estimate | SourceResult]
+    run: Setup, stored: Sequence[Sequence[Stored]], estimates: Sequence[Estimate | SourceResult]
 ) -> str:
     """Return a hash of settings, measured rounds and estimates.
 
@@ -457,8 +457,8 @@ def _content_hash(
             for name in sorted(measured.signals):
                 digest.update(name.encode())
                 digest.update(measured.signals[name].contiguous().numpy().tobytes())
-    for figure in figures:
-        digest.update(figure.model_dump_json(exclude_defaults=True).encode())
+    for estimate in estimates:
+        digest.update(estimate.model_dump_json(exclude_defaults=True).encode())
     return digest.hexdigest()
 
 
@@ -504,9 +504,15 @@ def corrected_estimates(findings: Findings, alpha: float) -> list[Estimate]:
     but not at the largest of both.
     """
     groups: dict[tuple[object, ...], list[int]] = {}
-    for index, figure in enumerate(findings.estimates):
-        if figure.metric != EPSILON:
-            key = (figure.attack, figure.contrast, figure.unit, figure.target, figure.metric)
+    for index, estimate in enumerate(findings.estimates):
+        if estimate.metric != EPSILON:
+            key = (
+                estimate.attack,
+                estimate.contrast,
+                estimate.unit,
+                estimate.target,
+                estimate.metric,
+            )
             groups.setdefault(key, []).append(index)
     means = [
         average_runs(
@@ -518,7 +524,7 @@ def corrected_estimates(findings: Findings, alpha: float) -> list[Estimate]:
     ]
     # Only the outcome of a test is stored, because a study tests thousands of estimates.
     return [
-        figure.model_copy(update={"tests": tests_of(figure.significant)})
+        estimate.model_copy(update={"tests": tests_of(estimate.significant)})
         for family in (findings.estimates, means)
-        for figure in aggregate.correct_tests(family, alpha)
+        for estimate in aggregate.correct_tests(family, alpha)
     ]
