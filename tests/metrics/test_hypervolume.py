@@ -62,7 +62,9 @@ def test_fewer_than_ten_seeds_give_no_interval() -> None:
 def test_the_reference_hypervolume_is_subtracted_in_every_draw() -> None:
     # No defense leaves 0.2 and 0.4; the defense adds 0.1 in every seed, and so in every draw.
     two = np.array([[[0.8, 0.0], [0.7, 0.0]], [[0.6, 0.0], [0.5, 0.0]]])
-    gain = hypervolume_over_seeds(np.tile(two, (5, 1, 1)), rng=np.random.default_rng(0), beyond=1)
+    gain = hypervolume_over_seeds(
+        np.tile(two, (5, 1, 1)), rng=np.random.default_rng(0), n_baseline_points=1
+    )
     assert [gain.value, gain.low, gain.high] == pytest.approx([0.1, 0.1, 0.1])
 
 

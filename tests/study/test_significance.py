@@ -117,7 +117,7 @@ def test_limits_of_rates_over_seeds_equal_those_of_these_runs() -> None:
 
 def test_a_mean_rate_without_a_lower_limit_has_none_over_seeds() -> None:
     interval = further_runs_interval(
-        [0.1, 0.11, 0.12, 0.13, 0.14], within=(0.0, 1.0), these=(None, 0.3)
+        [0.1, 0.11, 0.12, 0.13, 0.14], within=(0.0, 1.0), limits_of_runs=(None, 0.3)
     )
     assert (interval.low, interval.high) == (0.0, 0.3)
     # No limits at all, as of the count of clients in old records: nothing to widen by.
@@ -152,5 +152,5 @@ def test_limits_of_rates_do_not_narrow_with_the_number_of_seeds() -> None:
     values = [0.1, 0.11, 0.12, 0.13, 0.14]
     alone = further_runs_interval(values, within=(0.0, 1.0))
     assert more_seeds(0.12, alone, 5, 0.125) is not None
-    widened = further_runs_interval(values, within=(0.0, 1.0), these=(0.05, 0.3))
+    widened = further_runs_interval(values, within=(0.0, 1.0), limits_of_runs=(0.05, 0.3))
     assert more_seeds(0.12, widened, 5, 0.125) is None

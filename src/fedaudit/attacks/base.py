@@ -431,11 +431,11 @@ class Attack:
         return (*self.signals, self.rule)
 
     def _measurements_of(self, measured: Mapping[str, Measurements]) -> list[Measurements]:
-        missing = [signal.name for signal in self.signals if signal.name not in measured]
-        if missing:
+        missing_signals = [signal.name for signal in self.signals if signal.name not in measured]
+        if missing_signals:
             raise BadInput(
-                f"this attack needs the signals {missing}, which were not measured; measured: "
-                f"{sorted(measured)}"
+                f"this attack needs the signals {missing_signals}, which were not measured; "
+                f"measured: {sorted(measured)}"
             )
         return [measured[signal.name] for signal in self.signals]
 

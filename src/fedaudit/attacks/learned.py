@@ -155,15 +155,15 @@ class SequenceReader(_Unfitted):
         network = _initial_network(sequences.shape[2], self.hidden, seed)
         held_out, held_out_labels = sequences[is_held_out], labels[is_held_out]
         best_weights: dict[str, Tensor] = {}
-        lowest, epochs_without_improvement = float("inf"), 0
+        lowest_loss, epochs_without_improvement = float("inf"), 0
         epochs = self._train_epochs(sequences[~is_held_out], labels[~is_held_out], seed)
         for weights in islice(epochs, PUBLISHED_EPOCHS):
             network.load_state_dict(weights)
             with torch.no_grad():
                 loss = float(functional.cross_entropy(network(held_out), held_out_labels))
             epochs_without_improvement += 1
-            if loss < lowest or not best_weights:
-                lowest, best_weights = loss, {name: v.clone() for name, v in weights.items()}
+            if loss < lowest_loss or not best_weights:
+                lowest_loss, best_weights = loss, {name: v.clone() for name, v in weights.items()}
                 epochs_without_improvement = 0
             if epochs_without_improvement == PATIENCE:
                 break

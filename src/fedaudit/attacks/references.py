@@ -170,8 +170,8 @@ class RelativeLikelihood(ReferenceCalibrated):
         references = self._require_references()
         aucs_by_coefficient = []
         for index, attacked in enumerate(references[:MAX_ATTACKED_REFERENCES]):
-            others = (*references[:index], *references[index + 1 :])
-            aucs = self._auc_by_coefficient(attacked, others, target)
+            other_references = (*references[:index], *references[index + 1 :])
+            aucs = self._auc_by_coefficient(attacked, other_references, target)
             if aucs:
                 aucs_by_coefficient.append(aucs)
         if not aucs_by_coefficient:
@@ -217,10 +217,12 @@ class RelativeLikelihood(ReferenceCalibrated):
         log_mean_with = _log_mean_exp(reference_signals.numpy(), mask)
         log_mean_without = _log_mean_exp(reference_signals.numpy(), ~mask)
         log_mean_if_unused = _approximate_mean(log_mean_without, self.offline)
-        both = np.logaddexp(log_mean_with, log_mean_without) - log(2)
+        log_mean_of_both = np.logaddexp(log_mean_with, log_mean_without) - log(2)
         # The mean depends on whether no, all or some references were trained on the sample.
         in_none, in_all = ~mask.any(0), mask.all(0)
-        log_mean = np.where(in_none, log_mean_if_unused, np.where(in_all, log_mean_with, both))
+        log_mean = np.where(
+            in_none, log_mean_if_unused, np.where(in_all, log_mean_with, log_mean_of_both)
+        )
         return signal - torch.from_numpy(log_mean)
 
 
@@ -238,9 +240,9 @@ def _approximate_mean(
 def _auc(scores: Float[ndarray, " samples"], is_member: Bool[ndarray, " samples"]) -> float:
     """Return the fraction of pairs in which the member scores higher; ties count half."""
     nonmembers = np.sort(scores[~is_member])
-    below = np.searchsorted(nonmembers, scores[is_member], "left")
-    not_above = np.searchsorted(nonmembers, scores[is_member], "right")
-    return float((below + not_above).mean() / (2 * len(nonmembers)))
+    n_below = np.searchsorted(nonmembers, scores[is_member], "left")
+    n_not_above = np.searchsorted(nonmembers, scores[is_member], "right")
+    return float((n_below + n_not_above).mean() / (2 * len(nonmembers)))
 
 
 @arguments.dataclass(frozen=True)
@@ -304,13 +306,13 @@ class LikelihoodRatio(ReferenceCalibrated):
 
     def _raise_if_too_few(self, mask: TrainedOn) -> None:
         count = mask.sum(0)
-        fewest = 2 if self.variance == "each" else 1
-        if int(count.min()) < fewest:
+        min_references = 2 if self.variance == "each" else 1
+        if int(count.min()) < min_references:
             raise BadInput(
                 f"a likelihood ratio with variance {self.variance!r} needs, for every sample, at "
-                f"least {fewest} reference models that were not trained on it (online attacks: "
-                f"also {fewest} that were), got {int(count.min())}; increase references.count, or "
-                "use RMIA"
+                f"least {min_references} reference models that were not trained on it (online "
+                f"attacks: also {min_references} that were), got {int(count.min())}; increase "
+                "references.count, or use RMIA"
             )
 
 

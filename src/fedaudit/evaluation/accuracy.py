@@ -71,10 +71,12 @@ class EvaluationSplit:
 
 def evaluation_split(run: Setup) -> EvaluationSplit:
     """Return the evaluation samples of a run, without samples that clients hold out."""
-    used = training_samples(run.assignment.clients, run.holdout)
+    used_samples = training_samples(run.assignment.clients, run.holdout)
     # A defense may change samples, so select the original samples by id.
     training_data = {
-        client: data if used[client] is data else data.take(torch.isin(data.ids, used[client].ids))
+        client: data
+        if used_samples[client] is data
+        else data.take(torch.isin(data.ids, used_samples[client].ids))
         for client, data in run.assignment.clients.items()
     }
     return EvaluationSplit(
@@ -330,9 +332,9 @@ def random_samples(datasets: Sequence[Samples], count: int, rng: torch.Generator
     """Return at most ``count`` random samples of several data sets, in their original order."""
     # Draw samples before joining the data sets, which together may be as large as the training set.
     sizes = [len(samples) for samples in datasets]
-    chosen = torch.zeros(sum(sizes), dtype=torch.bool)
-    chosen[torch.randperm(len(chosen), generator=rng)[:count]] = True
-    masks = torch.split(chosen, sizes)
+    is_chosen = torch.zeros(sum(sizes), dtype=torch.bool)
+    is_chosen[torch.randperm(len(is_chosen), generator=rng)[:count]] = True
+    masks = torch.split(is_chosen, sizes)
     return Samples.concatenate(
         *(samples.take(mask) for samples, mask in zip(datasets, masks, strict=True))
     )
@@ -356,10 +358,10 @@ def outputs_of_chosen_models(
         device: Device for models.
     """
     client_of = torch.from_numpy(similar_client)[samples.ids]
-    chosen = chosen_models(round, sorted(set(client_of.tolist())))
+    model_by_client = chosen_models(round, sorted(set(client_of.tolist())))
     outputs: Tensor | None = None
     for name, model in round.after.items():
-        clients = [client for client, choice in chosen.items() if choice == name]
+        clients = [client for client, choice in model_by_client.items() if choice == name]
         mask = torch.isin(client_of, torch.tensor(clients, dtype=torch.int64))
         if bool(mask.any()):
             model_outputs = outputs_of(model, samples.features[mask], device)

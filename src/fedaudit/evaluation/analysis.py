@@ -162,14 +162,14 @@ def _scores(
         return attack.scores(measurements, truth.target).numpy()
     except FedauditError as refusal:
         client = setup.client_name(truth.target)
-        where = client if setup.recording_info else f"seed {setup.seed}, {client}"
+        subject = client if setup.recording_info else f"seed {setup.seed}, {client}"
         reason = str(refusal).replace(f"client {truth.target}", client)
         reasons = findings.failed
         if isinstance(refusal, TooFewRounds):
             reasons = findings.too_few_rounds
         elif isinstance(refusal, TooFewPeers):
             reasons = findings.too_few_peers
-        reasons.setdefault(name, {})[where] = f"{where}: {reason}"
+        reasons.setdefault(name, {})[subject] = f"{subject}: {reason}"
         return None
 
 
@@ -279,7 +279,7 @@ def _add_contrast(
         findings.estimates.append(estimate)
 
 
-def _add_pooled(setup: Setup, audited: Sequence[UnitTruth], findings: Findings) -> None:
+def _add_pooled(setup: Setup, truths: Sequence[UnitTruth], findings: Findings) -> None:
     """Add estimates over all audited clients, in which units are compared within each client.
 
     They help if single clients have too few audited samples for a conclusion. Only units from fair
@@ -288,7 +288,7 @@ def _add_pooled(setup: Setup, audited: Sequence[UnitTruth], findings: Findings) 
     for name in setup.membership_attacks:
         attack = AttackRun(attack=name, **view_coordinates(setup))
         truths, scores_by_client = list[UnitTruth](), []
-        for truth in pooled(setup, audited):
+        for truth in pooled(setup, truths):
             client_scores = findings.scores.get((setup.seed, truth.target, name))
             if client_scores is not None:
                 truths.append(truth)

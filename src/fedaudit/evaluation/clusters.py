@@ -371,11 +371,11 @@ def thresholds(run: Setup) -> list[float]:
 def _first_rounds(run: Setup) -> list[int | None]:
     """Return the first round in which each client participated; None if it never did."""
     clients, participation = sorted(run.assignment.clients), run.study.training.participation
-    first: dict[ClientId, int] = {}
+    first_rounds: dict[ClientId, int] = {}
     for index in range(1, run.measured_rounds[-1] + 1):
         for client in draw_cohort(clients, participation, run.holdout.seed, index):
-            first.setdefault(client, index)
-    return [first.get(client) for client in clients]
+            first_rounds.setdefault(client, index)
+    return [first_rounds.get(client) for client in clients]
 
 
 def _evaluate(run: Setup, rounds: Sequence[ClusterRound], last: FinalRound) -> ClusterEvaluation:
@@ -514,14 +514,14 @@ def _client_estimates(run: ClusterResult) -> Iterator[Estimate]:
         risks = [model.risk for model in models if model.risk is not None]
         if risks:
             limits: dict[str, object] = {}
-            limited = [
+            risk_estimates = [
                 EstimateWithLimits(model.risk, model.low, model.high)
                 for model in models
                 if model.risk is not None and model.low is not None and model.high is not None
             ]
-            if len(limited) == len(risks):
+            if len(risk_estimates) == len(risks):
                 # Clients share models, so their risks are dependent.
-                low, high = mean_limits_if_dependent(limited)
+                low, high = mean_limits_if_dependent(risk_estimates)
                 limits = {"low": low, "high": high, "method": CLOPPER_PEARSON}
             yield _estimate(run, CLIENT_RISK, name, fmean(risks), **limits)
         errors = [
@@ -597,7 +597,7 @@ def _stability_estimates(run: ClusterResult) -> Iterator[Estimate]:
     changed_by_round = moves(run)
     if changed_by_round:
         total = len(run.clients)
-        ever = float(len({client for changed in changed_by_round for client in changed}))
-        last = float(len(changed_by_round[-1]))
-        yield _estimate(run, MOVED, ALL_CLIENTS, ever, ceiling=total)
-        yield _estimate(run, MOVED_AT_THE_END, ALL_CLIENTS, last, ceiling=total)
+        n_ever_moved = float(len({client for changed in changed_by_round for client in changed}))
+        n_moved_last = float(len(changed_by_round[-1]))
+        yield _estimate(run, MOVED, ALL_CLIENTS, n_ever_moved, ceiling=total)
+        yield _estimate(run, MOVED_AT_THE_END, ALL_CLIENTS, n_moved_last, ceiling=total)

@@ -153,17 +153,17 @@ def exact_copies(setup: Setup) -> Iterator[ControlResult]:
         # Without features, all samples of a class would count as copies.
         return
     # Give samples equal numbers if they have equal features and labels.
-    audited, *by_client = number_rows(audit.samples, *clients.values())
+    audited_numbers, *by_client = number_rows(audit.samples, *clients.values())
     # Samples that a client holds out of training do not count as training samples.
     held_out_ids = audit.samples.ids.numpy()[audit.owner == NO_CLIENT]
     training_rows = {
         client: rows[~np.isin(clients[client].ids.numpy(), held_out_ids)]
         for client, rows in zip(clients, by_client, strict=True)
     }
-    is_copy_at_any_client = np.isin(audited, np.concatenate(list(training_rows.values())))
+    is_copy_at_any_client = np.isin(audited_numbers, np.concatenate(list(training_rows.values())))
     for target in setup.study.audit.targets:
         origin = origin_of(setup, target)
-        is_copy_at_target = np.isin(audited, training_rows.get(target, []))
+        is_copy_at_target = np.isin(audited_numbers, training_rows.get(target, []))
         is_held_out = origin == Origin.UNSEEN
         is_of_other_client = origin == Origin.OTHER_CLIENT
         is_copy = (is_held_out & is_copy_at_any_client) | (is_of_other_client & is_copy_at_target)
@@ -394,8 +394,10 @@ def measured_untrained(
     if len(rounds) == 1:  # No signal is cheap.
         return Untrained(all_signals, {})
     first, second = rounds
-    cheap = {name: values for name, values in first.signals.items() if name in second.signals}
-    return Untrained(all_signals, stacked([replace(first, signals=cheap), second]))
+    cheap_signals = {
+        name: values for name, values in first.signals.items() if name in second.signals
+    }
+    return Untrained(all_signals, stacked([replace(first, signals=cheap_signals), second]))
 
 
 def untrained_rounds(
@@ -409,7 +411,7 @@ def untrained_rounds(
     Attacks that compare rounds need two rounds. The second round has only signals without
     gradients, since gradients take long.
     """
-    cheap = [
+    cheap_signals = [
         s for s in setup.signals if not s.needs & (Capability.GLOBAL_MODEL | Capability.UPDATE)
     ]
     # Generate one round at a time, since a round of a large federation contains many models.
@@ -421,9 +423,9 @@ def untrained_rounds(
         progress(0, len(samples))
         first = measure_round(next(rounds), setup.signals, samples, device=device)
         progress(len(samples), len(samples))
-    if not cheap:
+    if not cheap_signals:
         return (first,)
-    return first, measure_round(next(rounds), cheap, samples, device=device)
+    return first, measure_round(next(rounds), cheap_signals, samples, device=device)
 
 
 def _repetitions(setup: Setup) -> int:
@@ -488,10 +490,10 @@ def _clients_of_untrained_round(setup: Setup) -> list[ClientId]:
     required = {*audit.targets, *audit.merge, *owners.tolist()}
     if assignment.source_samples:
         required.update(assignment.source_samples.owner.tolist())
-    others = [client for client in clients if client not in required]
-    order = seeded_numpy(setup.seed, "untrained clients").permutation(len(others))
+    optional_clients = [client for client in clients if client not in required]
+    order = seeded_numpy(setup.seed, "untrained clients").permutation(len(optional_clients))
     n_others = max(0, min(cohort_size, _MAX_UNTRAINED) - len(required))
-    return sorted([*required, *(others[i] for i in order[:n_others])])
+    return sorted([*required, *(optional_clients[i] for i in order[:n_others])])
 
 
 def _random_update(params: Params, rng: torch.Generator) -> Params:
@@ -584,10 +586,12 @@ def _measure_twin(
             another client instead of canaries; 0 for the twin.
     """
     members = canaries.take(torch.from_numpy(is_member))
-    others = [data.take(slice(0, len(members))) for data in setup.assignment.clients.values()][1:]
-    repeated = others[reference % len(others)] if reference else members
+    other_samples = [
+        data.take(slice(0, len(members))) for data in setup.assignment.clients.values()
+    ][1:]
+    repeated = other_samples[reference % len(other_samples)] if reference else members
     target_data = Samples.concatenate(*[repeated] * _CANARY_COPIES)
-    clients = dict(enumerate([target_data, *others[:_OTHER_CLIENTS]]))
+    clients = dict(enumerate([target_data, *other_samples[:_OTHER_CLIENTS]]))
     training = _twin_training([len(data) for data in clients.values()])
     rounds = simulate(
         FedAvg(setup.algorithm.architecture, training),

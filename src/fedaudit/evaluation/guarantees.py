@@ -63,8 +63,8 @@ def _formal_epsilon_over(
     guarantees = [guarantee for run in runs for guarantee in _guarantees(run, rounds)]
     if not guarantees:
         return None
-    weakest = max(guarantees, key=lambda guarantee: guarantee.epsilon)
-    study, method = runs[0].study, weakest.method
+    weakest_guarantee = max(guarantees, key=lambda guarantee: guarantee.epsilon)
+    study, method = runs[0].study, weakest_guarantee.method
     constructor = partial(
         Estimate,
         defense=study.defense.label,
@@ -73,8 +73,8 @@ def _formal_epsilon_over(
         metric=metric,
     )
     reason = f"there is no guarantee: {method}" if method else ""
-    unit = f"{scope}unit: {weakest.unit}"
-    return formal_epsilon(constructor, weakest.epsilon, unit, reason, method)
+    unit = f"{scope}unit: {weakest_guarantee.unit}"
+    return formal_epsilon(constructor, weakest_guarantee.epsilon, unit, reason, method)
 
 
 def _guarantees(run: Setup, rounds: int) -> Iterator[Guarantee]:

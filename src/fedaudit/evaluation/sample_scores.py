@@ -130,11 +130,13 @@ def refuse_scores_of_another_record(record: Record, stored: Scores) -> None:
         scores = None if samples is None else samples.by_attack.get(estimate.attack)
         if samples is None or scores is None:
             continue
-        chosen = np.isin(samples.origin, [Origin.MEMBER, *CONTRASTS[estimate.contrast]])
-        is_member = samples.origin[chosen] == Origin.MEMBER
+        is_compared = np.isin(samples.origin, [Origin.MEMBER, *CONTRASTS[estimate.contrast]])
+        is_member = samples.origin[is_compared] == Origin.MEMBER
         if is_member.all() or not is_member.any():
             continue
-        if not isclose(auc(scores[chosen], is_member), estimate.value, abs_tol=_ROUNDING_ERROR):
+        if not isclose(
+            auc(scores[is_compared], is_member), estimate.value, abs_tol=_ROUNDING_ERROR
+        ):
             raise Damaged(
                 f"the scores of {estimate.attack} in {SCORES_FILE} do not give the AUC of the "
                 "record, so one of the files was altered or belongs to another result; write both "

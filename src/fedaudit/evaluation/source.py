@@ -103,11 +103,11 @@ def source_draws(run: Setup) -> dict[str, SourceQueries]:
         owner = np.searchsorted(clients, samples.owner[order])
         labels = assignment.measured.labels.numpy()[positions]
         draws[OWN] = SourceQueries(positions, owner, labels, clients, at_random=True)
-    audited = _audited_queries(run)
-    if audited is not None:
+    audited_queries = _audited_queries(run)
+    if audited_queries is not None:
         is_drawn_by_client = study.audit.draw in CLIENT_SAMPLE_DRAWS
         is_own = run.recording_info is not None or is_drawn_by_client or study.has_equal_clients
-        draws.setdefault(OWN if is_own else FAIR, audited)
+        draws.setdefault(OWN if is_own else FAIR, audited_queries)
     return draws
 
 
@@ -206,7 +206,7 @@ def source_results(
         progress: Callback for progress.
     """
     draws, evaluations = source_draws(run), list[SourceEvaluation]()
-    phase, where = f"seed {run.seed}: source inference", f"seed {run.seed}"
+    phase, subject = f"seed {run.seed}: source inference", f"seed {run.seed}"
     for done, (name, attack) in enumerate(run.source_attacks.items()):
         progress(phase, done, len(run.source_attacks))
         try:
@@ -217,7 +217,7 @@ def source_results(
                 )
             evaluations.append(_evaluate(run, name, attack, measured, draws, notes))
         except FedauditError as refusal:
-            failed.setdefault(name, {})[where] = f"{where}: {refusal}"
+            failed.setdefault(name, {})[subject] = f"{subject}: {refusal}"
     if run.source_attacks:
         progress(phase, len(run.source_attacks), len(run.source_attacks))
     return evaluations

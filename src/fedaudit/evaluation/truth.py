@@ -135,10 +135,10 @@ class TargetTruth(UnitTruth):
 
     def _comparison(self, contrast: str) -> Comparison:
         mask, is_member = self._mask_of(contrast), self.is_member
-        present = {Origin(int(code)) for code in np.unique(self.origin[mask & ~is_member])}
-        fair = not present & self.unfair
+        origins = {Origin(int(code)) for code in np.unique(self.origin[mask & ~is_member])}
+        fair = not origins & self.unfair
         within: Literal["", "class"] = ""
-        if not fair and self.match_classes and present:
+        if not fair and self.match_classes and origins:
             rng = seeded_numpy(self.seed, "matched in class", self.target, contrast)
             positions = np.flatnonzero(mask)
             is_matched = label_matched_mask(self.labels[positions], is_member[positions], rng=rng)
@@ -301,18 +301,18 @@ def repeats(contrast: str, truth: UnitTruth) -> bool:
     return contrast == "mixed" and has_one_origin
 
 
-def pooled(setup: Setup, audited: Sequence[UnitTruth]) -> list[UnitTruth]:
+def pooled(setup: Setup, truths: Sequence[UnitTruth]) -> list[UnitTruth]:
     """Return the audited clients whose fair draws are pooled in estimates over all clients.
 
     The list is empty if all clients have the same distribution, or if only some are defended. It is
     also empty if the evaluation redraws non-members in every round, as published code does.
     """
-    is_mixed = len({truth.target in setup.defenses for truth in audited}) > 1
+    is_mixed = len({truth.target in setup.defenses for truth in truths}) > 1
     if is_mixed or has_equal_clients(setup) or setup.study.figures.evaluation == "redraw":
         return []
     return [
         truth
-        for truth in audited
+        for truth in truths
         if {Origin.MEMBER, Origin.UNSEEN} <= set(truth.origin[truth.fair].tolist())
     ]
 

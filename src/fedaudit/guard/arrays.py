@@ -26,12 +26,12 @@ It receives the difference from the received model as tensors by name, or as a l
 the upload is a list. It returns the same number of tensors or arrays, in the same form."""
 
 
-def copied(weights: object, what: str) -> Arrays:
+def copied(weights: object, description: str) -> Arrays:
     """Copy arrays, so that the training loop cannot change an upload after its measurement.
 
     Args:
         weights: A module, arrays by name, or a sequence of arrays.
-        what: Name of the argument, for messages.
+        description: Name of the argument, for messages.
 
     Raises:
         BadInput: The weights have another type.
@@ -40,18 +40,21 @@ def copied(weights: object, what: str) -> Arrays:
         weights = weights.state_dict()
     if isinstance(weights, Mapping):
         return {
-            str(name): _copy(value, f"{what} has {name!r}, which")
+            str(name): _copy(value, f"{description} has {name!r}, which")
             for name, value in weights.items()
         }
     if isinstance(weights, Sequence) and not isinstance(weights, str | bytes):
-        return [_copy(value, f"{what} has the array {n}, which") for n, value in enumerate(weights)]
+        return [
+            _copy(value, f"{description} has the array {n}, which")
+            for n, value in enumerate(weights)
+        ]
     raise BadInput(
-        f"{what} is {type_of(weights)}; give a module, a state dict, or a list of arrays"
+        f"{description} is {type_of(weights)}; give a module, a state dict, or a list of arrays"
     )
 
 
-def _copy(value: object, what: str) -> Array:
-    as_cpu_tensor(value, what)  # Raises if the array does not contain numbers.
+def _copy(value: object, description: str) -> Array:
+    as_cpu_tensor(value, description)  # Raises if the array does not contain numbers.
     return value.detach().clone() if isinstance(value, Tensor) else np.array(value)
 
 

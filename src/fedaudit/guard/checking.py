@@ -159,19 +159,23 @@ def _planted(site: Site, audit: AuditSet, folder: Path, seconds: float) -> Itera
         return
     decision = _decision_on_leak(site, audit, folder, leak)
     figures = decision.unfiltered or decision.figures
-    found = [f"{figure.attack} (AUC {figure.value:.3f})" for figure in figures if figure.low > 0.5]
+    found_attacks = [
+        f"{figure.attack} (AUC {figure.value:.3f})" for figure in figures if figure.low > 0.5
+    ]
     missed = [figure.attack for figure in figures if figure.low <= 0.5]
-    listed = f"; a network memorised the members until their loss was {leak.loss:.0%} of the first"
-    listed += f"; found by {', '.join(found)}" * bool(found)
-    listed += f"; not found by {', '.join(missed)}" * bool(missed)
-    yield Statement("planted leak", f"{_outcome(decision)}{listed}")
+    result_text = (
+        f"; a network memorised the members until their loss was {leak.loss:.0%} of the first"
+    )
+    result_text += f"; found by {', '.join(found_attacks)}" * bool(found_attacks)
+    result_text += f"; not found by {', '.join(missed)}" * bool(missed)
+    yield Statement("planted leak", f"{_outcome(decision)}{result_text}")
     if decision.is_error:
         yield Statement(
             "warning",
             "the upload with a planted leak was withheld because of an error, and not because an "
             "attack found the leak",
         )
-    elif not found:
+    elif not found_attacks:
         yield Statement(
             "warning",
             "no attack found the planted leak, so the guard may miss leaks; add attacks, or raise "

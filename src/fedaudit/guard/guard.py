@@ -280,8 +280,8 @@ class Guard:
         changes: dict[str, object] = {"outcome": "sent"}
         if candidate.judgement.exceeds and self._filter is not None:
             changes = {"outcome": "filtered", "unfiltered": candidate.judgement.figures}
-            filtered = client_upload.filtered(self._filter)
-            candidate = self._candidates.measure_and_judge(index, filtered)
+            filtered_upload = client_upload.filtered(self._filter)
+            candidate = self._candidates.measure_and_judge(index, filtered_upload)
         changes["figures"] = candidate.judgement.figures
         if candidate.judgement.exceeds:
             changes["outcome"] = "withheld"

@@ -300,19 +300,19 @@ def _without_source_inference(run: Setup, data: _RecordingData, names: Sequence[
 
 def _resolve_targets(data: _RecordingData, clients: Collection[ClientRef]) -> tuple[ClientId, ...]:
     """Return the audited clients to attack; raise if a client is not audited."""
-    audited = data.recording.targets
+    audited_targets = data.recording.targets
     # Reports print clients without names as "client 3".
-    printed = {f"client {client}": client for client in audited}
+    printed = {f"client {client}": client for client in audited_targets}
     numbers = set[ClientId]()
     for client in clients:
         number = printed[client] if client in printed else number_of(client)
-        if number not in audited:
+        if number not in audited_targets:
             raise BadInput(
                 f"client {str(client)[:80]!r} is not audited; audited are "
-                f"{data.list_names(audited)}"
+                f"{data.list_names(audited_targets)}"
             )
         numbers.add(number)
-    return tuple(client for client in audited if not clients or client in numbers)
+    return tuple(client for client in audited_targets if not clients or client in numbers)
 
 
 def _measured_targets(data: _RecordingData, targets: Sequence[ClientId]) -> tuple[ClientId, ...]:
@@ -359,7 +359,7 @@ def _config(
 
 
 def _limitations(
-    data: _RecordingData, absent: Collection[ClientId], *, has_features: bool
+    data: _RecordingData, absent_clients: Collection[ClientId], *, has_features: bool
 ) -> Iterator[str]:
     """Yield sentences for the report about everything that was not tested, with the reason."""
     recording = data.recording
@@ -392,10 +392,10 @@ def _limitations(
             "job, `fedaudit check-guard` plants one at the site."
         )
     if recording.not_uploaded:
-        listed = plain(", ".join(recording.not_uploaded[:_MAX_LISTED]))
+        listed_names = plain(", ".join(recording.not_uploaded[:_MAX_LISTED]))
         yield (
-            f"The parameters that stay at the clients ({listed}): if uploads lack them, the values "
-            "that were sent to the clients were measured instead."
+            f"The parameters that stay at the clients ({listed_names}): if uploads lack them, the "
+            "values that were sent to the clients were measured instead."
         )
     if estimated := [entry for entry in data.stored if ESTIMATED_NOTE in entry.notes]:
         rounds = _rounds([entry.measured.index for entry in estimated])
@@ -404,9 +404,10 @@ def _limitations(
             f"The clients' own running statistics of {layers}, which they do not send: in "
             f"{rounds} they were estimated on audited samples."
         )
-    if absent:
-        noun = "Client" if len(absent) == 1 else "Clients"
-        yield f"{noun} {data.list_names(sorted(absent))}: never took part in a measured round."
+    if absent_clients:
+        noun = "Client" if len(absent_clients) == 1 else "Clients"
+        names = data.list_names(sorted(absent_clients))
+        yield f"{noun} {names}: never took part in a measured round."
     # Reports list withheld uploads separately, since these reached no adversary.
     withheld = {decision.round for decision in data.decisions if not decision.was_sent}
     entries = [entry for entry in data.log if entry.measured or entry.round not in withheld]

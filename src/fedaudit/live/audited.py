@@ -212,29 +212,29 @@ def _without_copies(
     kept.
     """
     (rows,) = number_rows(samples)
-    _, first_positions, distinct = np.unique(rows, return_index=True, return_inverse=True)
+    _, first_positions, row_numbers = np.unique(rows, return_index=True, return_inverse=True)
     # Position of the first copy of each sample.
-    first = first_positions[distinct]
+    first = first_positions[row_numbers]
     differs = (owner != owner[first]) | (fair_target != fair_target[first])
     is_ambiguous = np.isin(rows, rows[differs])
     is_repeated = ~is_ambiguous & (np.arange(len(rows)) != first)
     n_ambiguous, n_repeated = int(is_ambiguous.sum()), int(is_repeated.sum())
     if not n_ambiguous + n_repeated:
         return np.arange(len(rows))
-    what = (
+    description = (
         f"{n_ambiguous} of {len(rows)} audited samples have an exact copy with another membership "
         f"({int((is_ambiguous & (owner == NO_CLIENT)).sum())} held-out samples among them), and "
         f"{n_repeated} are further copies with the same membership"
     )
     if refuse:
         raise BadInput(
-            f"{what}; a sample cannot be both member and non-member: remove copies, or pass "
+            f"{description}; a sample cannot be both member and non-member: remove copies, or pass "
             'copies="drop"'
         )
     positions = np.flatnonzero(~is_ambiguous & ~is_repeated)
     if not len(positions):
-        raise BadInput(f"{what}, so that no sample is left; give samples that differ")
-    warnings.warn(f"{what}; they are excluded from the audit", stacklevel=3)
+        raise BadInput(f"{description}, so that no sample is left; give samples that differ")
+    warnings.warn(f"{description}; they are excluded from the audit", stacklevel=3)
     return positions
 
 
@@ -289,26 +289,26 @@ def fair_split(
         rng = seeded_numpy(seed, "fair split", number)
         order = rng.permutation(len(client_samples))
         # Of copies, only the first in the random order counts.
-        drawn = order[np.sort(np.unique(client_rows[order], return_index=True)[1])]
-        if not 0 < count < len(drawn):
+        drawn_rows = order[np.sort(np.unique(client_rows[order], return_index=True)[1])]
+        if not 0 < count < len(drawn_rows):
             raise BadInput(
                 f"{count} samples of client {client} cannot be audited: it has "
-                f"{len(client_samples)} samples, of which {len(drawn)} differ, and needs others "
-                "for training; lower audited"
+                f"{len(client_samples)} samples, of which {len(drawn_rows)} differ, and needs "
+                "others for training; lower audited"
             )
-        drawn = drawn[:count]
+        drawn_rows = drawn_rows[:count]
         is_member = rng.random(count) < 0.5
-        train[client] = np.flatnonzero(~np.isin(client_rows, client_rows[drawn[~is_member]]))
-        is_unique = ~np.isin(client_rows[drawn], shared)
+        train[client] = np.flatnonzero(~np.isin(client_rows, client_rows[drawn_rows[~is_member]]))
+        is_unique = ~np.isin(client_rows[drawn_rows], shared)
         n_excluded += int((~is_unique).sum())
-        samples.append(client_samples.take(torch.from_numpy(drawn[is_unique])))
+        samples.append(client_samples.take(torch.from_numpy(drawn_rows[is_unique])))
         owners.append(np.where(is_member, number, NO_CLIENT)[is_unique])
         fair_targets.append(np.full(int(is_unique.sum()), number))
     if n_excluded:
-        what = f"{n_excluded} audited samples have an exact copy in another client's data"
+        reason = f"{n_excluded} audited samples have an exact copy in another client's data"
         if not sum(map(len, samples)):
-            raise BadInput(f"{what}, so that no sample is left; give clients samples that differ")
-        warnings.warn(f"{what}; they are excluded from the audit", stacklevel=2)
+            raise BadInput(f"{reason}, so that no sample is left; give clients samples that differ")
+        warnings.warn(f"{reason}; they are excluded from the audit", stacklevel=2)
     together = Samples.concatenate(*samples)
     train = {client: train[client] for client in samples_of}
     audit = _shuffled(together, np.concatenate(owners), np.concatenate(fair_targets), seed)

@@ -151,8 +151,8 @@ class Decision(RecordPart):
         limits = [f", at most {worst.high:.3f}", f", at least {worst.low:.3f}"]
         # Below 0.5 the other limit decides.
         shows_low = (self.decide_by == "lower") != (worst.low + worst.high < 1)
-        shown = "" if self.decide_by == "estimate" else limits[shows_low]
-        return f"AUC {worst.value:.3f}{shown} ({worst.attack})"
+        shown_limit = "" if self.decide_by == "estimate" else limits[shows_low]
+        return f"AUC {worst.value:.3f}{shown_limit} ({worst.attack})"
 
 
 def guard_coverage(decisions: Sequence[Decision]) -> GuardCoverage | None:

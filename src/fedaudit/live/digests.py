@@ -31,8 +31,8 @@ def digests_of_globals(
     tensors, and for models with untrained running statistics, which may be those of fedaudit's
     network.
     """
-    distinct = [*{id(model): model for model in sent}.values()]
-    models: dict[GlobalModel, Model] = {"sent": distinct[0]} if len(distinct) == 1 else {}
+    unique_models = [*{id(model): model for model in sent}.values()]
+    models: dict[GlobalModel, Model] = {"sent": unique_models[0]} if len(unique_models) == 1 else {}
     models |= {} if after is None else {"after": after}
     models = {
         role: model

@@ -60,8 +60,10 @@ class ReusedPredictions:
         if utilities is None:
             return measured, CorrectCounter(None, {})
         (exposed,) = round.exposed.values()
-        known = {key: utilities[0, positions] for key, positions in self._positions.items()}
-        return replace(measured, signals=signals), CorrectCounter(exposed.local, known)
+        utility_by_key = {
+            key: utilities[0, positions] for key, positions in self._positions.items()
+        }
+        return replace(measured, signals=signals), CorrectCounter(exposed.local, utility_by_key)
 
     @cached_property
     def _positions(self) -> dict[int, Int[Tensor, " samples"]]:
@@ -106,8 +108,8 @@ def _equal_samples(first: Samples, second: Samples) -> bool:
     )
 
 
-def _equal_models(left: Model, right: Model) -> bool:
-    tensors, others = left.tensors(), right.tensors()
-    return tensors.keys() == others.keys() and all(
-        torch.equal(value, others[name]) for name, value in tensors.items()
+def _equal_models(first: Model, second: Model) -> bool:
+    tensors, second_tensors = first.tensors(), second.tensors()
+    return tensors.keys() == second_tensors.keys() and all(
+        torch.equal(value, second_tensors[name]) for name, value in tensors.items()
     )

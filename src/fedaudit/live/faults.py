@@ -42,11 +42,12 @@ class RecorderWarnings:
         self.warn(text, reason or text)
 
     @contextmanager
-    def unless_strict(self, what: str) -> Iterator[None]:
-        """Turn an error of the block into a warning that begins with ``what``, unless strict."""
+    def unless_strict(self, operation: str) -> Iterator[None]:
+        """Turn an error of the block into a warning that begins with ``operation``, unless "
+        "strict."""
         try:
             yield
         except Exception as error:
             if self.strict:
                 raise
-            self.warn(plain(f"{what}: {error}"), str(error))
+            self.warn(plain(f"{operation}: {error}"), str(error))

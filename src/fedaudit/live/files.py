@@ -224,8 +224,8 @@ def store_waiting(folder: Path, round: Round, entry: RoundEntry) -> bool:
     The write is atomic, so a killed process leaves no partial file. A power failure may lose it.
     """
     exposed = dict(sorted(round.exposed.items()))
-    distinct, numbers = group_models(e.base for e in exposed.values() if e.base is not None)
-    tensors = tensors_of_models("base", dict(enumerate(distinct)))
+    unique_models, numbers = group_models(e.base for e in exposed.values() if e.base is not None)
+    tensors = tensors_of_models("base", dict(enumerate(unique_models)))
     tensors |= tensors_of_models("after", round.after)
     clients, next_number = list[list[object]](), iter(numbers)
     for client, models in exposed.items():

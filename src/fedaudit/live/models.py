@@ -108,15 +108,16 @@ class CanaryClients:
         """
         if number not in range(len(self.sends)):
             raise BadInput(f"canaries are numbered 0 to {len(self.sends) - 1}, got {number!r}")
-        named = self._named(sent, "the model that was sent")
+        sent_params = self._named(sent, "the model that was sent")
         moved = {
-            name: value.clone() if name in self._like else value for name, value in named.items()
+            name: value.clone() if name in self._like else value
+            for name, value in sent_params.items()
         }
         if self.sends[number]:
             direction = self._direction(self._like, number)
             for name, values in direction.items():
                 step = self._length * values
-                moved[name] = (moved[name] + step).to(named[name].dtype)
+                moved[name] = (moved[name] + step).to(sent_params[name].dtype)
         else:
             # A tiny update instead of zeros, since Flower's fixed clipping divides by the norm.
             entry = moved[next(iter(self._like))].view(-1)[:1]
@@ -126,8 +127,8 @@ class CanaryClients:
             return moved
         return [value.numpy() for value in moved.values()]
 
-    def _direction(self, like: Params, number: int) -> Params:
-        return canary_direction(like, self.seed, number)
+    def _direction(self, template: Params, number: int) -> Params:
+        return canary_direction(template, self.seed, number)
 
     def bounds(
         self,

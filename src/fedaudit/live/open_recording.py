@@ -98,12 +98,13 @@ class RecordedRounds:
         if not any(old and new and old != new for old, new in digests):
             self._from_earlier_session.discard(entry.round)
             return True
-        what = "models sent" if earlier.sent != entry.sent else "uploads"
-        text = f"round {entry.round} was recorded before with other {what}"
+        repeated_part = "models sent" if earlier.sent != entry.sent else "uploads"
+        text = f"round {entry.round} was recorded before with other {repeated_part}"
         if entry.round in self._from_earlier_session:
             self._recording.keep_conflict(
                 entry.round,
-                f"another run passed it with other {what}; no more of that run is measured",
+                f"another run passed it with other {repeated_part}; no more of that run is "
+                "measured",
             )
             self._other_run_error = (
                 f"{text}: the folder has another run, which is kept, and this run is not recorded "
@@ -111,7 +112,8 @@ class RecordedRounds:
             )
             raise BadInput(self._other_run_error)
         self._recording.keep_conflict(
-            entry.round, f"it was passed again with other {what}; the first version is measured"
+            entry.round,
+            f"it was passed again with other {repeated_part}; the first version is measured",
         )
         self._warnings.raise_or_warn(
             f"{text} in this run; the first version is kept: use each round number once"

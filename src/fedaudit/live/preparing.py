@@ -125,8 +125,10 @@ class PreparingProcess:
         values = self._receive()
         if values is None:
             values = dict(measure(sent).signals)
-        joined = {**measured.signals, **values}
-        return replace(measured, signals={signal.name: joined[signal.name] for signal in signals})
+        all_values = {**measured.signals, **values}
+        return replace(
+            measured, signals={signal.name: all_values[signal.name] for signal in signals}
+        )
 
     def close(self) -> None:
         """End the process."""

@@ -282,10 +282,10 @@ class Recorder:
         """
         participants = participants_of(uploads, (), {}, self.recording.targets)
         entry = participants.entry(index)
-        checked, entry = self._check(entry, RoundData(sent, participants.uploads, {}, None))
-        if checked.round is None or entry.excluded or entry.note:
+        checked_round, entry = self._check(entry, RoundData(sent, participants.uploads, {}, None))
+        if checked_round.round is None or entry.excluded or entry.note:
             self._raise_first_reason(entry.excluded or {self.recording.targets[0]: entry.note})
-        (seen,) = seen_from([checked.round], self._setup.view)
+        (seen,) = seen_from([checked_round.round], self._setup.view)
         return self._measurer.measure(seen, entry)
 
     def store(self, measurement: Measurement) -> None:
@@ -412,18 +412,22 @@ class Recorder:
         # Metrics describe a trained model, but gradients belong to the model that was sent.
         if self._uploads == "gradients":
             return {}
-        audited = {*self.recording.targets} & {*answered}
+        audited_clients = {*self.recording.targets} & {*answered}
         metrics = dict[ClientId, dict[Metric, float]]()
         for client, values in reported.items():
             # Ignore an invalid metric instead of losing the round.
             with suppress(BadInput):
                 metrics[number_of(client)] = metrics_in(values)
-        return {client: metrics[client] for client in sorted(audited) if metrics.get(client)}
+        return {
+            client: metrics[client] for client in sorted(audited_clients) if metrics.get(client)
+        }
 
     def _check(self, entry: RoundEntry, data: RoundData) -> tuple[CheckedRound, RoundEntry]:
         """Check the uploads of a round, and add the results to its log entry."""
-        checked = round_of_uploads(entry, data, self._layout, self._uploads, self.recording.sizes)
-        return checked, _with_check_results(entry, data, checked)
+        checked_round = round_of_uploads(
+            entry, data, self._layout, self._uploads, self.recording.sizes
+        )
+        return checked_round, _with_check_results(entry, data, checked_round)
 
     def _check_and_measure(self, entry: RoundEntry, data: RoundData) -> None:
         self._rounds.refuse_other_run()
@@ -447,14 +451,14 @@ class Recorder:
                 self._warn_if_none_audited(entry)
                 self._log_entry(entry.logged())
             return
-        checked, entry = self._check(entry, data)
+        checked_round, entry = self._check(entry, data)
         if self._is_repeated(entry):
             return
-        if checked.round is None:
+        if checked_round.round is None:
             self._raise_first_reason(entry.excluded)
         self._refuse_missing_uploads(entry, data)
         self._warn_if_none_audited(entry)
-        self._measure(checked.round, entry)
+        self._measure(checked_round.round, entry)
         self._warn_of_excluded(entry.round, entry.excluded)
         if entry.note:
             # If all audited clients replied, the unidentified upload is from an unaudited client.
@@ -586,20 +590,22 @@ class Recorder:
             self._log_entry(entry.logged(note=note[:2000]))
 
 
-def _with_check_results(entry: RoundEntry, data: RoundData, checked: CheckedRound) -> RoundEntry:
+def _with_check_results(
+    entry: RoundEntry, data: RoundData, checked_round: CheckedRound
+) -> RoundEntry:
     """Return the entry with excluded uploads, digests and weights."""
-    excluded = {**entry.excluded, **checked.excluded}
+    excluded = {**entry.excluded, **checked_round.excluded}
     rejected = {*entry.rejected}
-    if checked.after_is_finite:
+    if checked_round.after_is_finite:
         # A finite next model was aggregated without the uploads that are not finite.
         rejected |= {client for client, reason in excluded.items() if NOT_FINITE in reason}
     return entry.model_copy(
         update={
             "excluded": {client: plain(reason)[:2000] for client, reason in excluded.items()},
             "rejected": tuple(sorted(rejected)),
-            "sent": checked.sent,
-            "uploads": checked.uploads,
-            "models": checked.models,
-            "weights": checked.weights if data.after is None else {},
+            "sent": checked_round.sent,
+            "uploads": checked_round.uploads,
+            "models": checked_round.models,
+            "weights": checked_round.weights if data.after is None else {},
         }
     )

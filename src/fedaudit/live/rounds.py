@@ -430,9 +430,9 @@ def _clients_that_fail(
     """Measure each client separately, and return the reason for each client that fails."""
     failed = dict[ClientId, str]()
     for client in round.exposed:
-        others: Collection[ClientId] = round.exposed.keys() - {client}
+        other_clients: Collection[ClientId] = round.exposed.keys() - {client}
         try:
-            measure(without(round, others, weights), samples.take(slice(_N_TRIAL_SAMPLES)))
+            measure(without(round, other_clients, weights), samples.take(slice(_N_TRIAL_SAMPLES)))
         except NotFinite as error:
             failed |= error.clients
         except Exception as error:

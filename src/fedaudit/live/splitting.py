@@ -277,8 +277,10 @@ def _tensor(value: Any, name: str, source: str) -> Tensor:
 def _read_table(table: Any, options: _Options) -> Labelled:
     source, transform = options.source, options.transform
     target, names = options.columns(list(table.columns), "column")
-    used = [target, *names]
-    if repeated := [n for n in used if (table.columns == n).sum() > 1 or used.count(n) > 1]:
+    used_columns = [target, *names]
+    if repeated := [
+        n for n in used_columns if (table.columns == n).sum() > 1 or used_columns.count(n) > 1
+    ]:
         raise BadInput(
             f"the table of {source} has the column {str(repeated[0])!r} twice, or features= and "
             "label= name the column twice; rename one column, or name it once"

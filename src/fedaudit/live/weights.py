@@ -366,23 +366,24 @@ def _is_listed(weights: Weights) -> TypeGuard[Sequence[Array]]:
     return isinstance(weights, Sequence) and not isinstance(weights, str | bytes)
 
 
-def _converted(arrays: Mapping[str, Array], name: str, like: Tensor, subject: str) -> Tensor:
-    """Return a copy of an array in the dtype of ``like``; raise if it does not fit."""
+def _converted(arrays: Mapping[str, Array], name: str, template: Tensor, subject: str) -> Tensor:
+    """Return a copy of an array in the dtype of ``template``; raise if it does not fit."""
     tensor = as_cpu_tensor(arrays[name], f"{subject} has {name!r}, which")
-    if tensor.shape != like.shape:
+    if tensor.shape != template.shape:
         raise BadInput(
             f"{subject} has {name!r} of shape {tuple(tensor.shape)}, and the model given to the "
-            f"recorder {tuple(like.shape)}"
+            f"recorder {tuple(template.shape)}"
         )
-    if like.is_floating_point() and not tensor.is_floating_point():
+    if template.is_floating_point() and not tensor.is_floating_point():
         raise BadInput(
             f"{subject} has {name!r} in {tensor.dtype}, and the model given to the recorder in "
-            f"{like.dtype}; send numbers with a fractional part"
+            f"{template.dtype}; send numbers with a fractional part"
         )
     try:
         # A copy, since the loop may change the original in place.
-        return tensor.to(like.dtype, copy=True).contiguous()
+        return tensor.to(template.dtype, copy=True).contiguous()
     except RuntimeError as error:
         raise BadInput(
-            f"{subject} has {name!r} in {tensor.dtype}, which torch cannot turn into {like.dtype}"
+            f"{subject} has {name!r} in {tensor.dtype}, which torch cannot turn into "
+            f"{template.dtype}"
         ) from error

@@ -80,9 +80,9 @@ def counted_balanced_accuracy(
     Source: IFCA-MIR, Eqs. (8)-(10); limits by Bonferroni's inequality.
     """
     require_confidence(confidence)
-    each = 1 - (1 - confidence) / 2
-    tpr = proportion(true_positives, members, confidence=each)
-    tnr = proportion(true_negatives, nonmembers, confidence=each)
+    each_confidence = 1 - (1 - confidence) / 2
+    tpr = proportion(true_positives, members, confidence=each_confidence)
+    tnr = proportion(true_negatives, nonmembers, confidence=each_confidence)
     return IntervalEstimate(
         value=(tpr.value + tnr.value) / 2,
         low=(tpr.low + tnr.low) / 2,

@@ -113,7 +113,7 @@ def secure_sum_bounds(
         one direction. The errors of the linear test are counted on other draws than it was fitted
         on.
     """
-    require_error(delta, alpha, least=1e-300)
+    require_error(delta, alpha, min_delta=1e-300)
     draws = np.asarray(others, dtype=float)
     pair = _UpdatePair(
         np.asarray(update, dtype=float).ravel(), np.asarray(alternative, dtype=float).ravel()
@@ -261,7 +261,7 @@ def canary_bounds(
     """
     z = as_array(statistics).astype(float)
     was_sent = as_membership(sent, z.size)
-    require_error(delta, alpha, least=1e-300)
+    require_error(delta, alpha, min_delta=1e-300)
     if z.ndim != 1 or not np.isfinite(z).all():
         raise BadInput(
             f"each canary needs one finite statistic and one coin, got shapes {z.shape} and "
@@ -338,8 +338,8 @@ def sample_bounds(
     if one_sided:
         return SampleBounds(None, None, one_sided)
     split = split_scores(scores, is_member)
-    counted = count_guesses(scores, is_member, guesses)
-    if_gaussian = one_run_gaussian_bound(counted, delta=delta, alpha=alpha)
+    guess_counts = count_guesses(scores, is_member, guesses)
+    if_gaussian = one_run_gaussian_bound(guess_counts, delta=delta, alpha=alpha)
     refusal = _reason_not_normal(split)
     if refusal:
         return SampleBounds(if_gaussian, None, refusal)
@@ -383,8 +383,8 @@ def _reason_not_normal(split: SplitScores) -> str:
         )
     variances = [float(group.var(ddof=1)) for group in split]
     freedom = [len(group) - 1 for group in split]
-    below = float(sp.special.fdtr(*freedom, variances[0] / variances[1]))
-    p_value = 2 * min(below, 1 - below)
+    cumulative = float(sp.special.fdtr(*freedom, variances[0] / variances[1]))
+    p_value = 2 * min(cumulative, 1 - cumulative)
     if p_value < _NORMALITY_ERROR:
         return f"scores of members and non-members have different variances (p = {p_value:.2g})"
     return ""

@@ -566,10 +566,10 @@ def _raise_if_unknown(contrasts: Sequence[str]) -> None:
 
 def _missing_origins(origins: Int[np.ndarray, " samples"], expected: tuple[Origin, ...]) -> str:
     """Return a note on the expected origins that have no samples; empty if all have samples."""
-    present = [origin for origin in expected if (origins == origin).any()]
-    missing = [origin.name.lower() for origin in expected if origin not in present]
-    if not missing:
+    present_origins = [origin for origin in expected if (origins == origin).any()]
+    missing_names = [origin.name.lower() for origin in expected if origin not in present_origins]
+    if not missing_names:
         return ""
-    if not present:
-        return f"no {' or '.join(missing)} samples to compare members with"
-    return f"the same as {present[0].name.lower()}: no {missing[0]} samples"
+    if not present_origins:
+        return f"no {' or '.join(missing_names)} samples to compare members with"
+    return f"the same as {present_origins[0].name.lower()}: no {missing_names[0]} samples"

@@ -225,11 +225,11 @@ def blind_classifier(
 
     require_confidence(confidence)
     truth = as_membership(is_member, len(features))
-    chosen = _subsample(truth, settings, rng)
+    positions = _subsample(truth, settings, rng)
     # Several BLAS threads change the last bits of results, and are slow on shared cores.
     with threadpool_limits(1, user_api="blas"):
-        inputs = _inputs(features, labels, chosen, settings, rng)
-        scored = _score_held_out(inputs, truth[chosen], settings, rng)
+        inputs = _inputs(features, labels, positions, settings, rng)
+        scored = _score_held_out(inputs, truth[positions], settings, rng)
     return _better(scored, confidence)
 
 
@@ -243,8 +243,8 @@ def _subsample(
             f"train on some and score the others, got {len(members)} and {len(nonmembers)}"
         )
     limit = max(_FEWEST, settings.most_samples // 2)
-    chosen = [rng.permutation(group)[:limit] for group in (members, nonmembers)]
-    return np.sort(np.concatenate(chosen))
+    positions = [rng.permutation(group)[:limit] for group in (members, nonmembers)]
+    return np.sort(np.concatenate(positions))
 
 
 def _inputs(
@@ -317,9 +317,9 @@ def _better(scored: _Scored, confidence: float) -> BlindResult:
 
     Each of the two intervals has half of the error probability.
     """
-    each = 1 - (1 - confidence) / 2
+    each_confidence = 1 - (1 - confidence) / 2
     intervals = {
-        name: auc_interval(values, scored.truth, confidence=each)
+        name: auc_interval(values, scored.truth, confidence=each_confidence)
         for name, values in scored.scores.items()
     }
     best = max(intervals, key=lambda name: intervals[name].low)

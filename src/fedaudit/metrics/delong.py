@@ -237,15 +237,17 @@ def clustered_auc(
     variances = [
         float(group @ group) * n / max(1, n - 1) for group, n in zip(sums, n_persons, strict=True)
     ]
-    fewest, variance = min(n_persons), 0.0
-    if fewest >= 2:
+    smallest_cluster_count, variance = min(n_persons), 0.0
+    if smallest_cluster_count >= 2:
         # The covariance is nonzero for people with both members and non-members.
         covariance = float(sums[0] @ sums[1]) * n_people / (n_people - 1)
         variance = variances[0] + variances[1] + covariance + covariance
-    if variance <= 0 or fewest * min(value, 1 - value) < FEWEST_DISORDERED:
-        low, high = clopper_pearson(fewest * value, fewest, confidence=confidence)
+    if variance <= 0 or smallest_cluster_count * min(value, 1 - value) < FEWEST_DISORDERED:
+        low, high = clopper_pearson(
+            smallest_cluster_count * value, smallest_cluster_count, confidence=confidence
+        )
         return AucInterval(value, low, high, f"exact on pairs of people {percent(confidence)}")
-    quantile = -float(sp.special.stdtrit(fewest - 1, (1 - confidence) / 2))
+    quantile = -float(sp.special.stdtrit(smallest_cluster_count - 1, (1 - confidence) / 2))
     distances, any_few = [], False
     for index, group in enumerate(placements):
         at_mode = ranks[index] == most_frequent(ranks[index])

@@ -121,7 +121,7 @@ def gaussian_epsilon(counts: ConfusionCounts, *, delta: float, alpha: float = 0.
 
     Source: Dong, Roth and Su 2022, Corollary 2.13; Nasr et al. 2023.
     """
-    require_error(delta, alpha, least=1e-300)
+    require_error(delta, alpha, min_delta=1e-300)
 
     def epsilon(fnr: float, fpr: float) -> float:
         return gaussian_budget(float(-sp.special.ndtri(fpr) - sp.special.ndtri(fnr)), delta)
@@ -180,10 +180,10 @@ def bound_method(name: str, delta: float, alpha: float) -> str:
     return f"{name} {100 * (1 - alpha):.6g}%, delta {delta:g}"
 
 
-def require_error(delta: float, alpha: float, *, least: float = 0.0) -> None:
+def require_error(delta: float, alpha: float, *, min_delta: float = 0.0) -> None:
     """Raise if ``delta`` is not in [least, 1), or the error probability ``alpha`` not in (0, 1)."""
-    if not least <= delta < 1:
-        allowed = "[0, 1)" if least == 0 else "(0, 1)"
+    if not min_delta <= delta < 1:
+        allowed = "[0, 1)" if min_delta == 0 else "(0, 1)"
         raise BadInput(f"delta is a probability in {allowed}, got {delta}")
     if not 0 < alpha < 1:
         raise BadInput(f"alpha, the error probability, is between 0 and 1, got {alpha}")
@@ -376,7 +376,7 @@ def one_run_gaussian_bound(guesses: Guesses, *, delta: float, alpha: float = 0.0
     Source: Mahloujifar, Melis and Chaudhuri 2024, Auditing f-differential privacy in one run,
         the recursion for guesses with abstention.
     """
-    require_error(delta, alpha, least=1e-300)
+    require_error(delta, alpha, min_delta=1e-300)
     return _one_run_gaussian_bound(guesses, delta, alpha)
 
 

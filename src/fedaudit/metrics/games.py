@@ -405,16 +405,19 @@ def certify(
         raise BadInput(f"a batch has at least one sample, got {batch}")
     each_confidence = 1 - (1 - confidence) / 2
     target = proportion(fired_for_target, copies, confidence=each_confidence)
-    others = proportion(fired_for_others, samples, confidence=each_confidence)
+    fires_for_others = proportion(fired_for_others, samples, confidence=each_confidence)
     # As a function of f, success falls to a minimum and rises again, because false alarms in a
     # batch with the target are correct answers.
     minimum = 1 - (1 - target.low) * (batch - 1) / batch
-    worst = min(max(minimum, others.low), others.high)
+    worst = min(max(minimum, fires_for_others.low), fires_for_others.high)
     return Certificate(
         low=expected_success(target.low, worst, batch),
-        high=max(expected_success(target.high, f, batch) for f in (others.low, others.high)),
+        high=max(
+            expected_success(target.high, f, batch)
+            for f in (fires_for_others.low, fires_for_others.high)
+        ),
         of_target=target,
-        of_others=others,
+        of_others=fires_for_others,
         batch=batch,
         method=f"Clopper-Pearson of both rates together, {percent(confidence)}",
     )

@@ -222,9 +222,9 @@ def mean_limits_if_independent(runs: Sequence[EstimateWithLimits[float]]) -> Con
     """
     _raise_if_no_runs(len(runs))
     value = fmean(run.value for run in runs)
-    below = math.hypot(*(run.value - run.low for run in runs)) / len(runs)
-    above = math.hypot(*(run.high - run.value for run in runs)) / len(runs)
-    return ConfidenceLimits(value - below, value + above)
+    lower_distance = math.hypot(*(run.value - run.low for run in runs)) / len(runs)
+    upper_distance = math.hypot(*(run.high - run.value for run in runs)) / len(runs)
+    return ConfidenceLimits(value - lower_distance, value + upper_distance)
 
 
 def mean_limits_if_dependent(estimates: Sequence[EstimateWithLimits[float]]) -> ConfidenceLimits:
@@ -418,7 +418,9 @@ def mean_of_units(
         BadInput: Fewer than two units, or a value that is not finite.
     """
     require_confidence(confidence)
-    array = _as_units(values, least=2, units=units, remedy="report the interval of the single one")
+    array = _as_units(
+        values, min_units=2, units=units, remedy="report the interval of the single one"
+    )
     mean = float(array.mean())
     if np.ptp(array) <= _LARGEST_ROUNDING_ERROR:
         return SeedMean(mean, None, None, f"no spread over {len(array)} {units}", len(array))
@@ -461,7 +463,7 @@ def bootstrap_over_seeds(
         (0.02, True)
     """
     require_confidence(confidence)
-    runs = _as_units(values, least=10, units="seeds", remedy="use student_t_over_seeds")
+    runs = _as_units(values, min_units=10, units="seeds", remedy="use student_t_over_seeds")
     mean = float(runs.mean())
     if np.ptp(runs) == 0:
         return SeedMean(mean, None, None, f"no spread over {len(runs)} seeds", len(runs))
@@ -471,11 +473,11 @@ def bootstrap_over_seeds(
     return SeedMean(mean, float(low), float(high), method, len(runs))
 
 
-def _as_units(values: Sequence[float], *, least: int, units: str, remedy: str) -> np.ndarray:
+def _as_units(values: Sequence[float], *, min_units: int, units: str, remedy: str) -> np.ndarray:
     array = np.asarray(values, dtype=np.float64)
-    if array.ndim != 1 or len(array) < least:
+    if array.ndim != 1 or len(array) < min_units:
         raise BadInput(
-            f"an interval over {units} needs at least {least} {units}, got {array.size}; "
+            f"an interval over {units} needs at least {min_units} {units}, got {array.size}; "
             f"take more {units} or {remedy}"
         )
     if not np.isfinite(array).all():

@@ -119,8 +119,8 @@ def nonmembers_for_one_false_positive(fpr: float) -> int:
     """
     if not 0 < fpr <= 1:
         raise BadInput(f"the false-positive rate must be in (0, 1], got {fpr}")
-    fewest = max(1, math.ceil(1 / fpr) - 1)
-    return fewest if 1 / fewest <= fpr else fewest + 1
+    n_nonmembers = max(1, math.ceil(1 / fpr) - 1)
+    return n_nonmembers if 1 / n_nonmembers <= fpr else n_nonmembers + 1
 
 
 def nonmember_shortage(fpr: float, n_nonmembers: int) -> str | None:
@@ -138,8 +138,8 @@ def nonmember_shortage(fpr: float, n_nonmembers: int) -> str | None:
         >>> fa.metrics.nonmember_shortage(0.01, n_nonmembers=60)
         'inconclusive: needs 40 more non-members'
     """
-    missing = nonmembers_for_one_false_positive(fpr) - n_nonmembers
-    return f"inconclusive: needs {missing} more non-members" if missing > 0 else None
+    n_missing = nonmembers_for_one_false_positive(fpr) - n_nonmembers
+    return f"inconclusive: needs {n_missing} more non-members" if n_missing > 0 else None
 
 
 def nonmembers_to_certify_fpr(
@@ -570,8 +570,8 @@ def _tpr_lower_limit(split: SplitScores, fpr: float, *, confidence: float) -> fl
     bound = lower_bound(fpr, members, nonmembers, confidence=confidence)
     if bound.rank == 0:
         return 0.0
-    above = int((split.members > _nonmember_score(split, bound.rank)).sum())
-    return clopper_pearson_lower(above, members, confidence=1 - bound.error)
+    n_above = int((split.members > _nonmember_score(split, bound.rank)).sum())
+    return clopper_pearson_lower(n_above, members, confidence=1 - bound.error)
 
 
 def _tpr_upper_limit(split: SplitScores, fpr: float, *, confidence: float) -> float:
@@ -582,8 +582,8 @@ def _tpr_upper_limit(split: SplitScores, fpr: float, *, confidence: float) -> fl
     bound = upper_bound(fpr, members, nonmembers, confidence=confidence)
     if bound.rank > nonmembers:
         return 1.0
-    above = int((split.members >= _nonmember_score(split, bound.rank)).sum())
-    return clopper_pearson_upper(above, members, confidence=1 - bound.error)
+    n_above = int((split.members >= _nonmember_score(split, bound.rank)).sum())
+    return clopper_pearson_upper(n_above, members, confidence=1 - bound.error)
 
 
 def _nonmember_score(split: SplitScores, rank: int) -> float:

@@ -204,10 +204,10 @@ def as_scores(scores: npt.ArrayLike) -> Float[np.ndarray, " samples"]:
         ) from error
     if values.ndim != 1:
         raise BadInput(f"scores must have one axis, the samples, got shape {values.shape}")
-    missing = int(np.isnan(values).sum())
-    if missing:
+    n_missing = int(np.isnan(values).sum())
+    if n_missing:
         raise BadInput(
-            f"{missing} of {len(values)} scores are NaN; leave these samples out of both scores "
+            f"{n_missing} of {len(values)} scores are NaN; leave these samples out of both scores "
             "and membership, or find out why the attack gave no score"
         )
     return values
@@ -274,8 +274,8 @@ def ranks_within_group(ranks: Float[np.ndarray, " group"]) -> Float[np.ndarray, 
     # Midranks are multiples of one half, so twice a midrank indexes a table of counts.
     index = (2 * ranks).astype(np.int64)
     up_to = np.cumsum(np.bincount(index))
-    before = np.concatenate([[0], up_to[:-1]])
-    ranks_within: Float[np.ndarray, " group"] = 0.5 * (up_to[index] + before[index] + 1)
+    up_to_previous = np.concatenate([[0], up_to[:-1]])
+    ranks_within: Float[np.ndarray, " group"] = 0.5 * (up_to[index] + up_to_previous[index] + 1)
     return ranks_within
 
 

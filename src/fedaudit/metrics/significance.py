@@ -61,9 +61,9 @@ def auc_p_value(scores: npt.ArrayLike, is_member: npt.ArrayLike) -> float:
     members, nonmembers = split_scores(scores, is_member)
     if members.min() == members.max() == nonmembers.min() == nonmembers.max():
         return 1.0
-    counted = counted_above_chance([SplitScores(members, nonmembers)])
-    if counted is not None:
-        return counted
+    p_value_by_counts = counted_above_chance([SplitScores(members, nonmembers)])
+    if p_value_by_counts is not None:
+        return p_value_by_counts
     return float(sp.stats.mannwhitneyu(members, nonmembers, alternative="greater").pvalue)
 
 
@@ -101,9 +101,9 @@ def tpr_p_values(
     true_positives: int | Int[np.ndarray, "*counts"], members: int, *, allowed: int, nonmembers: int
 ) -> Float[np.ndarray, "*counts"]:
     """Compute :func:`tpr_p_value` for each of several numbers of flagged members."""
-    highest = np.asarray(true_positives) + allowed
+    n_highest = np.asarray(true_positives) + allowed
     p_values: Float[np.ndarray, "*counts"] = np.asarray(
-        sp.stats.hypergeom.cdf(allowed, members + nonmembers, nonmembers, highest)
+        sp.stats.hypergeom.cdf(allowed, members + nonmembers, nonmembers, n_highest)
     )
     return p_values
 
@@ -279,8 +279,10 @@ def limits_from_distances(
     Source: Zou and Donner, Construction of confidence limits about effect measures, 2008, Eq. (4).
     """
     combine = np.linalg.norm if independent else np.sum
-    below, above = (float(combine(groups)) for groups in zip(*distances, strict=True))
-    return ConfidenceLimits(max(0.0, value - below), min(1.0, value + above))
+    lower_distance, upper_distance = (
+        float(combine(groups)) for groups in zip(*distances, strict=True)
+    )
+    return ConfidenceLimits(max(0.0, value - lower_distance), min(1.0, value + upper_distance))
 
 
 def _bound_on_sum(amounts: Float[np.ndarray, " units"], largest: float, confidence: float) -> float:
@@ -339,11 +341,11 @@ def counted_above_chance(parts: Sequence[SplitScores]) -> float | None:
     if min(expected) >= _FEWEST_EXPECTED:
         return None
     # If members score higher, they are above the mode more often, or below it less often.
-    above = [scores > mode for scores, mode in zip(pooled, modes, strict=True)]
-    below = [scores < mode for scores, mode in zip(pooled, modes, strict=True)]
+    is_above = [scores > mode for scores, mode in zip(pooled, modes, strict=True)]
+    is_below = [scores < mode for scores, mode in zip(pooled, modes, strict=True)]
     p_values = [
         _tail_probability(marked, n_members, upper=upper)
-        for marked, upper in ((above, True), (below, False))
+        for marked, upper in ((is_above, True), (is_below, False))
         if any(flags.any() for flags in marked)
     ]
     # Bonferroni's correction for two tests. If no score differs from the mode, the p-value is 1.

@@ -191,7 +191,7 @@ def hypervolume_over_seeds(
     *,
     rng: np.random.Generator,
     confidence: float = 0.95,
-    beyond: int = 0,
+    n_baseline_points: int = 0,
 ) -> HypervolumeEstimate:
     """Compute the hypervolume of the points' means over seeds, with a bootstrap over seeds.
 
@@ -202,8 +202,8 @@ def hypervolume_over_seeds(
         runs: For each seed, leakage and error of each point, in [0, 1].
         rng: Draws the resamples.
         confidence: Two-sided confidence, in (0, 1).
-        beyond: Number of points at the beginning that form a baseline, such as the point without a
-            defense. Their hypervolume is subtracted; 0 for no baseline.
+        n_baseline_points: Number of points at the beginning that form a baseline, such as the point
+            without a defense. Their hypervolume is subtracted; 0 for no baseline.
 
     Raises:
         BadInput: No seeds or points, or a value outside of [0, 1].
@@ -221,7 +221,7 @@ def hypervolume_over_seeds(
     seeds = len(runs)
 
     def areas_of(means: Float[np.ndarray, "draws points 2"]) -> Float[np.ndarray, " draws"]:
-        return _areas(means) - (_areas(means[:, :beyond]) if beyond else 0.0)
+        return _areas(means) - (_areas(means[:, :n_baseline_points]) if n_baseline_points else 0.0)
 
     value = float(areas_of(runs.mean(axis=0)[None])[0])
     if seeds < FEWEST_SEEDS:

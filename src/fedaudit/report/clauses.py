@@ -202,8 +202,10 @@ def controls(record: Record) -> Answer:
 
 def parameters(record: Record) -> Answer:
     """Return how many parameters the model has for each training sample."""
-    others, trained = record.other_clients, record.parameters
-    samples = sum(row.samples for row in record.clients) + (others.samples if others else 0)
+    other_clients, trained = record.other_clients, record.parameters
+    samples = sum(row.samples for row in record.clients) + (
+        other_clients.samples if other_clients else 0
+    )
     size = f"{samples:,} training samples" if samples else "no number of samples"
     if trained is None:
         return Answer("not stated", "Not stated", fixed("answers.no_parameters", samples=size))
@@ -261,9 +263,11 @@ def origin(record: Record, role: str = "") -> Answer:
     environment = record.environment
     date, versions = environment.started[:10] or "not stated", environment.versions
     text = f"Date: {date}; tester{'' if role else ' and role'}: not stated"
-    stated = f"Role by the packer’s statement: {role}. {fixed('answers.stated')} " if role else ""
+    stated_role = (
+        f"Role by the packer’s statement: {role}. {fixed('answers.stated')} " if role else ""
+    )
     version = shortened(versions.get("fedaudit", "not stated"), 60)
-    return Answer("not stated", text, f"{stated}Version of fedaudit: {version}.")
+    return Answer("not stated", text, f"{stated_role}Version of fedaudit: {version}.")
 
 
 def release_policy(record: Record) -> Answer:
@@ -337,10 +341,10 @@ def measured_epsilon(record: Record) -> Answer:
         return _not_tested(fixed("answers.no_bound"))
     lines = []
     for bound in bounds:
-        others = [f"{other.text}." for other in bound.measured[1:]]
+        other_bounds = [f"{other.text}." for other in bound.measured[1:]]
         claim = wording.capital(f"{bound.against_claim}." * bool(bound.against_claim))
         line = f"{wording.capital(bound.unit)}: {shortened(bound.lead.method, 100)}."
-        lines.append(wording.join(line, *others, claim, by=" "))
+        lines.append(wording.join(line, *other_bounds, claim, by=" "))
     text = "; ".join(f"{bound.at_least} for {bound.unit}, {bound.observer}" for bound in bounds)
     return Answer("figure", wording.capital(text), "\n".join([*lines, nothing]))
 
@@ -367,11 +371,11 @@ def _largest_limit(record: Record, metric: str) -> _UpperLimit | None:
     """
     estimates = [f for f in record.findings if f.attack and f.metric == metric and not f.against]
     estimates = [estimate for estimate in estimates if estimate.fair] or estimates
-    limited = list(filter(_has_limit, estimates))
+    with_limit = list(filter(_has_limit, estimates))
     failed = evidence.outcomes_of(record.controls).failed
-    if not limited or failed or evidence.is_uninformative(record):
+    if not with_limit or failed or evidence.is_uninformative(record):
         return None
-    best = max(limited, key=evidence.upper_limit)
+    best = max(with_limit, key=evidence.upper_limit)
     label = evidence.labels_among(estimates)[evidence.setting_of(best)]
     mean = best.seed is None and len(record.seeds) > 1 and "over seeds" not in label
     name = wording.join(
@@ -381,7 +385,7 @@ def _largest_limit(record: Record, metric: str) -> _UpperLimit | None:
         "mean over seeds" * mean,
         by="; ",
     )
-    bounded = {wording.attack_code(estimate.attack) for estimate in limited}
+    bounded = {wording.attack_code(estimate.attack) for estimate in with_limit}
     unbounded = [estimate.attack for estimate in estimates if not _has_limit(estimate)]
     unbounded += [
         wording.attack_name(row.name)
@@ -410,14 +414,14 @@ def bound_on_success(record: Record) -> Answer:
 
 def most_exposed(record: Record) -> Answer:
     """Return the fraction of members that are found at least, and a limit for single samples."""
-    exposed, more = exposure(record), fixed("exposure.more", unit=record.unit)
+    exposed, further_text = exposure(record), fixed("exposure.more", unit=record.unit)
     if exposed.found or exposed.is_limited:
-        return Answer("figure", wording.capital(exposed.text), more)
+        return Answer("figure", wording.capital(exposed.text), further_text)
     if not evidence.has_membership(record) or record.games:
         return _not_tested("The record has no figure of an attack on membership.")
     if evidence.outcomes_of(record.controls).failed and not evidence.is_uninformative(record):
         return _unbounded(record, _RATE)
-    return _not_tested(f"{fixed('exposure.nothing', limit=exposed.limit)} {more}")
+    return _not_tested(f"{fixed('exposure.nothing', limit=exposed.limit)} {further_text}")
 
 
 def flagged(record: Record) -> Answer:

@@ -88,8 +88,8 @@ def cluster_sentence(record: Record) -> str:
             if 0 < model.shadow_samples < model.samples
         ]:
             texts.append(fixed("clusters.small_shadows", samples=wording.join_and(smaller)))
-        if absent := max(choices(run).count(None) for run in study.runs):
-            number = f"{'Up to ' * (len(study.runs) > 1)}{absent:,}"
+        if n_absent := max(choices(run).count(None) for run in study.runs):
+            number = f"{'Up to ' * (len(study.runs) > 1)}{n_absent:,}"
             clients = wording.plural(len(run.clients), "client")
             texts.append(fixed("clusters.absent", most=number, clients=clients))
     return " ".join(evidence.distinct(texts))

@@ -146,14 +146,18 @@ def size_range(estimate: Estimate) -> tuple[Size, Size] | None:
 
     Stating only the smaller size would then hide the best estimate. Otherwise, return None.
     """
-    least, value = size_of(estimate), estimate.value
+    smallest_size, value = size_of(estimate), estimate.value
     by_value = None if value is None else size_reached(value, estimate.metric)
-    if least is None or by_value is None or _ORDER.index(by_value) - _ORDER.index(least) < 2:
+    if (
+        smallest_size is None
+        or by_value is None
+        or _ORDER.index(by_value) - _ORDER.index(smallest_size) < 2
+    ):
         return None
     highest = (
         size_reached(estimate.high, estimate.metric) if estimate.high is not None else "strong"
     )
-    return least, highest or by_value
+    return smallest_size, highest or by_value
 
 
 def size_phrase(estimate: Estimate) -> str:
@@ -183,8 +187,10 @@ def leading_estimates(estimates: list[Estimate]) -> tuple[Estimate, ...]:
     """
     above = grouped(filter(above_chance, estimates), lambda estimate: estimate.metric)
     best = {
-        metric: max(same, key=lambda f: (_size_rank(f), _size_value(f), f.value or 0.0))
-        for metric, same in above.items()
+        metric: max(
+            estimates_of_metric, key=lambda f: (_size_rank(f), _size_value(f), f.value or 0.0)
+        )
+        for metric, estimates_of_metric in above.items()
     }
     rates = sorted(filter(metric_names.rate_of, best), key=lambda m: metric_names.rate_of(m) or 0)
     rate = max((best[metric] for metric in rates), key=_size_rank, default=None)
@@ -292,7 +298,11 @@ def most_summarised(estimates: Iterable[Estimate], *, headline: bool = True) -> 
         and (bool(f.attack) and f.metric in metric_names.HEADLINE_METRICS) == headline
     ]
     levels = grouped(shown, lambda f: (f.attack, f.defense, f.view, "" if headline else f.metric))
-    return [estimate for same in levels.values() for estimate in _over_seeds_and_clients(same)]
+    return [
+        estimate
+        for estimates_of_level in levels.values()
+        for estimate in _over_seeds_and_clients(estimates_of_level)
+    ]
 
 
 def _over_seeds_and_clients(estimates: list[Estimate]) -> list[Estimate]:

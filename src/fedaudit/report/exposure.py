@@ -56,11 +56,11 @@ def exposure(record: Record) -> Exposure:
     found, claim = _found(record), proven_for_samples(record)
     if claim is None:
         return Exposure(found, unknown, is_limited=False)
-    most = largest_tpr(claim.epsilon, claim.delta, _FPR)
+    largest_rate = largest_tpr(claim.epsilon, claim.delta, _FPR)
     epsilon = wording.number(claim.epsilon)
-    if most >= _USELESS:
+    if largest_rate >= _USELESS:
         return Exposure(found, fixed("exposure.useless", epsilon=epsilon), is_limited=False)
-    share = wording.percent(most, 1)
+    share = wording.percent(largest_rate, 1)
     limit = fixed("exposure.limit", epsilon=epsilon, most=share, fpr=_as_percent(_FPR))
     return Exposure(found, limit, is_limited=True)
 
@@ -123,17 +123,19 @@ def _found(record: Record) -> str:
         fpr = metric_names.rate_of(best.metric)
         # A lower limit at or below the false-positive rate is no more than guessing.
         if fpr and best.low and best.low > fpr and AT_THRESHOLD not in best.method:
-            same = [estimate for estimate in estimates if estimate.metric == best.metric]
-            return fixed("exposure.found", fpr=_as_percent(fpr), **_least(record, best, same))
+            same_metric = [estimate for estimate in estimates if estimate.metric == best.metric]
+            return fixed(
+                "exposure.found", fpr=_as_percent(fpr), **_least(record, best, same_metric)
+            )
     return ""
 
 
-def _least(record: Record, best: Estimate, same: list[Estimate]) -> dict[str, str]:
+def _least(record: Record, best: Estimate, same_metric: list[Estimate]) -> dict[str, str]:
     """Return the lower limit of a rate, and whose it is."""
     low, is_mean = best.low or 0.0, best.seed is None and len(record.seeds) > 1
     # The number of members of a mean is that of all runs together.
     count = "" if is_mean else f", {math.ceil(low * best.n_members)} of {best.n_members:,}"
-    label = labels_among(same)[setting_of(best)]
+    label = labels_among(same_metric)[setting_of(best)]
     mean = "mean over seeds" * (is_mean and "over seeds" not in label)
     return {
         "least": f"{wording.percent(low, -1)} of members{count}",

@@ -125,11 +125,11 @@ def idle_parts(record: Record) -> tuple[str, ...]:
 
 def unanswered(record: Record) -> tuple[str, ...]:
     """Return a reason for each attack that the study names and that has no estimates."""
-    named = evidence.named_attacks(record)
+    attack_names = evidence.named_attacks(record)
     return tuple(
         f"No figures of {shortened(wording.attack_name(row.name), 80)}: {shortened(row.note, 240)}"
         for row in record.attacks
-        if row.status != "run" and row.name in named
+        if row.status != "run" and row.name in attack_names
     )
 
 
@@ -178,8 +178,8 @@ def _situation(record: Record, conclusion: PlainVerdict) -> str:
         if after_deletion in _STEPS["situations"]:
             return after_deletion
     if status in LEAKS:
-        defended, *others = caveats.estimates_by_side(record).values()
-        if others and not any(map(above_chance, defended)):
+        defended, *other_sides = caveats.estimates_by_side(record).values()
+        if other_sides and not any(map(above_chance, defended)):
             return "leak without the defense"
         return "leak with a defense" if caveats.is_defended(record) else "leak"
     if conclusion.warning and not unusable:

@@ -84,8 +84,8 @@ def clean(text: str) -> str:
 def _on_one_line(text: str) -> str:
     # Even a long text has few distinct characters.
     controls = [char for char in set(text) if unicodedata.category(char)[0] == "C"]
-    shown = dict.fromkeys(map(ord, controls), "\ufffd")
-    return text.translate(shown | dict.fromkeys(map(ord, "\n\r\t\u2028\u2029"), " "))
+    replacements = dict.fromkeys(map(ord, controls), "\ufffd")
+    return text.translate(replacements | dict.fromkeys(map(ord, "\n\r\t\u2028\u2029"), " "))
 
 
 def shortened(text: str, limit: int = 48) -> str:
@@ -149,8 +149,12 @@ def grid_of(
         remark: Sentences below the table.
     """
     cells = [{_column_key(name): as_cell(cell) for name, cell in row.items()} for row in rows]
-    used = dict.fromkeys(key for row in cells for key in row)
-    ordered = [key for key in dict.fromkeys((*map(_column_key, order), *used)) if key in used]
+    used_columns = dict.fromkeys(key for row in cells for key in row)
+    ordered = [
+        key
+        for key in dict.fromkeys((*map(_column_key, order), *used_columns))
+        if key in used_columns
+    ]
     commons = dict.fromkeys(common for common, _ in ordered)
     keys = [key for common in commons for key in ordered if key[0] == common]
     names = [shortened(name, 60) for _, name in keys]

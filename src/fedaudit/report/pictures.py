@@ -142,38 +142,40 @@ def _drawn_rate(estimates: Sequence[Estimate]) -> str:
 
 
 def _of_contrast(side: str, estimates: Sequence[Estimate], every: Sequence[Estimate]) -> Picture:
-    contrast, several = estimates[0].contrast, are_several(estimates)
+    contrast, has_several_clients = estimates[0].contrast, are_several(estimates)
     names = evidence.distinct(estimate.defense for estimate in every)
     defenses = sorted(names, key=lambda name: name != NO_DEFENSE)
     looks = dict(zip(defenses, (PLAIN, *DEFENDED), strict=False))
     rate, labels = _drawn_rate(every), evidence.labels_among(estimates)
     rate_track = Axis(wording.metric_name(rate), form="%", guess=rate_of(rate))
     tracks = {AUC: Axis("AUC", guess=0.5), rate: rate_track}
-    drawn = [
+    shown_attacks = [
         estimate
         for estimate in estimates
         if estimate.defense in looks and estimate.metric in tracks
     ]
     # A metric without values needs no track.
-    tracks = {m: track for m, track in tracks.items() if any(f.metric == m for f in drawn)}
+    tracks = {m: track for m, track in tracks.items() if any(f.metric == m for f in shown_attacks)}
     # Each client has a separate row, since marks have no names.
-    rows = evidence.grouped(drawn, lambda f: (f.attack, f.target if several else None))
+    rows = evidence.grouped(
+        shown_attacks, lambda f: (f.attack, f.target if has_several_clients else None)
+    )
     lead = next(iter(tracks), AUC)
 
     def order(row: Sequence[Estimate]) -> tuple[bool, float]:
         values = [estimate.number for estimate in row if estimate.metric == lead]
-        return several and row[0].target is not None, -max(values, default=-1.0)
+        return has_several_clients and row[0].target is not None, -max(values, default=-1.0)
 
     lines = []
     for row in sorted(rows.values(), key=order):
         by_metric = {m: [estimate for estimate in row if estimate.metric == m] for m in tracks}
         cells = [_membership_cell(same, looks, labels) for same in by_metric.values()]
         name = shortened(row[0].attack, 60)
-        if several:
+        if has_several_clients:
             name = f"{shorten_middle(client_label(row[0], estimates), 40)} · {name}"
         tone = evidence.marker_of(_largest(by_metric[lead])).tone if by_metric[lead] else ""
         lines.append(Row(name, tuple(cells), tone))
-    every_attack = "attack and client" if several else "attack"
+    every_attack = "attack and client" if has_several_clients else "attack"
     others = wording.contrast_meaning(contrast, estimates[0].unit)
     caption = fixed("pictures.membership", attack=every_attack, others=others)
     if not any(estimate.fair for estimate in estimates):
@@ -201,8 +203,8 @@ def _membership_cell(
 
 
 def _largest(estimates: Sequence[Estimate]) -> Estimate:
-    plain = [estimate for estimate in estimates if estimate.defense == NO_DEFENSE] or estimates
-    return max(plain, key=lambda estimate: (estimate.low or 0.0, estimate.value or 0.0))
+    undefended = [estimate for estimate in estimates if estimate.defense == NO_DEFENSE] or estimates
+    return max(undefended, key=lambda estimate: (estimate.low or 0.0, estimate.value or 0.0))
 
 
 def _sources(record: Record) -> Picture:
@@ -212,7 +214,7 @@ def _sources(record: Record) -> Picture:
     return _source_rows("Source inference against guessing", "each attack", ordered)
 
 
-def _source_rows(title: str, who: str, rows: Sequence[tuple[str, SourceAttack]]) -> Picture:
+def _source_rows(title: str, client_text: str, rows: Sequence[tuple[str, SourceAttack]]) -> Picture:
     by_labels = "label distributions alone"
     looks = {"attack": PLAIN, "attack, with a defense": DEFENDED[0], by_labels: BASELINE}
     lines = []
@@ -228,7 +230,7 @@ def _source_rows(title: str, who: str, rows: Sequence[tuple[str, SourceAttack]])
         lines.append(Row(shortened(label, 60), (cell,), sign.tone))
     chances = {round(attack.chance, 6) for _, attack in rows}
     track = Axis("Attack success rate", form="%", guess=max(chances) if len(chances) == 1 else None)
-    caption = fixed("pictures.sources", attack=who)
+    caption = fixed("pictures.sources", attack=client_text)
     return build_forest(title, "source inference", caption, [track], lines, looks)
 
 
@@ -288,13 +290,14 @@ def _accepted(study: Clustered, name: str, *, is_doubted: bool) -> list[Mark]:
     of_group = None if model is None else run.rounds[-1].models[model]
     members = [index for index, other in enumerate(run.group) if other == group]
     marks = []
-    for index, used in zip(members, models_used_by(run, group), strict=True):
+    for index, used_model in zip(members, models_used_by(run, group), strict=True):
         limit = run.thresholds[index]
         text = f"{wording.client_name(run.clients[index])} accepts {wording.percent(limit)}"
-        look = _ACCEPTS if used is None or used is of_group else _HAS_ANOTHER_MODEL
-        if used is not None and used is not of_group and used.risk is not None:
-            text += f" and chose a model of risk {wording.percent(used.risk)}"
-        if used is not None and used.risk is not None and used.risk > limit and not is_doubted:
+        look = _ACCEPTS if used_model is None or used_model is of_group else _HAS_ANOTHER_MODEL
+        if used_model is not None and used_model is not of_group and used_model.risk is not None:
+            text += f" and chose a model of risk {wording.percent(used_model.risk)}"
+        used_risk = None if used_model is None else used_model.risk
+        if used_risk is not None and used_risk > limit and not is_doubted:
             look = _ACCEPTS_LESS
         marks.append(Mark(limit, None, None, look, text, 6.0))
     return marks
@@ -377,15 +380,17 @@ def games_picture(record: Record) -> Picture:
         "ends": ends,
         "best": [points.most_successful(group) for group in groups],
     }
-    fitting = [name for name, shown in selections.items() if len(shown) <= MOST_LINES]
+    fitting = [
+        name for name, selected_rows in selections.items() if len(selected_rows) <= MOST_LINES
+    ]
     selection = [*fitting, "best"][0]
-    shown = selections[selection][:MOST_LINES]
+    selected_rows = selections[selection][:MOST_LINES]
     caption = fixed("pictures.games") + fixed(f"pictures.selected_games.{selection}")
-    if hidden := len(record.games) - len(shown):
+    if hidden := len(record.games) - len(selected_rows):
         caption += f" The tables have {hidden} more points."
     title = "Success of the server against guessing"
     track = Axis("Attack success rate", form="%", guess=0.5)
-    lines = [_point_line(item) for item in shown]
+    lines = [_point_line(item) for item in selected_rows]
     return build_forest(title, "success", caption, [track], lines, _GAME_LOOKS)
 
 

@@ -173,12 +173,14 @@ def source_meaning(status: evidence.Status, attacks: Sequence[SourceAttack]) -> 
 def source_question(record: Record) -> str:
     """Describe the attributed samples of all seeds: "120 samples, 12 of each of 10 clients"."""
     samples = wording.format_range([run.samples for run in record.sources], "–")
-    each = wording.format_range([run.samples // len(run.clients) for run in record.sources], "–")
+    samples_per_client = wording.format_range(
+        [run.samples // len(run.clients) for run in record.sources], "–"
+    )
     clients = wording.format_range([len(run.clients) for run in record.sources], "–")
     draw = f", {SAME_LABELS}" * any(
         estimate.contrast == FAIR for estimate in record.source_estimates
     )
-    return f"{samples} samples, {each} of each of {clients} clients{draw}"
+    return f"{samples} samples, {samples_per_client} of each of {clients} clients{draw}"
 
 
 def source_sentence(record: Record) -> str:
@@ -187,8 +189,8 @@ def source_sentence(record: Record) -> str:
     texts = [fixed("sources.question", question=source_question(record))]
     if any(a.on_fair_draw is None and a.success.contrast == FAIR for a in attacks):
         texts.append(fixed("sources.fair"))
-    if absent := max((len(run.absent) for run in record.sources), default=0):
-        texts.append(fixed("sources.absent", clients=wording.plural(absent, "client")))
+    if n_absent := max((len(run.absent) for run in record.sources), default=0):
+        texts.append(fixed("sources.absent", clients=wording.plural(n_absent, "client")))
     return " ".join(texts)
 
 
@@ -246,6 +248,8 @@ def _lines(estimate: Estimate) -> list[str]:
             f"{'over' if estimate.against else 'guessing'} {wording.percent(estimate.level)}"
         )
     if test is not None and test.p_value is not None and test.adjusted is not None:
-        alone = f", alone {wording.number(test.p_value)}" * (test.p_value != test.adjusted)
-        lines.append(f"p {wording.number(test.adjusted)}{alone}")
+        uncorrected_p_value = f", alone {wording.number(test.p_value)}" * (
+            test.p_value != test.adjusted
+        )
+        lines.append(f"p {wording.number(test.adjusted)}{uncorrected_p_value}")
     return lines

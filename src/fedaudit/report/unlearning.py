@@ -79,7 +79,7 @@ def unlearning_section(record: Record) -> Section | None:
     rows, deletion = unlearning.unlearning_rows(record), deletion_result(record)
     if deletion is None:
         return None
-    several = len({row.after.target for row in rows}) > 1
+    has_several_targets = len({row.after.target for row in rows}) > 1
     estimates = record.where(topic=unlearning.UNLEARNING, seed=None)
     estimates = [estimate for estimate in estimates if estimate.attack or estimate.value]
     cells = [
@@ -92,7 +92,7 @@ def unlearning_section(record: Record) -> Section | None:
         if not estimate.attack:
             return Cell(wording.capital(wording.metric_name(estimate.metric)))
         target = "all" if estimate.target is None else wording.client_name(estimate.target)
-        return name_cell(estimate.attack, target * several)
+        return name_cell(estimate.attack, target * has_several_targets)
 
     def content(column: str, estimate: Estimate) -> Content:
         if column == _VERDICT:

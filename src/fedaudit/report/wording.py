@@ -524,8 +524,8 @@ class _Cleaner:
             if _NUMBERS.issuperset(map(type, value)):
                 return value
             parts = [self._value(part) for part in value]
-            same = all(part is old for part, old in zip(parts, value, strict=True))
-            return value if same else type(value)(parts)
+            is_unchanged = all(part is old for part, old in zip(parts, value, strict=True))
+            return value if is_unchanged else type(value)(parts)
         if isinstance(value, dict):
             return {self._value(key): self._value(part) for key, part in value.items()}
         return value

@@ -67,7 +67,7 @@ def further_runs_interval(
     values: Sequence[float],
     *,
     within: tuple[float, float] = (-math.inf, math.inf),
-    these: tuple[float | None, float | None] | None = None,
+    limits_of_runs: tuple[float | None, float | None] | None = None,
 ) -> Interval:
     """Return Student-t limits of the mean over all possible seeds.
 
@@ -79,15 +79,15 @@ def further_runs_interval(
     Args:
         values: The estimate in each run.
         within: Range of the estimate.
-        these: Limits for the completed runs, or None if they have no interval. A limit that is None
-            means the end of the range.
+        limits_of_runs: Limits for the completed runs, or None if they have no interval. A limit
+            that is None means the end of the range.
     """
     if len(values) < FEWEST_RUNS:
         return Interval(method=too_few_runs(len(values)))
     interval = student_t_over_seeds(values, within=within)
     low, high, method = interval.low, interval.high, interval.method
-    if these is not None and low is not None and high is not None:
-        ends = zip(these, within, strict=True)
+    if limits_of_runs is not None and low is not None and high is not None:
+        ends = zip(limits_of_runs, within, strict=True)
         lower, upper = (end if limit is None else limit for limit, end in ends)
         if lower < low or upper > high:
             low, high, method = min(lower, low), max(upper, high), f"{method}, {NO_NARROWER}"
@@ -193,7 +193,9 @@ def average_runs(estimates: Sequence[Estimate], limits: Sequence[LimitsAt] = ())
             if at_threshold is None
             else Interval(low=max(at_threshold.low, 0.0), high=min(at_threshold.high, 1.0)),
             "note": f"mean over {len(valued)}{left_out} seeds{reason}",
-            "further": further_runs_interval(values, within=(minimum, maximum), these=these)
+            "further": further_runs_interval(
+                values, within=(minimum, maximum), limits_of_runs=these
+            )
             if len(valued) > 1
             else None,
         }
@@ -360,7 +362,9 @@ def mean_over_seeds(values: Values) -> OverSeeds | None:
     targets = {target for by_target in values.values() for target in by_target}
     mean = _mean(list(of_record.values())) if targets == set(of_record) else _over_seeds(runs)
     these = None if mean.low is None and mean.high is None else (mean.low, mean.high)
-    further = further_runs_interval([run.value for run in runs], within=(0.0, 1.0), these=these)
+    further = further_runs_interval(
+        [run.value for run in runs], within=(0.0, 1.0), limits_of_runs=these
+    )
     value = fmean(run.value for run in runs)
     return OverSeeds(value, mean.low, mean.high, mean.method, len(runs), further)
 
@@ -404,7 +408,7 @@ def mean_difference(gaps: Sequence[Value]) -> Difference | None:
         high=high,
         method=f"paired by seed, over {describe_runs(len(gaps))}",
         runs=len(gaps),
-        further=further_runs_interval([gap.value for gap in gaps], these=these),
+        further=further_runs_interval([gap.value for gap in gaps], limits_of_runs=these),
     )
 
 

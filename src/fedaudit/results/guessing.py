@@ -119,19 +119,19 @@ class NearGuessing(NamedTuple):
     guess: float
 
 
-def near_guessing(record: Record, least: float = LEAST_LEARNED) -> list[NearGuessing]:
+def near_guessing(record: Record, min_learned: float = LEAST_LEARNED) -> list[NearGuessing]:
     """Return the models whose training accuracy is near chance, so that there is little to leak.
 
-    A model is near chance if (training accuracy - guess) / (1 - guess) is below ``least`` in any
-    run, where ``guess`` is the accuracy of always predicting the most frequent class. Attacks and
-    defenses cannot be evaluated on such models.
+    A model is near chance if (training accuracy - guess) / (1 - guess) is below ``min_learned`` in
+    any run, where ``guess`` is the accuracy of always predicting the most frequent class. Attacks
+    and defenses cannot be evaluated on such models.
     """
     guess = most_frequent_class(record)
     if guess is None:
         return []
     below: dict[str, list[tuple[int, float]]] = {}
     for estimate in record.where(topic="utility", metric=TRAIN_ACCURACY):
-        if estimate.seed is not None and is_near_guessing(estimate.number, guess, least):
+        if estimate.seed is not None and is_near_guessing(estimate.number, guess, min_learned):
             below.setdefault(estimate.defense, []).append((estimate.seed, estimate.number))
     return [
         NearGuessing(defense, tuple(seed for seed, _ in rows), min(a for _, a in rows), guess)
@@ -139,9 +139,9 @@ def near_guessing(record: Record, least: float = LEAST_LEARNED) -> list[NearGues
     ]
 
 
-def is_near_guessing(accuracy: float, guess: float, least: float = LEAST_LEARNED) -> bool:
+def is_near_guessing(accuracy: float, guess: float, min_learned: float = LEAST_LEARNED) -> bool:
     """Return True if an accuracy is below ``guess`` plus a fraction of the possible gain."""
-    return least > 0 and accuracy - guess < least * (1 - guess)
+    return min_learned > 0 and accuracy - guess < min_learned * (1 - guess)
 
 
 def most_frequent_class(record: Record) -> float | None:

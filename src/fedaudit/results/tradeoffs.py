@@ -129,13 +129,13 @@ def average(
     total = Average({}, {})
     for target in _targets(estimates.values()):
         signs = {attack: directions.get(attack, {}).get(target, 0) for attack in estimates}
-        counted = {attack: sign for attack, sign in signs.items() if sign}
-        if counted:
+        signed_attacks = {attack: sign for attack, sign in signs.items() if sign}
+        if signed_attacks:
             parts = [
                 _orient(restrict_targets(estimates[a], {target}), sign)
-                for a, sign in counted.items()
+                for a, sign in signed_attacks.items()
             ]
-            total = _add_target(total, target, average_estimates(parts), counted)
+            total = _add_target(total, target, average_estimates(parts), signed_attacks)
     return total
 
 
@@ -166,9 +166,9 @@ def strongest(
             a: _orient(restrict_targets(v, {target}), signs[a]) for a, v in estimates.items()
         }
         candidates = {attack: values for attack, values in candidates.items() if values}
-        chosen = _largest(candidates, target)
-        values = _with_largest_limit(candidates[chosen], list(candidates.values()), target)
-        total = _add_target(total, target, values, {chosen: signs[chosen]})
+        attack_name = _largest(candidates, target)
+        values = _with_largest_limit(candidates[attack_name], list(candidates.values()), target)
+        total = _add_target(total, target, values, {attack_name: signs[attack_name]})
     return total
 
 
@@ -354,7 +354,9 @@ def _front(
     if shared is None:
         return None
     area, gain = (
-        hypervolume_over_seeds(shared.runs, rng=seeded_numpy(0, "hypervolume", *key), beyond=beyond)
+        hypervolume_over_seeds(
+            shared.runs, rng=seeded_numpy(0, "hypervolume", *key), n_baseline_points=beyond
+        )
         for beyond in (0, 1)
     )
     first_row, row = rows[family.rows[0]], rows[family.rows[-1]]
@@ -400,11 +402,15 @@ def _front(
 
 def _shared(leakage: Sequence[_BySeed], errors: Sequence[_BySeed]) -> _Shared | None:
     """Return the rows that have both estimates at their common seeds; None without such seeds."""
-    both = [leaks.keys() & wrong.keys() for leaks, wrong in zip(leakage, errors, strict=True)]
-    positions = [position for position, seeds in enumerate(both) if seeds]
+    common_attacks = [
+        leaks.keys() & wrong.keys() for leaks, wrong in zip(leakage, errors, strict=True)
+    ]
+    positions = [position for position, seeds in enumerate(common_attacks) if seeds]
     # In the order of the first row, since a bootstrap over seeds depends on their order.
     first = leakage[positions[0]] if positions else ()
-    seeds = [seed for seed in first if all(seed in both[position] for position in positions)]
+    seeds = [
+        seed for seed in first if all(seed in common_attacks[position] for position in positions)
+    ]
     if not seeds:
         return None
     runs = [
@@ -420,8 +426,10 @@ def _limits(values: Values, seeds: Sequence[int | None], axis: _Axis) -> Interva
     The record's own limits are used only if the seeds include all of its seeds.
     """
     runs = {seed for seed in values if seed is not None}
-    chosen = {s: row for s, row in values.items() if s in seeds or (s is None and runs <= {*seeds})}
-    mean = mean_over_seeds(chosen)
+    chosen_values = {
+        s: row for s, row in values.items() if s in seeds or (s is None and runs <= {*seeds})
+    }
+    mean = mean_over_seeds(chosen_values)
     if mean is None or mean.low is None or mean.high is None:
         return None
     low, high = sorted((axis(mean.low), axis(mean.high)))

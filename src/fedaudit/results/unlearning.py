@@ -56,9 +56,9 @@ class UnlearningRow(NamedTuple):
         return next((verdict for verdict in _BY_SEVERITY if note.startswith(verdict)), "")
 
 
-def estimate_at(estimates: Sequence[Estimate], like: Estimate, stage: str) -> Estimate | None:
+def estimate_at(estimates: Sequence[Estimate], template: Estimate, stage: str) -> Estimate | None:
     """Return the AUC at a stage, for the same attack, client and run as another estimate."""
-    where = (like.attack, like.target, like.seed, like.metric)
+    where = (template.attack, template.target, template.seed, template.metric)
     return next(
         (
             estimate

@@ -295,8 +295,10 @@ def _drop_uninformed_attacks(run: Setup, parts: Parts) -> Setup:
 
     The side information is the assignment of classes to clients.
     """
-    audited = (*run.study.audit.targets, *run.study.audit.merge)
-    has_side_information = any(assigns_classes(run.defenses.get(client)) for client in audited)
+    audited_clients = (*run.study.audit.targets, *run.study.audit.merge)
+    has_side_information = any(
+        assigns_classes(run.defenses.get(client)) for client in audited_clients
+    )
     if run.study.attacks or has_side_information:
         return run
     uninformed = {name for name, attack in parts.attacks.items() if attack.needs_side_information}
@@ -327,10 +329,10 @@ def _refuse_absent_targets(run: Setup) -> None:
 def _view_of(study: Study, extensions: Iterable[type[Extension]]) -> View:
     """Return the adversary's view, including what extensions reveal."""
     view = view_named(study.audit.view)
-    absent = [client for client in study.audit.merge if client >= study.partition.clients]
-    if absent:
+    missing_clients = [client for client in study.audit.merge if client >= study.partition.clients]
+    if missing_clients:
         raise BadInput(
-            f"audit.merge names {absent}, but clients are numbered 0 to "
+            f"audit.merge names {missing_clients}, but clients are numbered 0 to "
             f"{study.partition.clients - 1}"
         )
     if study.audit.merge:
@@ -392,8 +394,8 @@ def _noise_options(
     """Return the option ``tail`` of attacks that have it: the fraction of parameters with noise."""
     if "tail" not in attack.settings():
         return {}
-    audited = {*study.audit.targets, *study.audit.merge}
-    ratios = {neutral_noise_ratio(defenses.get(client)) for client in audited}
+    audited_clients = {*study.audit.targets, *study.audit.merge}
+    ratios = {neutral_noise_ratio(defenses.get(client)) for client in audited_clients}
     fractions = sorted(ratio for ratio in ratios if ratio is not None)
     if len(fractions) > 1:
         raise BadInput(

@@ -395,8 +395,8 @@ def defenses_of(record: Record) -> list[str]:
     """Return the names of defenses with estimates in a record; "none" comes first."""
     names = [estimate.defense for estimate in record.findings if _is_compared(estimate)]
     names += [estimate.defense for estimate in record.where(topic="utility")]
-    distinct = list(dict.fromkeys(name or NONE for name in names))
-    return sorted(distinct, key=lambda name: name != NONE) or [NONE]
+    unique_names = list(dict.fromkeys(name or NONE for name in names))
+    return sorted(unique_names, key=lambda name: name != NONE) or [NONE]
 
 
 def defended_clients(study: Study) -> tuple[int, ...] | None:
@@ -666,5 +666,5 @@ def paired_change(
         high=change.high,
         method=f"{prefix}one seed" if count == 1 else f"{prefix}over {describe_runs(count)}",
         runs=count,
-        further=further_runs_interval(differences, these=limits) if count > 1 else None,
+        further=further_runs_interval(differences, limits_of_runs=limits) if count > 1 else None,
     )

@@ -48,9 +48,9 @@ class CollectionSite:
             return self._index_page()
         if path == "compare":
             return self._comparison(query.split("&"))
-        number, slash, rest = path.partition("/")
+        number, slash, remaining_path = path.partition("/")
         site = self._site(number) if slash else None
-        return site.answer(rest, query) if site else None
+        return site.answer(remaining_path, query) if site else None
 
     def _index_page(self) -> Answer:
         with self._lock:

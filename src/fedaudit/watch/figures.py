@@ -94,9 +94,9 @@ class FiguresOfRun:
     def fault_in(self, measured: MeasuredRound) -> str:
         """Return why a measured round does not belong to the run; empty if it may belong to it."""
         samples = min(values.shape[1] for values in measured.signals.values())
-        audited = len(self._run.assignment.audit)
-        if samples < audited:
-            return f"it has {samples} samples, but {audited} are audited"
+        n_audited = len(self._run.assignment.audit)
+        if samples < n_audited:
+            return f"it has {samples} samples, but {n_audited} are audited"
         if self._rounds and measured.signals.keys() != self._rounds[0].signals.keys():
             return "it has other signals than the first measured round"
         return ""
@@ -111,11 +111,11 @@ class FiguresOfRun:
         stride = 1
         while count > _MAX_POINTS * stride:
             stride *= 2
-        shown = sorted({*range(0, count, stride), count - 1} - {-1})
-        for position in shown:
+        shown_rounds = sorted({*range(0, count, stride), count - 1} - {-1})
+        for position in shown_rounds:
             if position not in self._figures:
                 self._figures[position] = self._compute(self._rounds[: position + 1])
-        return tuple(self._figures[position] for position in shown)
+        return tuple(self._figures[position] for position in shown_rounds)
 
     def omitted(self) -> tuple[str, ...]:
         """Return sentences on the attacks that have no provisional figures."""
@@ -140,8 +140,10 @@ class FiguresOfRun:
         if sum(values.numel() for values in measured.signals.values()) <= _MAX_VALUES:
             return measured
         self.is_reduced = True
-        kept = {*self._truths} | {measured.group_of.get(target, -1) for target in self._truths}
-        rows = [i for i, client in enumerate(measured.clients) if client in kept] or [0]
+        kept_clients = {*self._truths} | {
+            measured.group_of.get(target, -1) for target in self._truths
+        }
+        rows = [i for i, client in enumerate(measured.clients) if client in kept_clients] or [0]
         return replace(
             measured,
             clients=tuple(measured.clients[row] for row in rows),

@@ -287,9 +287,12 @@ def _trends(results: Sequence[AuditEntry]) -> Iterator[Trend]:
     values = [result.auc[0] for result in results if result.auc is not None]
     x, y = Axis("", 0.0, len(values) - 1.0), Axis("", min(0.5, *values), max(0.6, *values))
     positions = [float(position) for position in range(len(values))]
-    listed = ", ".join(
+    dated_values = ", ".join(
         f"{result.date} {number(value)}" for result, value in zip(results, values, strict=True)
     )
-    path, text = Curve("", positions, values, style(0)).path(x, y), f"AUC: {shortened(listed, 400)}"
+    path, text = (
+        Curve("", positions, values, style(0)).path(x, y),
+        f"AUC: {shortened(dated_values, 400)}",
+    )
     for position, value in zip(positions, values, strict=True):
         yield Trend(path, text, (x.at(position), 1 - y.at(value)))

@@ -112,9 +112,9 @@ class Reader:
         stamp = stamp_of(path)
         if stamp is None:
             return None
-        known = self._records.get(path)
-        if known and known[0] == stamp:
-            return known[1]
+        cached = self._records.get(path)
+        if cached and cached[0] == stamp:
+            return cached[1]
         with self.naming_damage(path):
             record = read_record(path)
             self._records[path] = (stamp, record)
@@ -122,10 +122,10 @@ class Reader:
         return None
 
     def _is_known_damage(self, file: RoundFile) -> bool:
-        known = self._damaged.get(file.path)
-        if known is None or known[0] != file.stamp:
+        cached = self._damaged.get(file.path)
+        if cached is None or cached[0] != file.stamp:
             return False
-        self.report(known[1])
+        self.report(cached[1])
         return True
 
     def _is_settled(self, path: Path) -> bool:

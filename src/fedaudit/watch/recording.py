@@ -145,8 +145,8 @@ def _participation(recording: Recording, log: Sequence[RoundEntry]) -> Participa
     if not log:
         return None
     last = max(log, key=lambda entry: entry.round)
-    absent = sorted({*last.selected} - {*last.answered})
-    missing = [_name(recording.names, client) for client in absent]
+    absent_clients = sorted({*last.selected} - {*last.answered})
+    missing = [_name(recording.names, client) for client in absent_clients]
     if last.unnamed:
         missing.append(f"{last.unnamed} unidentified")
     expected = len(last.selected) + last.unnamed

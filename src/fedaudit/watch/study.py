@@ -145,9 +145,9 @@ class StudyFolder:
         if study.figures.evaluation == "redraw":
             return None
         key = (stamp_of(folder / AUDIT_FILE), stamp_of(self._folder / STUDY_FILE))
-        known = self._figures.get(folder)
-        if known and known[0] == key:
-            return known[1]
+        cached = self._figures.get(folder)
+        if cached and cached[0] == key:
+            return cached[1]
         with self._reader.naming_damage(folder / AUDIT_FILE):
             figures = FiguresOfRun(run_of_files(study, seed, _read_audit(folder)))
             self._figures[folder] = (key, figures)

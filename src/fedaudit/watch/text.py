@@ -164,18 +164,18 @@ def _headline(state: WatchState) -> str:
     if state.phase == "evaluating":
         return "All rounds are trained; attacks and controls are being computed"
     if state.phase == "finished":
-        what = {"recording": "The recording is closed", "guard": "The guard is closed"}
-        return what.get(state.kind, "The audit has finished")
+        state_text = {"recording": "The recording is closed", "guard": "The guard is closed"}
+        return state_text.get(state.kind, "The audit has finished")
     if state.kind == "games":
         return "The games are being played"
-    left = f"; about {duration(state.seconds_left)} left" if state.seconds_left else ""
+    time_left = f"; about {duration(state.seconds_left)} left" if state.seconds_left else ""
     if state.phase == "adversary":
         done = sum(run.is_complete for run in state.additional)
-        return f"Federation {done + 1} of {len(state.additional)} for the adversary{left}"
+        return f"Federation {done + 1} of {len(state.additional)} for the adversary{time_left}"
     run = state.run
     assert run is not None
     seeds = f", {run.title}" if len(state.runs) > 1 else ""
-    return f"Round {run.done} of {run.total}{seeds}{left}"
+    return f"Round {run.done} of {run.total}{seeds}{time_left}"
 
 
 def _detail(state: WatchState) -> str:
@@ -220,13 +220,13 @@ def _progress(state: WatchState) -> float | None:
 def _tiles(state: WatchState) -> Iterator[Tile]:
     figures, run = state.figures, state.run
     if figures and (best := figures.strongest):
-        several = len(figures.clients) > 1
+        has_several_clients = len(figures.clients) > 1
         yield tile(
             "Strongest attack so far, AUC",
             number(best.value),
             f"95 % limits {interval(best.low, best.high, AUC)}",
             attack_name(best.attack),
-            f"mean of {len(figures.clients)} clients" if several else "",
+            f"mean of {len(figures.clients)} clients" if has_several_clients else "",
             "0.5 is guessing",
             tone=_tone(best),
         )
@@ -267,9 +267,11 @@ def _time_tile(state: WatchState) -> Tile:
     if state.seconds_left is None:
         return tile("Time per round", duration(pace), "the number of rounds is unknown")
     federations = len(state.runs) + len(state.additional)
-    what = f"for {federations} federations" if federations > 1 else ""
-    left = duration(state.seconds_left) if state.seconds_left else "none"
-    return tile("Training time left", left, what, per_round, "then attacks and controls")
+    federations_text = f"for {federations} federations" if federations > 1 else ""
+    time_left = duration(state.seconds_left) if state.seconds_left else "none"
+    return tile(
+        "Training time left", time_left, federations_text, per_round, "then attacks and controls"
+    )
 
 
 def _guard_tiles(guard: GuardState) -> Iterator[Tile]:
@@ -398,8 +400,8 @@ def _guard_figure(guard: GuardState) -> Figures | None:
         curves,
         points,
     )
-    used = [entry for outcome, entry in _OUTCOMES.items() if guard.count(outcome)]
-    keys = [LegendEntry(text, look) for text, look in used]
+    used_outcomes = [entry for outcome, entry in _OUTCOMES.items() if guard.count(outcome)]
+    keys = [LegendEntry(text, look) for text, look in used_outcomes]
     keys += [LegendEntry("limit of the policy", limit), LegendEntry("guessing", _GUESS)]
     caption = (
         "For each checked upload, the AUC nearest to the limit or farthest above it, with the "

@@ -309,9 +309,9 @@ class Contest:
         self, number: int, copies: int, others: Tensor, *noise: str | int
     ) -> Labelled:
         target = self.pools.clients[self.target(number)]
-        clean = torch.cat([target.expand(copies, -1), others])
-        is_target = torch.arange(len(clean)) < copies
-        rows = self.randomisers.server(clean, seeded(self._seed(number), *noise))
+        rows_without_noise = torch.cat([target.expand(copies, -1), others])
+        is_target = torch.arange(len(rows_without_noise)) < copies
+        rows = self.randomisers.server(rows_without_noise, seeded(self._seed(number), *noise))
         return Labelled(rows[None], is_target[None])
 
     def _games(self, number: int, neuron: Neurons, count: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -338,14 +338,16 @@ def _training_auc(neuron: Neurons, data: Labelled | Batches) -> Float[Tensor, "1
         (neuron.consistent_values(rows)[0], is_target[0]) for rows, is_target in batches
     ]
     values, is_target = map(torch.cat, zip(*values_and_labels, strict=True))
-    others = values[~is_target].sort().values
+    other_values = values[~is_target].sort().values
     # Counts of smaller values, without and with ties.
-    below = [torch.searchsorted(others, values[is_target], right=ties) for ties in (False, True)]
-    return torch.stack(below).double().mean()[None] / len(others)
+    n_others_below = [
+        torch.searchsorted(other_values, values[is_target], right=ties) for ties in (False, True)
+    ]
+    return torch.stack(n_others_below).double().mean()[None] / len(other_values)
 
 
 def split_games(targets: int, games: int) -> Iterator[dict[int, int]]:
     """Yield the number of games of each target, for a few targets at a time."""
     for first in range(0, targets, TARGETS_PER_CHUNK):
-        chosen = range(first, min(first + TARGETS_PER_CHUNK, targets))
-        yield {number: games // targets + (number < games % targets) for number in chosen}
+        target_numbers = range(first, min(first + TARGETS_PER_CHUNK, targets))
+        yield {number: games // targets + (number < games % targets) for number in target_numbers}

@@ -39,10 +39,10 @@ class Distinct(NamedTuple):
     @staticmethod
     def of(rows: Float[Tensor, "original features"]) -> "Distinct":
         """Remove duplicates."""
-        distinct, positions = torch.unique(rows, dim=0, return_inverse=True)
-        if len(distinct) == len(rows):
+        unique, positions = torch.unique(rows, dim=0, return_inverse=True)
+        if len(unique) == len(rows):
             return Distinct(rows, torch.arange(len(rows)))
-        return Distinct(distinct, positions)
+        return Distinct(unique, positions)
 
 
 class Neurons(NamedTuple):
@@ -76,8 +76,8 @@ class Neurons(NamedTuple):
         self, samples: Float[Tensor, "1 samples features"]
     ) -> Float[Tensor, "1 samples"]:
         """Return the values of a single neuron, which are equal for equal samples."""
-        distinct = Distinct.of(samples[0])
-        return self.values(distinct.rows[None])[:, distinct.positions]
+        unique_rows = Distinct.of(samples[0])
+        return self.values(unique_rows.rows[None])[:, unique_rows.positions]
 
     def fires(
         self, samples: Float[Tensor, "neurons samples features"]
@@ -179,8 +179,8 @@ def silence_other_neurons(planted: Planted) -> Planted:
     first = planted.rows[0]
     planted_rows = {planted_row.row for planted_row in planted.rows}
     all_rows = range(len(planted.model.params[first.bias]))
-    others = (first._replace(row=row) for row in all_rows if row not in planted_rows)
-    return planted._replace(model=silence(planted.model, others))
+    other_neurons = (first._replace(row=row) for row in all_rows if row not in planted_rows)
+    return planted._replace(model=silence(planted.model, other_neurons))
 
 
 def gradient_row(gradient: Params, row: PlantedRow) -> Tensor:
@@ -342,23 +342,23 @@ def plant_one_row(
     first, second = first_two_layers(model.module())
     values = {name: value.clone() for name, value in model.params.items()}
     weight, bias = values[f"{first}.weight"].double(), values[f"{first}.bias"].double()
-    distinct = Distinct.of(torch.cat([of_target, of_others]).flatten(1).double())
-    activations = (distinct.rows @ weight.T + bias).relu()
+    unique_rows = Distinct.of(torch.cat([of_target, of_others]).flatten(1).double())
+    activations = (unique_rows.rows @ weight.T + bias).relu()
     copies = len(of_target)
     # Samples before this index are used to fit the row.
     fitted = copies + math.ceil(len(of_others) / 2)
-    target = activations[distinct.positions[:copies]]
-    others = activations[distinct.positions[copies:fitted]]
-    centred = others - others.mean(0)
-    covariance = centred.T @ centred / len(others)
+    target = activations[unique_rows.positions[:copies]]
+    other_activations = activations[unique_rows.positions[copies:fitted]]
+    centred = other_activations - other_activations.mean(0)
+    covariance = centred.T @ centred / len(other_activations)
     ridge = _RIDGE * covariance.diagonal().mean().clamp_min(1e-12)
     covariance.diagonal().add_(ridge)
-    row = torch.linalg.solve(covariance, target.mean(0) - others.mean(0))
+    row = torch.linalg.solve(covariance, target.mean(0) - other_activations.mean(0))
     # Units that fire for no sample keep a small weight, as exact zeros would be detectable.
     honest = values[f"{second}.weight"][0].double()
     row = torch.where(row == 0, _ZERO_REPLACEMENT * honest * row.norm() / honest.norm(), row)
     row *= honest.norm() / row.norm().clamp_min(1e-30)
-    neuron_values = (activations @ row)[None, distinct.positions]
+    neuron_values = (activations @ row)[None, unique_rows.positions]
     shift = best_shift(neuron_values[:, :copies], neuron_values[:, fitted:], batch=batch)
     values[f"{second}.weight"][0] = row
     values[f"{second}.bias"][0] = shift[0]

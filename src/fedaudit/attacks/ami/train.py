@@ -316,8 +316,8 @@ def _train_together(
     rows = (training.batch(0) if isinstance(training, Batches) else training).rows
     count = len(rows)
     start = _initial_weights(count, rows.shape[2], settings, rng)
-    distinct = Distinct.of(validation.rows[0])
-    standardised = standardise(distinct.rows).expand(count, -1, -1)
+    unique_rows = Distinct.of(validation.rows[0])
+    standardised = standardise(unique_rows.rows).expand(count, -1, -1)
     first: FirstLayer
     steps: Callable[[], Iterator[_Data]]
     if isinstance(training, Batches):
@@ -348,7 +348,7 @@ def _train_together(
             second = second_step(second, torch.bmm(derivative.transpose(1, 2), activations))
             bias = bias_step(bias, derivative.sum(1))
         if settings.check and epoch % settings.check == 0:
-            values = _outputs(first.validation().relu_(), second, bias)[0, distinct.positions, 0]
+            values = _outputs(first.validation().relu_(), second, bias)[0, unique_rows.positions, 0]
             if values[validation.is_target[0]].min() > values[~validation.is_target[0]].max():
                 epochs, is_separated = epoch, True
                 break
@@ -421,8 +421,8 @@ def _initial_weights(
 def _row_weights(is_target: Tensor, target_share: float) -> Tensor:
     """Return weights of rows in the loss, which sum to ``target_share`` over the target's rows."""
     targets = is_target.sum(1, keepdim=True)
-    others = is_target.shape[1] - targets
-    return torch.where(is_target, target_share / targets, (1 - target_share) / others)
+    n_other_rows = is_target.shape[1] - targets
+    return torch.where(is_target, target_share / targets, (1 - target_share) / n_other_rows)
 
 
 def _outputs(

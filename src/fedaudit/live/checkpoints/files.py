@@ -219,7 +219,7 @@ def _names_to_replace(path: Path, file: BufferedReader) -> Collection[str]:
             )
         needed = sum(entry.file_size for entry in entries) + _MEMORY_PER_BYTE * entry.file_size
         refuse_oversized(path_in_folder(path), needed, on_disk=size)
-        used = set(_imported_names(path, archive.read(entry), len(entries)))
+        imported_names = set(_imported_names(path, archive.read(entry), len(entries)))
         # Torch writes checksums, and does not compare them when it reads a file.
         if (changed := archive.testzip()) is not None:
             raise Damaged(
@@ -229,7 +229,9 @@ def _names_to_replace(path: Path, file: BufferedReader) -> Collection[str]:
     file.seek(0)
     # Names that torch does not allow are replaced. The remaining names must be those of tensors.
     unsafe = {*torch.serialization.get_unsafe_globals_in_checkpoint(file)}
-    if unexpected := sorted(name for name in used - unsafe if not _TENSOR_NAME.fullmatch(name)):
+    if unexpected := sorted(
+        name for name in imported_names - unsafe if not _TENSOR_NAME.fullmatch(name)
+    ):
         raise BadInput(
             f"{path} uses {unexpected[0][:200]}, which no checkpoint of plain tensors does; "
             f"{_ADVICE} instead"

@@ -194,20 +194,22 @@ _FIELD_VALUES = {"round": r"[0-9]+", "client": r".+?"}
 
 def _expression(pattern: str, name: str, allowed: Collection[str], *, is_last: bool) -> str:
     """Return the regular expression of one folder or file name in a pattern."""
-    pieces, end, used = list[str](), 0, set[str]()
+    pieces, end, used_names = list[str](), 0, set[str]()
     for match in _FIELD_OR_STAR.finditer(name):
         pieces.append(re.escape(name[end : match.start()]))
         end, field = match.end(), match[1]
         if field is not None and field not in allowed:
-            known = " and ".join(f"{{{name}}}" for name in sorted(allowed, reverse=True))
-            raise BadInput(f"the pattern {pattern!r} has the field {{{field}}}; known are {known}")
+            allowed_names = " and ".join(f"{{{name}}}" for name in sorted(allowed, reverse=True))
+            raise BadInput(
+                f"the pattern {pattern!r} has the field {{{field}}}; known are {allowed_names}"
+            )
         if field is None:
             pieces.append(".*?")
-        elif field in used:
+        elif field in used_names:
             pieces.append(f"(?P={field})")
         else:
             pieces.append(f"(?P<{field}>{_FIELD_VALUES[field]})")
-            used.add(field)
+            used_names.add(field)
     pieces.append(re.escape(name[end:]))
     has_suffix = any(suffix and name.endswith(suffix) for suffix in SUFFIXES)
     if is_last and not has_suffix:

@@ -142,14 +142,14 @@ def from_checkpoints(
         >>> fa.attack_recording(path, ["loss-series"], "runs/saved-record").name
         'saved'
     """
-    for what, value, choices in (("saved", saved, Saved), ("gaps", gaps, Gaps)):
+    for setting, value, choices in (("saved", saved, Saved), ("gaps", gaps, Gaps)):
         if value not in get_args(choices):
-            raise unknown_name(f"choice of {what}", str(value), get_args(choices))
+            raise unknown_name(f"choice of {setting}", str(value), get_args(choices))
     source = Path(folder)
     files = files_in(source, global_files, client_files)
     models = models_of(files, source, saved=saved, first=first, rounds=rounds, initial=initial)
-    audited = {*samples.owner[samples.owner >= 0].tolist()}
-    client_of_name = _clients_by_name(files, clients or {}, audited, sizes or {})
+    audited_owners = {*samples.owner[samples.owner >= 0].tolist()}
+    client_of_name = _clients_by_name(files, clients or {}, audited_owners, sizes or {})
     view = view or default_view(models, gaps)
     planned = plan_rounds(models, view, gaps)
     resolved_task = task_of(task, loss)
@@ -191,7 +191,7 @@ def from_checkpoints(
     with recorder:
         # Missing rounds come last: if the first round fails, the recorder expects all to fail.
         for planned_round in sorted(planned, key=lambda planned_round: bool(planned_round.missing)):
-            _record(recorder, planned_round, models, check, client_of_name, audited)
+            _record(recorder, planned_round, models, check, client_of_name, audited_owners)
     if warning := check.warning():
         log(warning)
     entries = read_round_log(Path(out))
@@ -255,10 +255,10 @@ def _clients_by_name(
             f"the audited client of each name in files with {option('clients')}"
         )
     sized = {number_of(client) for client in sizes}
-    if sized and (absent := [name for name in names if numbers[name] not in sized]):
-        client, alias = client_of_name[absent[0]], ""
-        if str(client) != absent[0]:
-            alias = f", whose name in files is {absent[0]!r}"
+    if sized and (missing_names := [name for name in names if numbers[name] not in sized]):
+        client, alias = client_of_name[missing_names[0]], ""
+        if str(client) != missing_names[0]:
+            alias = f", whose name in files is {missing_names[0]!r}"
         raise BadInput(
             f"{option('sizes')} has no number of samples of client '{client}'{alias}; give those "
             "of all clients, by their numbers or names in the audit"

@@ -80,11 +80,11 @@ def layout_of(columns: Columns, kind: str = "client") -> TableLayout:
         )
     # If no sample is shared, clients need their own samples in every round, otherwise all samples.
     is_needed = has if bool((has.sum(0) == 1).all()) else np.ones_like(has)
-    present = np.unique(pair)
-    n_expected = is_needed.sum(1)[present % n_clients]
-    n_rows = np.bincount(pair)[present]
+    pairs = np.unique(pair)
+    n_expected = is_needed.sum(1)[pairs % n_clients]
+    n_rows = np.bincount(pair)[pairs]
     if bool((n_rows < n_expected).any()):
-        incomplete = int(present[np.argmax(n_rows < n_expected)])
+        incomplete = int(pairs[np.argmax(n_rows < n_expected)])
         round, client = divmod(incomplete, n_clients)
         is_absent = is_needed[client].copy()
         is_absent[sample_of[pair == incomplete]] = False

@@ -40,8 +40,8 @@ def references_of(
         columns["label"] = labels[[position[name] for name in columns["sample"].tolist()]]
     layout = layout_of(columns, "model")
     if layout.is_separate or layout.samples != client_layout.samples:
-        absent = sorted({*client_layout.samples} - {*columns["sample"].tolist()})
-        sample = f", such as {absent[0]}" if absent else ""
+        missing_samples = sorted({*client_layout.samples} - {*columns["sample"].tolist()})
+        sample = f", such as {missing_samples[0]}" if missing_samples else ""
         raise BadInput(
             f"references were not measured on every audited sample{sample}; give a row of every "
             "model and audited sample"

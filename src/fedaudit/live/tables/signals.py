@@ -133,12 +133,12 @@ def _class_columns(columns: Mapping[str, ndarray]) -> list[str]:
         prefix: [name for name in columns if name.rpartition("_")[0] == prefix]
         for prefix in CLASS_COLUMNS.values()
     }
-    present = [(prefix, names) for prefix, names in names_by_prefix.items() if names]
-    if len(present) > 1:
+    columns_by_prefix = [(prefix, names) for prefix, names in names_by_prefix.items() if names]
+    if len(columns_by_prefix) > 1:
         raise BadInput("the table has logits and probabilities; give one of them")
-    if not present:
+    if not columns_by_prefix:
         return []
-    ((prefix, unordered),) = present
+    ((prefix, unordered),) = columns_by_prefix
     names = [f"{prefix}_{number}" for number in range(len(unordered))]
     if {*names} != {*unordered} or len(names) < 2:
         raise BadInput(
@@ -222,14 +222,16 @@ def attacks_on(
 def _reason_against(name: str, signals: Mapping[str, ndarray], *, is_separate: bool) -> str:
     """Return why an attack cannot run on the table; empty if it can."""
     attack = resolve_attack(name)
-    if absent := [signal.name for signal in attack.signals if signal.name not in signals]:
-        columns = [name for name, column in SIGNAL_COLUMNS.items() if column.signal == absent[0]]
-        if absent[0] in {signal.name for signal in _OUTPUT_SIGNALS}:
+    if missing_signals := [signal.name for signal in attack.signals if signal.name not in signals]:
+        columns = [
+            name for name, column in SIGNAL_COLUMNS.items() if column.signal == missing_signals[0]
+        ]
+        if missing_signals[0] in {signal.name for signal in _OUTPUT_SIGNALS}:
             columns.append("logit_0, logit_1, ...")
         advice = f"give the column {' or '.join(columns)}, or " if columns else ""
         return (
-            f"the attack {name!r} needs the signal {absent[0]!r}, which the table lacks; {advice}"
-            "leave the attack out"
+            f"the attack {name!r} needs the signal {missing_signals[0]!r}, which the table lacks; "
+            f"{advice}leave the attack out"
         )
     if is_separate and (attack.compares_clients or attack.infers_source):
         return (

@@ -217,8 +217,8 @@ def front_figure(
         NOT_RELIED_ON: DOUBTED,
     }
     # A front whose points all have another style needs no entry.
-    drawn = {point.look for choice in choices for point in choice.panels[0].points}
-    keys = charts.legend({name: look for name, look in looks.items() if look in drawn})
+    shown_styles = {point.look for choice in choices for point in choice.panels[0].points}
+    keys = charts.legend({name: look for name, look in looks.items() if look in shown_styles})
     return charts.Figures("fronts", caption, tuple(choices), keys, "tall")
 
 

@@ -180,9 +180,15 @@ def _attack_table(
 ) -> Grid:
     attacks = distinct(entry.attack for entry in entries)
     singles = [attack for attack in attacks if attack not in OF_SEVERAL]
-    several = len(singles) > 1
+    has_several_clients = len(singles) > 1
     # With a single attack, "strongest" and "mean" would repeat it.
-    columns = attacks if every_attack and several else list(OF_SEVERAL) if several else singles
+    columns = (
+        attacks
+        if every_attack and has_several_clients
+        else list(OF_SEVERAL)
+        if has_several_clients
+        else singles
+    )
     headings, notes = headings_of(comparison), Footnotes()
     with_doubt = doubted_rows(comparison, records)
     rows = [
@@ -205,9 +211,9 @@ def _attack_table(
         fixed("compared.signs"),
         fixed("compared.mean", attacks=wording.join_and(in_mean)) if in_mean else "",
         fixed("compared.mirrored") if mirrored else "",
-        fixed("compared.strongest") if several else "",
+        fixed("compared.strongest") if has_several_clients else "",
         _about(comparison, [row[1:] for row in rows]),
-        "Single attacks: comparison.json." * (several and not every_attack),
+        "Single attacks: comparison.json." * (has_several_clients and not every_attack),
     ]
     return estimate_table(
         f"{wording.metric_name(entries[0].metric)}: members {wording.versus(entries[0].contrast)}",
@@ -422,13 +428,13 @@ def usage_table(comparison: Comparison, records: Sequence[Record]) -> Grid | Non
         seconds, samples = fmean(u.seconds for u in defended), sum(u.samples for u in defended)
         uses = sum(times * count for use in defended for times, count in enumerate(use.times_used))
         # Fraction of its samples that a client uses in a round in which it takes part.
-        used = [count / use.samples for use in defended for count in use.distinct if count]
+        mean_uses = [count / use.samples for use in defended for count in use.distinct if count]
         slower = f"{seconds / fmean(same):.2f} times" if same and fmean(same) else ""
-        extra = sum(use.extra_bytes for use in defended) / max(len(used), 1)
+        extra = sum(use.extra_bytes for use in defended) / max(len(mean_uses), 1)
         rows.append(
             {
                 "Defense": headings[index],
-                "Samples used in a round": wording.percent(fmean(used) if used else 0.0),
+                "Samples used in a round": wording.percent(fmean(mean_uses) if mean_uses else 0.0),
                 "Times a sample is used": wording.number(uses / max(samples, 1)),
                 "Extra bytes a round": f"{extra:,.0f}",
                 "Local time": Cell(f"{seconds:.3g} s", slower),

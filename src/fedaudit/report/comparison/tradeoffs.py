@@ -68,11 +68,11 @@ def users_text(row: Row | Front) -> str:
 def settings_text(settings: Mapping[str, str]) -> str:
     """Format settings by the last part of their names, with the section if ambiguous."""
     # Omit settings that only other rows have.
-    present = {n: value for n, value in settings.items() if value not in (parts.NOT_SET, "{}")}
-    short = {n: n.rpartition(".")[0 if n.endswith((".name", ".scheme")) else 2] for n in present}
+    set_values = {n: value for n, value in settings.items() if value not in (parts.NOT_SET, "{}")}
+    short = {n: n.rpartition(".")[0 if n.endswith((".name", ".scheme")) else 2] for n in set_values}
     counts = Counter(short.values())
     texts = []
-    for name, value in present.items():
+    for name, value in set_values.items():
         section = f"{name.partition('.')[0]} " if counts[short[name]] > 1 else ""
         texts.append(shortened(f"{section}{short[name]} {value}".replace("_", " "), 32))
     hidden = len(texts) - MOST_SETTINGS

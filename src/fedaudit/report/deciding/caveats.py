@@ -49,8 +49,8 @@ def estimates_by_side(record: Record) -> dict[str, list[Estimate]]:
     targets = sorted({f.target for f in record.findings if f.target is not None})
     groups = {}
     for clients, word in ((users, "defended"), (others, "undefended")):
-        if audited := [target for target in targets if target in clients]:
-            name = f"{client_list(audited)}, {word}"
+        if audited_targets := [target for target in targets if target in clients]:
+            name = f"{client_list(audited_targets)}, {word}"
             groups[name] = [estimate for estimate in estimates if estimate.target in clients]
     return groups if len(groups) == 2 and all(groups.values()) else {"": estimates}
 
@@ -150,7 +150,11 @@ def withheld_uploads(record: Record) -> int:
     """Return the number of uploads that a guard withheld; 0 without a guard."""
     guard = guard_of(record)
     uploads = guard.uploads if guard else []
-    return sum(checked.count for checked in uploads if checked.outcome == "withheld")
+    return sum(
+        checked_uploads.count
+        for checked_uploads in uploads
+        if checked_uploads.outcome == "withheld"
+    )
 
 
 def guard_decisions(record: Record) -> str:

@@ -29,8 +29,8 @@ class Finding(NamedTuple):
 def findings(record: Record) -> tuple[Finding, ...]:
     """Return the verdict on each topic of a record, the worst first."""
     is_about_members = evidence.has_membership(record)
-    alone = is_about_members + bool(record.sources) + bool(record.clusters) == 1
-    topics = [_on_membership(record, alone=alone)] if is_about_members else []
+    is_only_finding = is_about_members + bool(record.sources) + bool(record.clusters) == 1
+    topics = [_on_membership(record, alone=is_only_finding)] if is_about_members else []
     if record.sources:
         attacks = source_attacks(record)
         status = source_status(attacks)

@@ -35,8 +35,8 @@ def excludes_clear_leak(record: Record, estimates: list[Estimate]) -> bool:
         metrics = {estimate.metric for estimate in same if estimate.value is not None}
         if AUC not in metrics or not any(map(rate_of, metrics)):
             return False
-    single = (estimate for estimate in record.findings if estimate.seed is not None)
-    runs = evidence.grouped(single, _subject)
+    of_single_seeds = (estimate for estimate in record.findings if estimate.seed is not None)
+    runs = evidence.grouped(of_single_seeds, _subject)
     highs = [(upper_limit_over_runs(f, runs), f.metric) for f in estimates if f.value is not None]
     return all(
         high is not None and evidence.size_reached(high, metric) not in evidence.DOUBTFUL
@@ -51,8 +51,8 @@ def upper_limit_over_runs(
     if estimate.high is not None or estimate.seed is not None:
         return estimate.high
     limits = [run.high for run in runs.get(_subject(estimate), [])]
-    present = [limit for limit in limits if limit is not None]
-    return max(present) if present and len(present) == len(limits) else None
+    known_limits = [limit for limit in limits if limit is not None]
+    return max(known_limits) if known_limits and len(known_limits) == len(limits) else None
 
 
 def _subject(estimate: Estimate) -> Hashable:
@@ -89,10 +89,10 @@ class Limit(NamedTuple):
 
 def limits_to_print(estimates: Sequence[Estimate], metric: str) -> list[Limit]:
     """Return the upper limit of pooled clients, then the largest one of single clients."""
-    limited = [f for f in estimates if f.metric == metric and f.high is not None]
-    pooled = [estimate for estimate in limited if estimate.target is None]
-    single = [estimate for estimate in limited if estimate.target is not None]
-    largest = [max(part, key=evidence.upper_limit) for part in (pooled, single) if part]
+    with_limit = [f for f in estimates if f.metric == metric and f.high is not None]
+    pooled = [estimate for estimate in with_limit if estimate.target is None]
+    of_single_clients = [estimate for estimate in with_limit if estimate.target is not None]
+    largest = [max(part, key=evidence.upper_limit) for part in (pooled, of_single_clients) if part]
     return [Limit(evidence.upper_limit(best), client_label(best, estimates)) for best in largest]
 
 
@@ -112,8 +112,8 @@ def scope_sentence(record: Record, estimates: Sequence[Estimate]) -> str:
         return ""
     every = evidence.pooled_estimates(estimates)
     pooled = without_doubts(every)
-    single = [estimate for estimate in estimates if estimate.target is not None]
-    above = audited_clients(filter(above_chance, single))
+    of_single_clients = [estimate for estimate in estimates if estimate.target is not None]
+    above = audited_clients(filter(above_chance, of_single_clients))
     if not pooled:
         if not above:
             return ""
@@ -127,7 +127,7 @@ def scope_sentence(record: Record, estimates: Sequence[Estimate]) -> str:
         start = f"shown {together}, and" if by_all else f"not shown {together}, but"
         return f"The leak is {start} for {client_list(above)} separately"
     outcome = "The leak is shown" if by_all else "The evaluation is"
-    by_client = evidence.grouped(single, lambda estimate: estimate.target)
+    by_client = evidence.grouped(of_single_clients, lambda estimate: estimate.target)
     small = [client for client in clients if not excludes_clear_leak(record, by_client[client])]
     if not small:
         return f"{outcome} {together}"
@@ -144,8 +144,10 @@ def pooled_over(record: Record) -> Callable[[str], str]:
     estimates = [estimate for estimate in record.findings if estimate.attack]
     by_attack = evidence.grouped((f for f in estimates if f.fair), lambda estimate: estimate.attack)
     covered_by = {attack: _pooled_clients(same, attack) for attack, same in by_attack.items()}
-    audited = {row.client for row in record.coverage.clients} if record.coverage else set()
-    total = len(audited.union(audited_clients(estimates)))
+    audited_client_ids = (
+        {row.client for row in record.coverage.clients} if record.coverage else set()
+    )
+    total = len(audited_client_ids.union(audited_clients(estimates)))
 
     def over(attack: str) -> str:
         covered = covered_by.get(attack, 0)

@@ -116,29 +116,29 @@ def build_forest(
     looks: Mapping[str, charts.Style] | None = None,
 ) -> Picture:
     """Return a chart of the first rows with a legend; axes are extended to contain all marks."""
-    drawn, hidden = tuple(lines[:MOST_LINES]), len(lines) - MOST_LINES
-    if not drawn:
+    shown_lines, hidden = tuple(lines[:MOST_LINES]), len(lines) - MOST_LINES
+    if not shown_lines:
         return ()
     if hidden > 0:
         rows = wording.plural(hidden, "more row is", "more rows are")
         caption += f" {rows} in the tables."
-    columns = zip(*(line.cells for line in drawn), strict=True)
+    columns = zip(*(line.cells for line in shown_lines), strict=True)
     by_track = [[mark for cell in cells for mark in cell.marks] for cells in columns]
     keys = _keys(looks or {}, {mark.look for marks in by_track for mark in marks})
     fitted = tuple(_fitted(*pair) for pair in zip(tracks, by_track, strict=True))
-    return (Forest(title, label, caption, fitted, drawn, keys),)
+    return (Forest(title, label, caption, fitted, shown_lines, keys),)
 
 
 def _keys(
-    looks: Mapping[str, charts.Style], used: set[charts.Style]
+    looks: Mapping[str, charts.Style], used_styles: set[charts.Style]
 ) -> tuple[charts.LegendEntry, ...]:
-    keys = {name: look for name, look in looks.items() if look in used}
+    keys = {name: look for name, look in looks.items() if look in used_styles}
     in_doubt = {
         f"{name}, {evidence.DOUBTED.sign}{evidence.DOUBTED.word}": hollow(look)
         for name, look in looks.items()
-        if hollow(look) in used - set(looks.values())
+        if hollow(look) in used_styles - set(looks.values())
     }
-    if not in_doubt and DOUBTED in used:
+    if not in_doubt and DOUBTED in used_styles:
         in_doubt = {f"{evidence.DOUBTED.sign}{NOT_RELIED_ON}": DOUBTED}
     keys |= in_doubt
     return charts.legend(keys) if len(keys) > 1 or in_doubt else ()

@@ -50,7 +50,7 @@ def points_table(record: Record, *, in_rounds: bool = False) -> Grid | None:
     rows = [
         {"Point": name_cell(item.name, _label(item.point)), **_row(item.point)} for item in items
     ]
-    used = {place for row in rows for place, cell in row.items() if cell}
+    used_columns = {place for row in rows for place, cell in row.items() if cell}
     sizes = (
         f"{format_range(item.point.success.total for item in items)} games a point, "
         f"{format_range(item.point.targets for item in items)} targets, "
@@ -59,7 +59,7 @@ def points_table(record: Record, *, in_rounds: bool = False) -> Grid | None:
     remark = fixed("games.remark_rounds" if in_rounds else "games.remark_points")
     return grid_of(
         f"Games {'in rounds' if in_rounds else 'by sign'}: {sizes}",
-        [{place: cell for place, cell in row.items() if place in used} for row in rows],
+        [{place: cell for place, cell in row.items() if place in used_columns} for row in rows],
         remark=f"{fixed('games.remark')} {remark}",
     )
 
@@ -80,13 +80,19 @@ _SMALL_FAILURE, _NEAR_GUESSING = 0.01, 0.6
 
 
 def _certified(certificates: Sequence[TargetCertificate]) -> Cells:
-    played = [each.played for each in certificates if each.played is not None]
-    sound = [each.delta_sound for each in certificates if each.delta_sound is not None]
+    played = [certificate.played for certificate in certificates if certificate.played is not None]
+    sound = [
+        certificate.delta_sound
+        for certificate in certificates
+        if certificate.delta_sound is not None
+    ]
     misleading = any(
-        each.delta_observed <= _SMALL_FAILURE and (each.high or 1.0) <= _NEAR_GUESSING
-        for each in certificates
+        certificate.delta_observed <= _SMALL_FAILURE and (certificate.high or 1.0) <= _NEAR_GUESSING
+        for certificate in certificates
     )
-    published = format_range((each.delta_observed for each in certificates), text=number)
+    published = format_range(
+        (certificate.delta_observed for certificate in certificates), text=number
+    )
     success, failure = "Success on one target", "Failure probability of the sign"
     return {
         "Targets": f"{len(certificates):,}",

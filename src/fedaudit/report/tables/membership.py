@@ -26,13 +26,13 @@ _MOST_COLOURED = 4  # more coloured curves cannot be distinguished at FPRs of 1 
 
 def membership_section(record: Record) -> Section | None:
     """Return the section on membership, or a section with other estimates of attacks."""
-    others = other_estimates_table(record)
+    other_estimates = other_estimates_table(record)
     if not evidence.has_membership(record):
-        return table_section("figures", "Other figures", others)
+        return table_section("figures", "Other figures", other_estimates)
     tables, exposed = attack_tables(record), exposed_table(record)
     texts = [] if tables else [fixed("members.none")]
     texts += [fixed("members.not_exposed")] * bool(record.exposed and not exposed)
-    tables += [grid for grid in (others, classes_table(record), exposed) if grid]
+    tables += [grid for grid in (other_estimates, classes_table(record), exposed) if grid]
     estimate = roc_figure(record.curves)
     return Section("attacks", "Attacks", texts, tables=tables, figure=estimate)
 
@@ -48,8 +48,8 @@ def attack_tables(record: Record) -> list[Grid]:
     if tables:
         remark = wording.join(tables[0].remark, signs_of(estimates), independence(record), by=" ")
         tables[0] = replace(tables[0], remark=remark)
-    single = evidence.most_summarised(record.of_single_samples)
-    return tables + _by_setting("Single samples of these people", single)
+    of_single_samples = evidence.most_summarised(record.of_single_samples)
+    return tables + _by_setting("Single samples of these people", of_single_samples)
 
 
 def _by_setting(caption: str, estimates: list[Estimate]) -> list[Grid]:
@@ -75,12 +75,12 @@ def _estimates_table(
     caption: str, estimates: list[Estimate], labels: Mapping[Setting, str] | None = None
 ) -> Grid:
     notes = Footnotes()
-    several = len({estimate.target for estimate in estimates if estimate.attack}) > 1
+    has_several_targets = len({estimate.target for estimate in estimates if estimate.attack}) > 1
     metrics = distinct((*HEADLINE_METRICS, *(estimate.metric for estimate in estimates)))
     ordered = sorted(
         estimates,
         key=lambda estimate: (
-            several and estimate.target is not None,
+            has_several_targets and estimate.target is not None,
             estimate.target or 0,
             wording.contrast_order(estimate.contrast),
             metrics.index(estimate.metric),
@@ -88,7 +88,7 @@ def _estimates_table(
     )
     # Sample sizes are printed once: below contrasts, or below names if there are several clients.
     sizes = {
-        row: _sizes(same) if several else ""
+        row: _sizes(same) if has_several_targets else ""
         for row, same in grouped(
             ordered, lambda estimate: (estimate.attack, estimate.target)
         ).items()
@@ -101,7 +101,11 @@ def _estimates_table(
         client = (
             "pooled clients" if estimate.target is None else wording.client_name(estimate.target)
         )
-        name = f"{client} · {estimate.attack}" if several and estimate.attack else estimate.attack
+        name = (
+            f"{client} · {estimate.attack}"
+            if has_several_targets and estimate.attack
+            else estimate.attack
+        )
         label = labels[_setting_of_all(estimate)] if labels else ""
         detail = stack(label, sizes[estimate.attack, estimate.target])
         return name_cell(name or "Training run", detail, limit=80)
@@ -113,7 +117,9 @@ def _estimates_table(
         columns=lambda estimate: (contrast(estimate), _short_name(estimate.metric)),
         cell=lambda estimate: estimate_cell(estimate, notes),
         under={
-            name: stack("" if several else _sizes(same), *distinct(map(_compared_within, same)))
+            name: stack(
+                "" if has_several_targets else _sizes(same), *distinct(map(_compared_within, same))
+            )
             for name, same in grouped(ordered, contrast).items()
         },
         notes=notes,
@@ -127,9 +133,9 @@ def estimate_cell(estimate: Estimate, notes: Footnotes) -> Cell | None:
 
     The estimate's note becomes a footnote in ``notes``, unless the cell has the counts of a rate.
     """
-    counts, few = _counts(estimate), needs_more(estimate)
-    if estimate.value is None and few:
-        return Cell(wording.MISSING, f"needs {few} more non-members", "muted")
+    counts, shortage = _counts(estimate), needs_more(estimate)
+    if estimate.value is None and shortage:
+        return Cell(wording.MISSING, f"needs {shortage} more non-members", "muted")
     is_explained = counts or estimate.note.startswith("mean over")
     mark = notes.mark("" if is_explained else estimate.note)
     if estimate.value is None:
@@ -158,12 +164,12 @@ def _counts(estimate: Estimate) -> str:
 
 
 def _sizes(estimates: Iterable[Estimate]) -> str:
-    counted = [estimate for estimate in estimates if estimate.n_members]
-    if not counted:
+    with_sizes = [estimate for estimate in estimates if estimate.n_members]
+    if not with_sizes:
         return ""
-    parts = ([f.n_members for f in counted], [f.n_nonmembers for f in counted])
+    parts = ([f.n_members for f in with_sizes], [f.n_nonmembers for f in with_sizes])
     sizes = " v. ".join(wording.format_range(part, "–") for part in parts)
-    return sizes + ", all seeds" * any(estimate.seed is None for estimate in counted)
+    return sizes + ", all seeds" * any(estimate.seed is None for estimate in with_sizes)
 
 
 def _compared_within(estimate: Estimate) -> str:
@@ -224,15 +230,17 @@ def exposed_table(record: Record) -> Grid | None:
     """Return a table of members by the number of successful attacks that rank them highest."""
     leaking = filter(above_chance, evidence.main_estimates(record))
     above = {(estimate.attack, estimate.defense, estimate.target) for estimate in leaking}
-    listed = [row for row in record.exposed if (row.attack, row.defense, row.target) in above]
-    if not listed:
+    exposed_rows = [row for row in record.exposed if (row.attack, row.defense, row.target) in above]
+    if not exposed_rows:
         return None
-    labels = setting_labels(Setting(row.defense, "", row.target, None) for row in listed)
-    attacks_by_defense = grouped(listed, lambda row: row.defense)
+    labels = setting_labels(Setting(row.defense, "", row.target, None) for row in exposed_rows)
+    attacks_by_defense = grouped(exposed_rows, lambda row: row.defense)
     ranked = []
-    for same in grouped(listed, lambda row: (row.defense, row.target, row.sample)).values():
-        best = max(same, key=lambda row: row.above_nonmembers)
-        attacks, rate = distinct(row.attack for row in same), 1 - best.above_nonmembers
+    for rows_of_sample in grouped(
+        exposed_rows, lambda row: (row.defense, row.target, row.sample)
+    ).values():
+        best = max(rows_of_sample, key=lambda row: row.above_nonmembers)
+        attacks, rate = distinct(row.attack for row in rows_of_sample), 1 - best.above_nonmembers
         total = len({row.attack for row in attacks_by_defense[best.defense]})
         names = wording.join_some(list(map(shortened, attacks)), MOST_NAMED)
         label = labels[Setting(best.defense, "", best.target, None)]
@@ -277,8 +285,8 @@ def roc_figure(curves: Sequence[Curve]) -> charts.Figures | None:
     settings = grouped(curves, lambda c: Setting(c.defense, c.view, c.target, c.seed))
     labels = setting_labels(settings)
     choices = []
-    for setting, same in settings.items():
-        panels = evidence.by_contrast(same)
+    for setting, curves_of_setting in settings.items():
+        panels = evidence.by_contrast(curves_of_setting)
         # The contrast "mixed" repeats both of its parts.
         names = [name for name in panels if name != "mixed"] or list(panels)
         parts = tuple(_roc_panel(panels[name], looks, floor) for name in names)
@@ -315,7 +323,7 @@ def _roc_panel(
         fpr = [max(rate, floor) for rate in curve.fpr for _ in range(2)][1:]
         tpr = [max(rate, floor / 10) for rate in curve.tpr for _ in range(2)][:-1]
         lines.append(charts.Curve(curve.attack, fpr, tpr, looks.get(curve.attack, _PALE)))
-    others = wording.contrast_meaning(contrast)
-    summary = fixed("pictures.roc_summary", attacks=len(curves), others=others)
+    nonmember_name = wording.contrast_meaning(contrast)
+    summary = fixed("pictures.roc_summary", attacks=len(curves), others=nonmember_name)
     title = f"Members {wording.versus(contrast)}"
     return charts.Panel(title, summary, x, y, lines, uprights=(0.001, 0.01))

@@ -119,8 +119,8 @@ def _utility_cell(estimates: Sequence[Estimate]) -> Cell:
 def clients_table(record: Record) -> Grid | None:
     """Return each client's size, its audited samples, and its label distribution."""
     rows = [_client_row(wording.client_name(row.client, "Client"), row) for row in record.clients]
-    if (others := record.other_clients) is not None:
-        rows.append(_client_row(f"{others.clients:,} others", others))
+    if (other_clients := record.other_clients) is not None:
+        rows.append(_client_row(f"{other_clients.clients:,} others", other_clients))
     return grid_of("Clients", rows) if record.clients else None
 
 

@@ -67,24 +67,27 @@ def _bounds(items: Sequence[points.ShownPoint]) -> tuple[str, str]:
     claiming = sum(point.claimed_epsilon is not None for point in played)
     bounded = sum(point.rounds is not None and point.largest_success < 1 for point in played)
     wrong, far = sum(map(points.contradicted, played)), sum(map(points.far_above, played))
-    what = " or ".join(["claimed ε"] * bool(claiming) + ["noise bound"] * bool(bounded))
-    checked = wording.plural(claiming + bounded, "point")
+    bound_kinds = " or ".join(["claimed ε"] * bool(claiming) + ["noise bound"] * bool(bounded))
+    checked_points = wording.plural(claiming + bounded, "point")
     if far:
         text = f"Claimed ε far below the actual ε at {far} of {wording.plural(claiming, 'point')}"
         return text + f"; {wording.plural(wrong, 'point')} contradicted by games" * bool(wrong), "✗"
     if wrong:
-        return f"{wording.capital(what)} contradicted by games at {wrong} of {checked}", "✗"
-    if what:
-        return f"No {what} contradicted by games ({checked})", "✓"
+        return (
+            f"{wording.capital(bound_kinds)} contradicted by games at {wrong} of {checked_points}",
+            "✗",
+        )
+    if bound_kinds:
+        return f"No {bound_kinds} contradicted by games ({checked_points})", "✓"
     return "No claim to check", "?"
 
 
 def _contradiction_headline(refuted: Sequence[points.ShownPoint]) -> str:
     first = max(refuted, key=lambda item: item.point.empirical_epsilon)
     others = f", and {wording.plural(len(refuted) - 1, 'more point')}" if len(refuted) > 1 else ""
-    what = "claimed epsilon" if first.point.refuted else "actual epsilon"
-    what = "bound of the noise" if first.point.rounds else what
-    return f"Success contradicts the {what}: {first.name}{others}"
+    refuted_value = "claimed epsilon" if first.point.refuted else "actual epsilon"
+    refuted_value = "bound of the noise" if first.point.rounds else refuted_value
+    return f"Success contradicts the {refuted_value}: {first.name}{others}"
 
 
 def _headline(items: Sequence[points.ShownPoint], protection: str) -> str:
@@ -181,9 +184,9 @@ def _limits(items: Sequence[points.ShownPoint]) -> list[str]:
     ]
     limits = fit_warnings(items)
     if beyond:
-        most = points.format_epsilon(max(beyond))
+        largest_epsilon = points.format_epsilon(max(beyond))
         counts = {"beyond": len(beyond), "claims": len(claims)}
-        limits.append(fixed("games.limits.unprovable", most=most, **counts))
+        limits.append(fixed("games.limits.unprovable", most=largest_epsilon, **counts))
     limits += [fixed("games.limits.claims")] * bool(claims)
     limits += [fixed("games.limits.rounds")] * any(point.rounds for point in played)
     repeated = any(point.targets < point.success.total for point in played)

@@ -94,10 +94,10 @@ def _affected(estimates: list[Estimate]) -> str:
 def _may_be_larger(estimates: list[Estimate]) -> str:
     above = [estimate for estimate in estimates if above_chance(estimate)]
     highs = [size_reached(f.high, f.metric) for f in above if f.high is not None]
-    least, largest = max_size(map(size_of, above)), max_size(highs)
-    if least is None or largest is None or largest == least:
+    smallest_size, largest_size = max_size(map(size_of, above)), max_size(highs)
+    if smallest_size is None or largest_size is None or largest_size == smallest_size:
         return ""
-    return f"The size is that of the lower limits; the upper limits allow a {largest} leak."
+    return f"The size is that of the lower limits; the upper limits allow a {largest_size} leak."
 
 
 def _hidden(record: Record, estimates: list[Estimate]) -> str:
@@ -119,13 +119,14 @@ def upper_bounds(estimates: list[Estimate], metrics: tuple[str, ...] = (AUC, *RA
 
     With several clients, each limit names its client, and pooled clients come first.
     """
-    several, parts = membership.are_several(estimates), []
+    has_several_clients, parts = membership.are_several(estimates), []
     for metric in metrics:
         limits = [
-            f"{wording.format_value(limit.value, metric, 1)}{f' for {limit.name}' * several}"
+            wording.format_value(limit.value, metric, 1)
+            + f" for {limit.name}" * has_several_clients
             for limit in membership.limits_to_print(estimates, metric)
         ]
         if limits:
-            second = f" ({limits[1]})" if limits[1:] and several else ""
+            second = f" ({limits[1]})" if limits[1:] and has_several_clients else ""
             parts.append(f"{wording.metric_name(metric)} up to {limits[0]}{second}")
     return wording.join_and(parts)

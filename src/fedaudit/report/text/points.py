@@ -224,15 +224,15 @@ def game_tiles(record: Record) -> list[Tile]:
     """Return the numbers at the top of a report of games."""
     items = shown_points(record.games)
     protected, unprotected = by_protection(items)
-    what = protection_word(record)
+    protection = protection_word(record)
     tiles = []
     guesses = "Server guesses correctly"
     if protected:
-        tiles.append(_success_tile(f"{guesses}, weakest {what}", most_successful(protected)))
-        if least := strongest_protection(protected):
-            tiles.append(_success_tile(f"{guesses}, strongest {what}", least))
+        tiles.append(_success_tile(f"{guesses}, weakest {protection}", most_successful(protected)))
+        if smallest_epsilon := strongest_protection(protected):
+            tiles.append(_success_tile(f"{guesses}, strongest {protection}", smallest_epsilon))
     if unprotected:
-        tiles.append(_success_tile(f"{guesses}, no {what}", most_successful(unprotected)))
+        tiles.append(_success_tile(f"{guesses}, no {protection}", most_successful(unprotected)))
     claiming = [item for item in items if item.point.claimed_epsilon is not None]
     if wrong := sum(item.point.refuted for item in claiming):
         share = f"{wrong:,} of {len(claiming):,}"

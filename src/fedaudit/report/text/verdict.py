@@ -81,16 +81,16 @@ def learning_warning(record: Record) -> str:
     if not rows:
         return ""
     estimates = [*record.where(topic="utility"), *record.findings]
-    several = len({estimate.defense for estimate in estimates}) > 1
+    has_several_defenses = len({estimate.defense for estimate in estimates}) > 1
     of_run = " of the worst run" * (len(record.seeds) > 1)
     accuracies = []
     for row in rows:
-        defense = f"with {shortened(wording.defense_name(row.defense), 60)} " * several
+        defense = f"with {shortened(wording.defense_name(row.defense), 60)} " * has_several_defenses
         measured, guess = wording.percent(row.train_accuracy), wording.percent(row.guess)
         text = fixed("verdict.train_accuracy", run=of_run, measured=measured, guess=guess)
         accuracies.append(defense + text)
-    named = wording.capital(wording.join_some(accuracies, MOST_WARNED, "more rows"))
-    return fixed("verdict.hardly_learned", accuracies=named)
+    accuracy_names = wording.capital(wording.join_some(accuracies, MOST_WARNED, "more rows"))
+    return fixed("verdict.hardly_learned", accuracies=accuracy_names)
 
 
 def audited(record: Record) -> str:
@@ -132,15 +132,15 @@ def audited_samples(record: Record) -> str:
     is_range = len({estimate.n_members for estimate in estimates}) > 1
     is_range |= len({estimate.n_nonmembers for estimate in estimates}) > 1
     ranges = f" (fewest and most over {wording.join_and(names)})" if is_range and names else ""
-    each = " for each" * (len(targets) > 1)
+    for_each_client = " for each" * (len(targets) > 1)
     clients = caveats.client_list(targets) if targets else "all clients"
     counts = f"{members} {caveats.units_of(record)} as members, {others} as non-members"
-    return f"{clients}: {counts}{each}{ranges}"
+    return f"{clients}: {counts}{for_each_client}{ranges}"
 
 
 def _defenses(record: Record) -> str:
-    used = [estimate.defense for estimate in record.findings] + caveats.defenses_of_runs(record)
-    names = evidence.distinct(shortened(wording.defense_name(name), 60) for name in used)
+    defenses = [estimate.defense for estimate in record.findings] + caveats.defenses_of_runs(record)
+    names = evidence.distinct(shortened(wording.defense_name(name), 60) for name in defenses)
     if not names:
         return ""
     is_defended = len(names) == 1 and names[0] != wording.defense_name(NO_DEFENSE)
@@ -173,8 +173,10 @@ def open_points(record: Record, estimates: list[Estimate]) -> tuple[str, ...]:
     points = refusals(estimates)
     if unsure := sum(exceeds_by_test_only(estimate) for estimate in estimates):
         points.append(fixed("verdict.unsure", figures=wording.plural(unsure, "figure")))
-    named = evidence.named_attacks(record)
-    defaults = [row for row in record.attacks if row.status == "refused" and row.name not in named]
+    attack_names = evidence.named_attacks(record)
+    defaults = [
+        row for row in record.attacks if row.status == "refused" and row.name not in attack_names
+    ]
     together = defaults if len(defaults) > 1 else []
     points += [
         f"{shortened(wording.attack_name(row.name), 80)}{_ENDED.get(row.status, '')}: {_why(row)}"
@@ -200,8 +202,8 @@ def refusals(estimates: Iterable[Estimate]) -> list[str]:
     for estimate in estimates:
         totals[metric := wording.metric_name(estimate.metric)] += 1
         if estimate.value is None:
-            few = "More non-members are needed" * bool(needs_more(estimate))
-            refused[metric, few or _reason(estimate.note)] += 1
+            shortage = "More non-members are needed" * bool(needs_more(estimate))
+            refused[metric, shortage or _reason(estimate.note)] += 1
     sentences = []
     for (metric, reason), count in refused.items():
         part = f"{count:,} of " * (count < totals[metric])

@@ -94,8 +94,8 @@ def _heading(answer: AnswerFields, run: RunAnswer) -> str:
 
 
 def _table(answer: AnswerFields, run: RunAnswer) -> Iterator[str]:
-    others = ["others"] if _has_others(answer, run) else []
-    yield _row(["attack", "above", "p-value", "posterior", *others])
+    others_column = ["others"] if _has_others(answer, run) else []
+    yield _row(["attack", "above", "p-value", "posterior", *others_column])
     for attack in run.attacks:
         cells = [
             shortened(attack.attack, _COLUMN_WIDTHS[0] - 2),
@@ -103,7 +103,7 @@ def _table(answer: AnswerFields, run: RunAnswer) -> Iterator[str]:
             _p_value(attack.p_value) + " *" * (attack.flagged is True),
             f"{percent(attack.chance_low, -1)[:-1]}–{percent(attack.chance_high, 1)}",
         ]
-        yield _row([*cells, *(f"{attack.others_as_high} of {run.others}" for _ in others)])
+        yield _row([*cells, *(f"{attack.others_as_high} of {run.others}" for _ in others_column)])
     for name, reason in run.withdrawn.items():
         yield from _paragraph(f"✗ {shortened(name, 60)}: not used, because {reason}.")
 

@@ -231,17 +231,17 @@ def _scores_of_target(record: Record, stored: Scores, question: Question) -> _Ta
     names = client_names(record)
     target = question.target
     if target is None and len(targets) != 1:
-        audited = ", ".join(client_name(names.get(t, t)) for t in targets[:10])
+        audited_names = ", ".join(client_name(names.get(t, t)) for t in targets[:10])
         raise BadInput(
-            f"{len(targets)} clients were audited ({audited}), but a question is about one client; "
-            f"give {option('target')}"
+            f"{len(targets)} clients were audited ({audited_names}), but a question is about one "
+            f"client; give {option('target')}"
         )
-    chosen = targets[0] if target is None else audited_client(record, target, targets)
-    seeds = sorted(seed for seed, client in stored if client == chosen)
+    audited = targets[0] if target is None else audited_client(record, target, targets)
+    seeds = sorted(seed for seed, client in stored if client == audited)
     if question.seed is not None and question.seed not in seeds:
         raise unknown_name("run", f"seed {question.seed}", [f"seed {seed}" for seed in seeds])
     used_seeds = seeds if question.seed is None else [question.seed]
-    return _TargetScores(chosen, {seed: stored[seed, chosen] for seed in used_seeds})
+    return _TargetScores(audited, {seed: stored[seed, audited] for seed in used_seeds})
 
 
 def audited_client(
@@ -267,7 +267,7 @@ def _locate(
     if unit is not None and len(scores.by_seed) == 1:
         return _LocatedUnits({first: unit}, [])
     try:
-        audited = {
+        samples_by_seed = {
             seed: _read_audited(folder, record, seed, run_scores.ids, data_dir)
             for seed, run_scores in scores.by_seed.items()
         }
@@ -275,12 +275,14 @@ def _locate(
         if unit is None:
             raise
         return _LocatedUnits({first: unit}, [f"Only the run of seed {first} was used: {error}"])
-    units = _units_in_table(record, question, audited, data_dir)
+    units = _units_in_table(record, question, samples_by_seed, data_dir)
     if units is None:
         if question.sample is not None:
-            first, unit = _unit_of_sample(_read_if_path(question.sample, audited[first]), audited)
+            first, unit = _unit_of_sample(
+                _read_if_path(question.sample, samples_by_seed[first]), samples_by_seed
+            )
         assert unit is not None
-        units = same_units(unit, {first: audited[first], **audited})
+        units = same_units(unit, {first: samples_by_seed[first], **samples_by_seed})
     other_seeds = [str(seed) for seed in scores.by_seed if seed not in units]
     caveats = [f"Not audited in the run of seed {', '.join(other_seeds)}"] if other_seeds else []
     return _LocatedUnits({seed: units[seed] for seed in scores.by_seed if seed in units}, caveats)

@@ -347,15 +347,17 @@ def plan_of(
     audit_values = values.setdefault("audit", {})
     if targets is not None:
         with with_registered(objects):
-            named = [targets] if isinstance(targets, str) else whole_numbers("targets", targets)
-        numbers = target_numbers(named, data, options.data_dir or folder)
+            target_names = (
+                [targets] if isinstance(targets, str) else whole_numbers("targets", targets)
+            )
+        numbers = target_numbers(target_names, data, options.data_dir or folder)
         audit_values["targets"] = _merged_targets(audit, numbers)
     if options.view is not None:
         audit_values["view"] = register(reference("view", options.view))["name"]
     metrics = [register(reference("metric", metric))["name"] for metric in as_list(options.metrics)]
     if metrics:
-        others = () if figures is None else figures.metrics
-        values.setdefault("figures", {})["metrics"] = [*others, *metrics]
+        other_metrics = () if figures is None else figures.metrics
+        values.setdefault("figures", {})["metrics"] = [*other_metrics, *metrics]
     if options.server is not None:
         values["server"] = register(reference("server", options.server))
     study = study_from(

@@ -261,7 +261,7 @@ def same_units(unit: int, runs: Mapping[int, AuditedSamples]) -> dict[int, int]:
         runs: Audited samples of each run, by seed; the first run comes first.
     """
     # Unscaled features are used, since the scaling depends on the run's training samples.
-    samples = [_without_targets(audited.forms[-1]) for audited in runs.values()]
+    samples = [_without_targets(audited_samples.forms[-1]) for audited_samples in runs.values()]
     if len({part.features.shape[1:] for part in samples}) > 1:
         return {next(iter(runs)): unit}
     # Equal rows get the same number in all runs.
@@ -269,10 +269,10 @@ def same_units(unit: int, runs: Mapping[int, AuditedSamples]) -> dict[int, int]:
     first = next(iter(runs))
     content = set(numbers[first][runs[first].units == unit].tolist())
     units = {first: unit}
-    for seed, audited in list(runs.items())[1:]:
+    for seed, audited_samples in list(runs.items())[1:]:
         shares_content = np.isin(numbers[seed], list(content))
-        for other in np.unique(audited.units[shares_content]).tolist():
-            if set(numbers[seed][audited.units == other].tolist()) == content:
+        for other in np.unique(audited_samples.units[shares_content]).tolist():
+            if set(numbers[seed][audited_samples.units == other].tolist()) == content:
                 units[seed] = int(other)
                 break
     return units

@@ -54,16 +54,19 @@ def estimates_by_attack(
         and (not attacks or estimate.attack in attacks)
     ]
     if not estimates:
-        known = main_estimates(record)
+        estimates_of_record = main_estimates(record)
         raise BadInput(
             f"{record.name!r} has no values of the metric {metric!r} and the contrast "
-            f"{contrast!r} for these attacks; metrics: {_listed(e.metric for e in known)}; "
-            f"contrasts: {_listed(e.contrast for e in known)}; attacks: "
-            f"{_listed(e.attack for e in known)}"
+            f"{contrast!r} for these attacks; metrics: "
+            f"{_listed(e.metric for e in estimates_of_record)}; "
+            f"contrasts: {_listed(e.contrast for e in estimates_of_record)}; attacks: "
+            f"{_listed(e.attack for e in estimates_of_record)}"
         )
-    several = len({estimate.target for estimate in estimates}) > 1
+    has_several_targets = len({estimate.target for estimate in estimates}) > 1
     return {
-        f"{estimate.attack}, client {estimate.target}" if several else estimate.attack: estimate
+        f"{estimate.attack}, client {estimate.target}"
+        if has_several_targets
+        else estimate.attack: estimate
         for estimate in estimates
     }
 

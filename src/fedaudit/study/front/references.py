@@ -138,26 +138,26 @@ def _split_options(kind: str, value: object) -> tuple[object, dict[str, object]]
     if isinstance(value, ConfiguredModel | FederatedAlgorithm | DataSource | PartitionScheme):
         value = value.part()
     part = value if isinstance(value, NamedPart) else NamedPart(value)
-    what, options = part.what, dict(part.options)
-    while isinstance(what, functools.partial):
-        if what.args:
+    part_class, options = part.what, dict(part.options)
+    while isinstance(part_class, functools.partial):
+        if part_class.args:
             raise BadInput(
                 f"the {kind} is a functools.partial with positional arguments ("
-                f"{', '.join(map(repr, what.args))[:80]}); give all arguments by name"
+                f"{', '.join(map(repr, part_class.args))[:80]}); give all arguments by name"
             )
-        options = {**what.keywords, **options}
-        what = what.func
-    is_constructor = isinstance(what, type | types.FunctionType) and kind != "view"
-    if not (is_constructor or isinstance(what, (str, _KINDS[kind].base))):
-        raise BadInput(f"{an(kind)} must be {_KINDS[kind].allowed}; got {type_of(what)}")
-    return what, options
+        options = {**part_class.keywords, **options}
+        part_class = part_class.func
+    is_constructor = isinstance(part_class, type | types.FunctionType) and kind != "view"
+    if not (is_constructor or isinstance(part_class, (str, _KINDS[kind].base))):
+        raise BadInput(f"{an(kind)} must be {_KINDS[kind].allowed}; got {type_of(part_class)}")
+    return part_class, options
 
 
 def check_part(kind: str, value: object) -> None:
     """Raise if a value cannot be a part of a kind. Nothing is imported or copied."""
-    what, _ = _split_options(kind, value)
-    if isinstance(what, str):
-        known_name(kind, what, _KINDS[kind].catalogue)
+    part_class, _ = _split_options(kind, value)
+    if isinstance(part_class, str):
+        known_name(kind, part_class, _KINDS[kind].catalogue)
 
 
 def check_data(value: object) -> None:
@@ -195,22 +195,30 @@ def reference(kind: str, value: object) -> PartReference:
         BadInput: The value is not a part of this kind, or a setting is not plain.
     """
     part_kind = _KINDS[kind]
-    what, options = _split_options(kind, value)
-    name = what if isinstance(what, str) else _catalogue_name(part_kind.catalogue, what)
+    part_class, options = _split_options(kind, value)
+    name = (
+        part_class
+        if isinstance(part_class, str)
+        else _catalogue_name(part_kind.catalogue, part_class)
+    )
     if name is not None:
         return PartReference(name, plain_options(kind, name, options))
-    if isinstance(what, type | types.FunctionType) and kind != "view":
-        return part_reference(what, options, kind=kind)
-    if isinstance(what, Task) and what.name in TASKS:
-        return PartReference(what.name, dict(what.settings))
+    if isinstance(part_class, type | types.FunctionType) and kind != "view":
+        return part_reference(part_class, options, kind=kind)
+    if isinstance(part_class, Task) and part_class.name in TASKS:
+        return PartReference(part_class.name, dict(part_class.settings))
     # The clients of a defense are a setting of its group. The settings of a network do not include
     # its weights, so that its reference contains a digest.
     set_elsewhere = ("coalition", "clients") if kind == "defense" else ()
-    settings = None if kind == "model" else plain_settings(what, exclude=set_elsewhere)
+    settings = None if kind == "model" else plain_settings(part_class, exclude=set_elsewhere)
     if settings is None:
-        label = getattr(what.function, "__name__", "metric") if isinstance(what, Metric) else ""
-        return snapshot_reference(what, make=part_kind.make, label=label)
-    return reference(kind, NamedPart(type(what), settings))
+        label = (
+            getattr(part_class.function, "__name__", "metric")
+            if isinstance(part_class, Metric)
+            else ""
+        )
+        return snapshot_reference(part_class, make=part_kind.make, label=label)
+    return reference(kind, NamedPart(type(part_class), settings))
 
 
 def _catalogue_name(catalogue: Mapping[str, object], value: object) -> str | None:
@@ -299,10 +307,10 @@ def defense_settings(value: object, register: Register) -> dict[str, object]:
         groups.setdefault(_clients(defense), []).append(register(reference("defense", defense)))
     if not groups:
         return {}
-    first, *others = [
+    first, *other_parts = [
         {**parts[0], "chain": parts[1:], "clients": clients} for clients, parts in groups.items()
     ]
-    return {**first, "also": others}
+    return {**first, "also": other_parts}
 
 
 def _clients(defense: object) -> tuple[int, ...] | None:

@@ -234,11 +234,11 @@ def stored_rounds(run: Setup) -> list[Stored]:
         )
     key = run.key(measuring_device(stored))
     for round in stored:
-        what = f"the measured round {round.measured.index} in {folder}"
+        description = f"the measured round {round.measured.index} in {folder}"
         if round.notes.get("run") != key:
             raise Damaged(
-                f"{what} belongs to another run; restore it from a copy, or delete the folder and "
-                "run the study again"
+                f"{description} belongs to another run; restore it from a copy, or delete the "
+                "folder and run the study again"
             )
         fault = fault_in(round.measured, run.assignment.clients, len(run.assignment.measured))
         is_last = round.measured.index == run.measured_rounds[-1]
@@ -246,8 +246,8 @@ def stored_rounds(run: Setup) -> list[Stored]:
             fault = "its counts of correct predictions are missing or impossible"
         if fault:
             raise Damaged(
-                f"{what} is damaged: {fault}; restore it from a copy, or delete the folder and run "
-                "the study again"
+                f"{description} is damaged: {fault}; restore it from a copy, or delete the folder "
+                "and run the study again"
             )
     return stored
 

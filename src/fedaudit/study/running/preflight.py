@@ -67,8 +67,8 @@ def detectable_leaks(run: Setup) -> list[str]:
     if not run.membership_attacks:
         return []
     study = run.study
-    audited = [target_truth(run, target).units for target in study.audit.targets]
-    comparisons = [*_single_clients(run, audited), *_all_clients(run, audited)]
+    truths = [target_truth(run, target).units for target in study.audit.targets]
+    comparisons = [*_single_clients(run, truths), *_all_clients(run, truths)]
     tests_per_attack = sum(_count_tests(counts, study.figures.fprs) for counts in comparisons)
     n_tests = len(run.membership_attacks) * tests_per_attack
     smallest = dict[str, tuple[float, _SampleCounts]]()
@@ -150,9 +150,9 @@ def _all_clients(run: Setup, audited: Sequence[UnitTruth]) -> Iterator[_SampleCo
     origins = [truth.origin[truth.fair] for truth in pooled(run, audited)]
     if len(origins) < 2:
         return
-    present = set(np.concatenate(origins).tolist())
+    present_origins = set(np.concatenate(origins).tolist())
     for contrast, non_members in CONTRASTS.items():
-        if present and present.issuperset(non_members):
+        if present_origins and present_origins.issuperset(non_members):
             by_client = tuple(
                 (int((origin == Origin.MEMBER).sum()), int(np.isin(origin, non_members).sum()))
                 for origin in origins

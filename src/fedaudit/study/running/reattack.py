@@ -243,16 +243,16 @@ def evaluation_settings(settings: Mapping[str, object]) -> dict[str, object]:
     Raises:
         BadInput: A setting is in another table of a study file.
     """
-    others = [name for name in settings if not name.startswith("figures.")]
-    if others and others[0].partition(".")[0] == "attacks":
+    training_settings = [name for name in settings if not name.startswith("figures.")]
+    if training_settings and training_settings[0].partition(".")[0] == "attacks":
         raise BadInput(
             "settings of attacks cannot be changed on a recording; give only the names of attacks: "
             + _for_caller("fedaudit attack FOLDER fedmia-2 sia", 'names=["fedmia-2", "sia"]')
         )
-    if others:
+    if training_settings:
         raise BadInput(
-            f"{others[0]!r} cannot be changed on a recording; only evaluation settings (the table "
-            "'figures') can be changed, such as "
+            f"{training_settings[0]!r} cannot be changed on a recording; only evaluation settings "
+            "(the table 'figures') can be changed, such as "
             + _for_caller("--figures.evaluation=redraw", 'figures={"figures.evaluation": "redraw"}')
         )
     return {name.removeprefix("figures."): value for name, value in settings.items()}

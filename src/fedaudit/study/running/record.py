@@ -191,7 +191,7 @@ def _assemble(
     on_fair_draws = [estimate for source in sources for estimate in source.of_second_draw]
     on_clusters = [estimate for cluster in clusters for estimate in cluster.estimates]
     answers = [source.answers for source in sources]
-    rows, others = _client_rows(first)
+    rows, other_clients = _client_rows(first)
     attacks = _attack_rows(first, findings)
     uncovered = [
         f"What {row.name} shows of some clients: {row.uncovered}."
@@ -214,7 +214,7 @@ def _assemble(
         ),
         attacks=attacks,
         clients=rows,
-        other_clients=others,
+        other_clients=other_clients,
         parameters=None
         if recording_info
         else max(len(flat(net.initial(0).params)) for net in first.algorithm.nets),
@@ -341,31 +341,31 @@ def _names(sees: Capability) -> list[str]:
 
 def _client_rows(run: Setup) -> tuple[list[ClientRow], OtherClients | None]:
     """Return rows of targets and other clients up to a limit, and one row for the rest."""
-    counts, audited = run.assignment.class_counts(run.dataset.classes), run.assignment.audited
+    counts, n_audited = run.assignment.class_counts(run.dataset.classes), run.assignment.audited
     sizes, targets = run.assignment.sizes, run.study.audit.targets
-    ranked = sorted(sizes, key=lambda client: (client not in targets, -audited[client], client))
-    listed, others = set(ranked[:MOST_CLIENTS]), ranked[MOST_CLIENTS:]
+    ranked = sorted(sizes, key=lambda client: (client not in targets, -n_audited[client], client))
+    listed_clients, other_clients = set(ranked[:MOST_CLIENTS]), ranked[MOST_CLIENTS:]
     rows = [
         ClientRow(
             client=client,
             samples=size,
-            audited=audited[client],
+            audited=n_audited[client],
             class_counts=counts[client],
             name="" if run.recording_info else plain(run.names.get(client, "")),
         )
         for client, size in sizes.items()
-        if client in listed
+        if client in listed_clients
     ]
-    if not others:
+    if not other_clients:
         return rows, None
-    samples = [sizes[client] for client in others]
-    columns = zip_longest(*(counts[client] for client in others), fillvalue=0)
+    samples = [sizes[client] for client in other_clients]
+    columns = zip_longest(*(counts[client] for client in other_clients), fillvalue=0)
     return rows, OtherClients(
-        clients=len(others),
+        clients=len(other_clients),
         samples=sum(samples),
         fewest=min(samples),
         most=max(samples),
-        audited=sum(audited[client] for client in others),
+        audited=sum(n_audited[client] for client in other_clients),
         class_counts=[sum(column) for column in columns],
     )
 
@@ -488,8 +488,8 @@ def usage_rows(run: Setup, usage: Usage) -> Iterator[UsageRow]:
 
 def _count_flags(flags: Tensor) -> int | None:
     """Return the number of rounds with a flag of 1; None if all flags are missing."""
-    present = flags[~flags.isnan()]
-    return int(present.sum()) if len(present) else None
+    known_flags = flags[~flags.isnan()]
+    return int(known_flags.sum()) if len(known_flags) else None
 
 
 def _histogram(times: Tensor) -> list[int]:
