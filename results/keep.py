@@ -48,7 +48,7 @@ def keep(runs: Path, name: str, *, ladder: bool = False) -> int:
         found = {f"{path.parent.name}.json": path for path in sorted(runs.glob("*/record.json"))}
     for file, path in found.items():
         record = read_record(path)
-        refuse_without_commit(record.environment, path)
+        raise_if_without_commit(record.environment, path)
         if record.kind != "games":
             whole = len(found) == 1 or record.name == name
             record = _reduced(
@@ -83,7 +83,7 @@ def of_rung(record: Record) -> list[Estimate]:
     ]
 
 
-def refuse_without_commit(made: Environment, path: Path) -> None:
+def raise_if_without_commit(made: Environment, path: Path) -> None:
     """Refuses a record that nobody could make again from a commit."""
     if not made.commit or made.commit.endswith("+"):
         raise BadInput(

@@ -13,7 +13,7 @@ from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.observe.tensors import read_notes, write_tensors
 from fedaudit.observe.usage import MAX_USES, add_round, empty_usage
 from fedaudit.plan.values import study_from
-from fedaudit.study.running.pretraining import _refuse_other_pretraining
+from fedaudit.study.running.pretraining import _raise_if_other_pretraining
 from fuzz import kept
 from fuzz.target import file
 
@@ -194,4 +194,4 @@ def test_deeply_nested_pretraining_settings_are_another_study(
     path = tmp_path / "x.safetensors"
     write_tensors({"a": torch.zeros(1)}, path, {"settings": DEEP})
     with pytest.raises(FedauditError, match="was not written by the"):
-        _refuse_other_pretraining(path, study)
+        _raise_if_other_pretraining(path, study)

@@ -235,7 +235,7 @@ def test_commands_that_reproduce_all_claims_have_unique_names(
 def test_records_without_a_reproducible_commit_are_rejected(
     commit: str, message: str, tmp_path: Path
 ) -> None:
-    keep = runpy.run_path(str(ROOT / "results" / "keep.py"))["refuse_without_commit"]
+    keep = runpy.run_path(str(ROOT / "results" / "keep.py"))["raise_if_without_commit"]
     head = subprocess.run(
         ["git", "rev-parse", "--short=16", "HEAD"],
         cwd=ROOT,

@@ -249,9 +249,9 @@ def test_an_insufficient_view_raises_with_the_missing_part(attack: Attack) -> No
         if missing:
             sight = SIGHTS[str(next(iter(missing)).name).lower()]
             with pytest.raises(NotVisible, match=f"(?s){sight}.*{name}"):
-                weak.refuse_unless_offered(attack.needs, "the attack")
+                weak.raise_unless_offered(attack.needs, "the attack")
         else:
-            weak.refuse_unless_offered(attack.needs, "the attack")
+            weak.raise_unless_offered(attack.needs, "the attack")
 
 
 @pytest.mark.slow

@@ -265,8 +265,8 @@ def test_neutral_settings_equal_the_undefended_run_bit_for_bit(name: str) -> Non
 def test_checks_before_training_accept_valid_defenses(name: str) -> None:
     plan = Plan(architecture=FEDAVG.architecture, shape=(1, 2, 2), classes=3, rounds=2)
     for defense in (*active(name).values(), *neutral(name).values()):
-        defense.refuse_misfit(plan)
-        Chain((defense,)).refuse_misfit(plan)
+        defense.raise_if_misfit(plan)
+        Chain((defense,)).raise_if_misfit(plan)
 
 
 @every_active

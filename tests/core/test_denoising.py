@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import fedaudit as fa
 from fedaudit.core.denoising import Denoising, denoising, signal_fraction
 from fedaudit.core.errors import BadInput
-from fedaudit.core.modules import outputs_of, refuse_unusable_model
+from fedaudit.core.modules import outputs_of, raise_if_unusable_model
 from fedaudit.core.values import Architecture, Model, Samples
 from fedaudit.datasets.dataset import prepare_samples
 from fedaudit.signals.gradients import gradient_products
@@ -116,10 +116,10 @@ def test_a_model_that_does_not_predict_the_noise_is_refused() -> None:
     build = partial(Narrow, CONCEPTS, (WIDTH,))
     narrow = Architecture("narrow", build, task=task()).initial(0)
     with pytest.raises(BadInput, match=r"in the same shape; expected \(4, 8, 6\), got"):
-        refuse_unusable_model(narrow, SAMPLES)
+        raise_if_unusable_model(narrow, SAMPLES)
     blind = Architecture("blind", partial(nn.Linear, WIDTH, WIDTH), task=task()).initial(0)
     with pytest.raises(BadInput, match=r"has forward\(noisy, steps, concept\)"):
-        refuse_unusable_model(blind, SAMPLES)
+        raise_if_unusable_model(blind, SAMPLES)
 
 
 @pytest.mark.parametrize("draws", [0, -1, 1001])
@@ -143,7 +143,7 @@ class Numbered(nn.Module):
 def test_an_embedding_with_too_few_rows_is_refused() -> None:
     few = Architecture("numbered", Numbered, task=task()).initial(0)
     with pytest.raises(BadInput, match=r"index out of range.*forward\(noisy, steps, concept\)"):
-        refuse_unusable_model(few, SAMPLES)
+        raise_if_unusable_model(few, SAMPLES)
 
 
 def test_integer_images_are_noised_and_concepts_are_integers() -> None:

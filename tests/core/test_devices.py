@@ -338,7 +338,7 @@ def test_a_study_on_a_gpu_has_the_results_of_a_cpu(
     )
     with monkeypatch.context() as patched:
         # The check of a network before training uses the CPU on any device.
-        patched.setattr("fedaudit.fl.simulate.refuse_unusable_model", lambda model, samples: None)
+        patched.setattr("fedaudit.fl.simulate.raise_if_unusable_model", lambda model, samples: None)
         gpu_record = run_study(study, tmp_path / "gpu", device=gpu, workers=0)
         reattack(tmp_path / "gpu", [], tmp_path / "again", device=gpu)
     for name in ("addmm", "mm"):

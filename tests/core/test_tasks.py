@@ -13,7 +13,7 @@ from torch.nn import functional
 import fedaudit as fa
 from fedaudit.core.errors import BadInput
 from fedaudit.core.inputs import pack_inputs
-from fedaudit.core.modules import refuse_unusable_model
+from fedaudit.core.modules import raise_if_unusable_model
 from fedaudit.core.objects import part_reference
 from fedaudit.core.task_catalogue import TASKS, of_loss, task_named
 from fedaudit.core.tasks import PerSampleLoss, Reading, missing_readings
@@ -228,7 +228,7 @@ def _endless(outputs: Tensor, targets: Tensor) -> Tensor:
 def test_a_loss_that_mixes_samples_is_refused(loss: PerSampleLoss, message: str) -> None:
     net = Architecture("net", partial(nn.Linear, 3, 1), task=of_loss("own", loss))
     with pytest.raises(BadInput, match=message):
-        refuse_unusable_model(net.initial(0), Samples(torch.randn(4, 3), torch.zeros(4)))
+        raise_if_unusable_model(net.initial(0), Samples(torch.randn(4, 3), torch.zeros(4)))
 
 
 def test_non_finite_targets_of_a_custom_task_raise() -> None:

@@ -47,22 +47,22 @@ def test_dp_sgd_on_batch_normalisation_is_refused_in_a_chain_too(plan_given: Pla
     alone = DPSGD(1.0, 1.0)
     for defense in (alone, Chain((GradientNoise(0.1), alone))):
         with pytest.raises(Unsupported, match=r"BatchNorm.d, whose statistics mix the samples"):
-            defense.refuse_misfit(plan_given)
+            defense.raise_if_misfit(plan_given)
 
 
 def test_dp_sgd_accepts_group_norm_and_neutral_settings() -> None:
     before = torch.get_rng_state()
-    DPSGD(1.0, 1.0).refuse_misfit(GROUP_NORM)
-    DPSGD(float("inf"), 0.0).refuse_misfit(BATCH_NORM)
+    DPSGD(1.0, 1.0).raise_if_misfit(GROUP_NORM)
+    DPSGD(float("inf"), 0.0).raise_if_misfit(BATCH_NORM)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize(("shape", "padding"), [((6,), 0), ((1, 4, 8), 4)])
 def test_dp_sgd_copies_require_large_images(shape: tuple[int, ...], padding: int) -> None:
     plan_given = plan("mlp", shape, hidden="")
-    DPSGD(1.0, 1.0).refuse_misfit(plan_given)
+    DPSGD(1.0, 1.0).raise_if_misfit(plan_given)
     with pytest.raises(BadInput, match=f"got samples of shape {'x'.join(map(str, shape))};"):
-        DPSGD(1.0, 1.0, multiplicity=2, padding=padding).refuse_misfit(plan_given)
+        DPSGD(1.0, 1.0, multiplicity=2, padding=padding).raise_if_misfit(plan_given)
 
 
 @pytest.mark.parametrize("kind", [ClassGuided, Compensation, CoFedMID])
@@ -74,9 +74,9 @@ def test_too_many_classes_per_client_raise(kind: type[ClassGuided]) -> None:
         (1, 0, "m_max is 1 and m_min is 2"),
     ):
         with pytest.raises(BadInput, match=message):
-            kind(clients=(0, 1), m_max=m_max, m_min=m_min).refuse_misfit(GROUP_NORM)
-    kind(clients=(0, 1), m_max=10, m_min=2).refuse_misfit(GROUP_NORM)
-    kind(clients=(0, 1)).refuse_misfit(GROUP_NORM)
+            kind(clients=(0, 1), m_max=m_max, m_min=m_min).raise_if_misfit(GROUP_NORM)
+    kind(clients=(0, 1), m_max=10, m_min=2).raise_if_misfit(GROUP_NORM)
+    kind(clients=(0, 1)).raise_if_misfit(GROUP_NORM)
 
 
 @pytest.mark.parametrize("name", ["class-guided", "compensation", "cofedmid", "neutral-noise"])
@@ -89,9 +89,9 @@ def test_empty_coalitions_and_duplicate_members_raise(name: str) -> None:
 def test_class_guided_partition_needs_a_classification_task() -> None:
     net = replace(GROUP_NORM.architecture, task=regression())
     deals = ClassGuided(clients=(0, 1))
-    deals.refuse_misfit(GROUP_NORM)
+    deals.raise_if_misfit(GROUP_NORM)
     with pytest.raises(Unsupported, match="assigns classes, which the task 'regression'"):
-        deals.refuse_misfit(replace(GROUP_NORM, architecture=net))
+        deals.raise_if_misfit(replace(GROUP_NORM, architecture=net))
 
 
 def test_a_single_logit_counts_as_two_classes() -> None:
@@ -108,6 +108,6 @@ def test_defenses_on_features_refuse_integers(name: str) -> None:
         {"alpha": 1.0} if name == "mixup" else {"epsilon": 1.0, "clip": 1.0}
     )
     defense = create_defense(name, settings, coalition=(0,))
-    defense.refuse_misfit(GROUP_NORM)
+    defense.raise_if_misfit(GROUP_NORM)
     with pytest.raises(BadInput, match="whole numbers, such as tokens or classes"):
-        defense.refuse_misfit(replace(GROUP_NORM, has_integer_features=True))
+        defense.raise_if_misfit(replace(GROUP_NORM, has_integer_features=True))

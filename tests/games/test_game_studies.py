@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedaudit.games.playing import refuse_invalid_settings
+from fedaudit.games.playing import raise_if_invalid_settings
 from fedaudit.games.run import read_points
 
 FILES = sorted((Path(__file__).parents[2] / "studies" / "games").glob("*.toml"))
@@ -18,4 +18,4 @@ def test_game_studies_match_their_file_name_and_are_playable(path: Path) -> None
     assert base.study.hours
     assert len({point.label for point in others}) == len(others)
     for point in (base, *others):
-        refuse_invalid_settings(point.study)
+        raise_if_invalid_settings(point.study)

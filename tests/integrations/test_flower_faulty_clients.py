@@ -24,7 +24,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from fedaudit.core.errors import BadInput
-from fedaudit.integrations.common import refuse_not_finite, share_no_shape
+from fedaudit.integrations.common import raise_if_not_finite, share_no_shape
 from fedaudit.integrations.flower import RecordingGrid, RecordingStrategy, identity_mod
 from fedaudit.integrations.flower.messages import client_in
 from fedaudit.live.attack import attack_recording
@@ -483,12 +483,12 @@ def test_unchanged_non_finite_values_are_accepted() -> None:
         "mask": np.array([0.0, -np.inf], np.float32),
         "weight": np.ones(2),
     }
-    refuse_not_finite(mask, lambda: mask)
-    refuse_not_finite({**mask, "count": np.array(3)}, lambda: {**mask, "weight": np.zeros(2)})
+    raise_if_not_finite(mask, lambda: mask)
+    raise_if_not_finite({**mask, "count": np.array(3)}, lambda: {**mask, "weight": np.zeros(2)})
     others: list[dict[str, Tensor | np.ndarray]] = [{}, {"mask": np.zeros(2)}, {"mask": np.ones(3)}]
     for sent in (None, *others):
         with pytest.raises(BadInput, match="'mask' has values that are not finite"):
-            refuse_not_finite(mask, Mock(return_value=sent))
+            raise_if_not_finite(mask, Mock(return_value=sent))
 
 
 def test_a_grid_without_training_messages_warns(tmp_path: Path) -> None:

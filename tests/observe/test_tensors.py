@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from fedaudit.core import pretrained
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.pretrained import refuse_costly_header
+from fedaudit.core.pretrained import raise_if_costly_header
 from fedaudit.observe import tensors
 from fedaudit.observe.tensors import has_hash, read_notes, read_tensors, write_tensors
 
@@ -181,7 +181,7 @@ def test_notes_may_be_long_and_contain_quotes(path: Path) -> None:
 def test_tensor_headers_are_scanned_in_linear_time() -> None:
     start = time.process_time()
     for text in (b'"' + b'\\"' * 2_000_000, b'"' * 2_000_000, b"[" * 2_000_000, b'"\\'):
-        refuse_costly_header(len(text), text)
+        raise_if_costly_header(len(text), text)
     assert time.process_time() - start < 5
 
 

@@ -179,9 +179,9 @@ def test_a_too_weak_view_raises_with_stronger_views() -> None:
     with pytest.raises(
         NotVisible, match=r"each client's upload, .*'sum'.*it can run in the view uploads"
     ):
-        VIEWS["sum"].refuse_unless_offered(Capability.UPLOADS | Capability.UPDATE, "the attack")
+        VIEWS["sum"].raise_unless_offered(Capability.UPLOADS | Capability.UPDATE, "the attack")
     with pytest.raises(NotVisible, match="no view of a passive adversary shows it"):
-        VIEWS["uploads"].refuse_unless_offered(Capability.CHOOSES_MODEL, "the attack")
+        VIEWS["uploads"].raise_unless_offered(Capability.CHOOSES_MODEL, "the attack")
 
 
 def test_a_misspelt_view_gets_the_nearest() -> None:

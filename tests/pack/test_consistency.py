@@ -53,7 +53,7 @@ def verified(document: Json, folder: Path, *, not_before: date | None = None) ->
     return verify(folder / "pack", not_before=not_before)
 
 
-def refuse_fedmia(document: Json) -> None:
+def raise_if_fedmia(document: Json) -> None:
     """Mark an attack as refused and drop its results."""
     for attack in document["attacks"]:
         if attack["name"] == "fedmia-2":
@@ -65,14 +65,14 @@ def refuse_fedmia(document: Json) -> None:
 
 def need_more(document: Json) -> None:
     """Mark an attack as refused for a need that it does not have."""
-    refuse_fedmia(document)
+    raise_if_fedmia(document)
     for attack in document["attacks"]:
         if attack["name"] == "fedmia-2":
             attack["needs"].append("reference_models")
 
 
 def drop_fedmia(document: Json) -> None:
-    refuse_fedmia(document)
+    raise_if_fedmia(document)
     document["attacks"] = [row for row in document["attacks"] if row["name"] != "fedmia-2"]
 
 
@@ -101,13 +101,13 @@ def test_an_honest_record_is_consistent(
 
 def hide_uploads(document: Json) -> None:
     """Explain a refused attack by an adversary that sees less."""
-    refuse_fedmia(document)
+    raise_if_fedmia(document)
     document["view"]["sees"].remove("uploads")
 
 
 def change_view(document: Json) -> None:
     """Explain refused attacks by another adversary."""
-    refuse_fedmia(document)
+    raise_if_fedmia(document)
     document["view"] |= {"name": "globals", "sees": document["view"]["sees"]}
 
 
@@ -185,7 +185,11 @@ def change_versions(document: Json) -> None:
         (drop_fedmia, True, "the record lacks attacks of its set 2026-3: fedmia-2"),
         (drop_seed, True, "has the seeds 1, but its settings 1, 2"),
         (start_tomorrow, True, "its run started on 2999-01-01, but today is "),
-        (refuse_fedmia, False, "whether these attacks could not run: fedmia-2 (it could not run)"),
+        (
+            raise_if_fedmia,
+            False,
+            "whether these attacks could not run: fedmia-2 (it could not run)",
+        ),
         (drop_results, False, "why fedmia-2 has no results for client 0 in seed 1"),
         (drop_client, False, "has no results for client 1 in seed 1"),
         (shrink_audit, False, "fewer than other attacks on the same client"),

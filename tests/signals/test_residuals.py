@@ -181,9 +181,9 @@ def test_blocks_and_equal_clients_give_identical_residuals() -> None:
 def test_a_network_without_trained_linear_layer_raises_with_advice() -> None:
     net = Architecture("pooled", partial(nn.Sequential, nn.Conv2d(1, 2, 3), nn.Flatten()))
     with pytest.raises(Unsupported, match=r"no trained linear layer.*fedmia-1"):
-        SIGNAL.refuse_misfit(net.initial(0))
+        SIGNAL.raise_if_misfit(net.initial(0))
     with pytest.raises(BadInput, match=r"no trained linear layer named '2'.*known: 1, 3"):
-        ProjectionResidual(layer="2").refuse_misfit(WIDE.initial(0))
+        ProjectionResidual(layer="2").raise_if_misfit(WIDE.initial(0))
     with pytest.raises(BadInput, match=r"ridge of ProjectionResidual takes a number in \(0, 1\)"):
         ProjectionResidual(ridge=0.0)
 
@@ -217,6 +217,6 @@ def test_non_finite_updates_raise() -> None:
 def test_frozen_layers_cannot_be_chosen_for_residuals() -> None:
     module = WIDE.build_module()
     module.get_submodule("1").requires_grad_(False)
-    ProjectionResidual(layer="3").refuse_misfit(Model.of(WIDE, module))
+    ProjectionResidual(layer="3").raise_if_misfit(Model.of(WIDE, module))
     with pytest.raises(BadInput, match="no trained linear layer named '1'"):
-        ProjectionResidual(layer="1").refuse_misfit(Model.of(WIDE, module))
+        ProjectionResidual(layer="1").raise_if_misfit(Model.of(WIDE, module))

@@ -26,7 +26,7 @@ from fedaudit.results.record import Record
 from fedaudit.results.runs import ClusterResult, ClusterRound
 from fedaudit.risk.catalog import resolve_measure
 from fedaudit.risk.server import ServerRisk, shadow_sizes
-from fedaudit.study.build import refuse_misfits, setup
+from fedaudit.study.build import raise_if_misfits, setup
 from fedaudit.study.running.run import run_study
 from tests.study.studies import small_study
 
@@ -328,7 +328,7 @@ def test_impossible_settings_raise_before_training(
     changes: dict[str, object], kind: type[FedauditError], says: str
 ) -> None:
     with pytest.raises(kind, match=says.replace(".", r"\.")):
-        refuse_misfits([clustered(**changes)])
+        raise_if_misfits([clustered(**changes)])
 
 
 def test_attacks_do_not_learn_membership_from_shifted_samples() -> None:

@@ -8,7 +8,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.tasks import Task
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.plan.sections import DataSection
-from fedaudit.study.build import dataset_of, refuse_misfits
+from fedaudit.study.build import dataset_of, raise_if_misfits
 from tests.programs import exit_code
 from tests.study.studies import small_study
 
@@ -41,7 +41,7 @@ def test_settings_that_do_not_fit_the_data_raise_with_the_variant(
     changes: dict[str, object], message: str
 ) -> None:
     with pytest.raises(BadInput, match=f"^wrong: .*{message}"):
-        refuse_misfits([small_study(), small_study(name="wrong", **changes)])
+        raise_if_misfits([small_study(), small_study(name="wrong", **changes)])
 
 
 def test_data_that_points_share_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +52,7 @@ def test_data_that_points_share_are_read_once(monkeypatch: pytest.MonkeyPatch) -
         return dataset_of(section, task, seed, data_dir)
 
     monkeypatch.setattr("fedaudit.study.build.dataset_of", counted)
-    refuse_misfits([small_study(), small_study(training={"rounds": 5}), small_study()])
+    raise_if_misfits([small_study(), small_study(training={"rounds": 5}), small_study()])
     assert read == ["digits"]
 
 

@@ -25,7 +25,7 @@ from fedaudit.plan.file import read_studies
 from fedaudit.plan.identity import run_key, with_code
 from fedaudit.plan.values import study_from
 from fedaudit.results.read import read_record
-from fedaudit.study.build import refuse_misfits
+from fedaudit.study.build import raise_if_misfits
 from fedaudit.study.front.target_names import read_study
 from fedaudit.study.running.reattack import reattack
 from tests.live.federation import data, network, rounds
@@ -83,7 +83,7 @@ def test_every_variant_of_the_example_runs() -> None:
     studies = read_studies(EXAMPLE / "study.toml")
     assert [study.defense.name for study in studies] == ["none", "parts:Confident", "parts:Jitter"]
     with code_named_in("the study", trusted=True, folder=EXAMPLE):
-        refuse_misfits(studies)
+        raise_if_misfits(studies)
 
 
 def test_reading_a_record_imports_no_custom_code(finished: Path, tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_invalid_custom_parts_are_refused_in_one_sentence(
         code_named_in("mine", trusted=True, folder=EXAMPLE),
         pytest.raises(BadInput, match=message) as refused,
     ):
-        refuse_misfits([study])
+        raise_if_misfits([study])
     assert "\n" not in str(refused.value)
 
 
@@ -259,9 +259,9 @@ def test_annotations_of_custom_parts_may_be_strings_or_missing(tmp_path: Path) -
     }
     wrong = {"name": "parts_text:Jitter", "options": {"sigma": "1"}}
     with code_named_in("mine", trusted=True, folder=tmp_path):
-        refuse_misfits([study_from(settings)])
+        raise_if_misfits([study_from(settings)])
         with pytest.raises(BadInput, match="sigma of the defense 'parts_text:Jitter' takes a numb"):
-            refuse_misfits([study_from(settings | {"defense": wrong})])
+            raise_if_misfits([study_from(settings | {"defense": wrong})])
 
 
 def test_a_file_hidden_by_an_installed_module_is_reported(tmp_path: Path) -> None:

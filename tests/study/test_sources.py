@@ -20,7 +20,7 @@ from fedaudit.results.estimate import Estimate
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fedaudit.results.runs import LABEL_BASELINE, LABELS, SourceResult
-from fedaudit.study.build import refuse_misfits, setup
+from fedaudit.study.build import raise_if_misfits, setup
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from tests.study.studies import Carried, quick_study, small_study
@@ -234,12 +234,12 @@ def test_source_inference_is_refused_if_only_sums_are_visible() -> None:
 
 def test_merged_clients_cannot_be_distinguished() -> None:
     with pytest.raises(NotVisible, match="distinguishes single clients"):
-        refuse_misfits([source_study(audit={"draw": "sia", "fair": 1, "merge": [1, 2]})])
+        raise_if_misfits([source_study(audit={"draw": "sia", "fair": 1, "merge": [1, 2]})])
 
 
 def test_source_inference_is_refused_without_members() -> None:
     with pytest.raises(NotVisible, match="infers the client of a sample"):
-        refuse_misfits([source_study(figures={"null_members": True})])
+        raise_if_misfits([source_study(figures={"null_members": True})])
 
 
 @pytest.mark.parametrize(
@@ -352,7 +352,7 @@ def test_fedmd_studies_run_all_attacks_except_on_updates(tmp_path: Path) -> None
     ],
 )  # fmt: skip
 def test_attacks_on_updates_raise_for_fedmd_before_training(changes: dict[str, object]) -> None:
-    for refuse in (lambda study: setup(study, 1, None), lambda study: refuse_misfits([study])):
+    for refuse in (lambda study: setup(study, 1, None), lambda study: raise_if_misfits([study])):
         with pytest.raises(NotVisible, match="outputs on public samples"):
             refuse(fedmd_study(**changes))
 

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fedaudit.core import arguments
-from fedaudit.core.arguments import attribute_meaning, checked, refuse_invalid
+from fedaudit.core.arguments import attribute_meaning, checked, raise_if_invalid
 from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.tasks import Reading
 from fedaudit.core.values import Capability, ClientId, Setting
@@ -457,7 +457,7 @@ def _with_setting(part: Part, name: str, value: Setting) -> Part:
         return part
     default = getattr(part, name)
     (annotation,) = (field.type for field in fields(part) if field.name == name)  # type: ignore[arg-type]
-    refuse_invalid(f"{name} of this attack", value, annotation, default)
+    raise_if_invalid(f"{name} of this attack", value, annotation, default)
     return replace(part, **{name: type(default)(value)})  # type: ignore[type-var]
 
 

@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         try:
             with stopping_at_sigterm():
                 words = list(sys.argv[1:] if arguments is None else arguments)
-                _refuse_nul(words)
+                _raise_if_nul(words)
                 # Only the help of single commands contains Markdown. Its package is slow to load.
                 is_overview = words[:1] in ([], ["-h"], ["--help"])
                 app.help_format = "plaintext" if is_overview else "markdown"
@@ -148,7 +148,7 @@ def _print_error(error: BaseException) -> int:
     return exit_of_error.code
 
 
-def _refuse_nul(words: Sequence[str]) -> None:
+def _raise_if_nul(words: Sequence[str]) -> None:
     """Raise if an argument has a NUL character, where operating systems would truncate a path."""
     word = next((word for word in words if "\0" in word), None)
     if word is not None:

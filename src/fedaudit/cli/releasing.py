@@ -20,7 +20,7 @@ from fedaudit.cli.application import (
 )
 from fedaudit.cli.showing import reason_without_record, record_in, record_path
 from fedaudit.core.errors import BadInput
-from fedaudit.core.files import record_at, refuse_other_suffix, write_whole
+from fedaudit.core.files import raise_if_other_suffix, record_at, write_whole
 from fedaudit.core.progress import LONG_SECONDS
 
 
@@ -45,7 +45,7 @@ def signals(recording: Path, /, *, out: Path, client: str = "") -> None:
     from fedaudit.live.recording import read_recording
     from fedaudit.live.tables.export import csv_of, signal_table
 
-    refuse_other_suffix(out, ".csv", what="a CSV table")
+    raise_if_other_suffix(out, ".csv", what="a CSV table")
     if out.exists():
         raise BadInput(f"{out} exists; give another file with --out, or delete it")
     table = signal_table(recording, client=client)
@@ -107,7 +107,7 @@ def gate(
         )
     from fedaudit.gate.evaluate import evaluate_policy, verdict_without_uploads
     from fedaudit.gate.outcome import EXIT_CODES
-    from fedaudit.gate.outputs import print_verdict, refuse_overwriting, write_verdict
+    from fedaudit.gate.outputs import print_verdict, raise_if_overwriting, write_verdict
 
     path, reason = record, ""
     try:
@@ -120,8 +120,8 @@ def gate(
     older = [] if baseline is None else [record_path(baseline)]
     for target, suffix, what in ((junit, ".xml", "JUnit XML"), (json, ".json", "JSON")):
         if target is not None:
-            refuse_other_suffix(target, suffix, what=what)
-            refuse_overwriting(target, [path, policy, *older])
+            raise_if_other_suffix(target, suffix, what=what)
+            raise_if_overwriting(target, [path, policy, *older])
     with explain_wrong_kind(policy, POLICY):
         verdict = (
             verdict_without_uploads(record.resolve().name, read_policy(policy), reason)

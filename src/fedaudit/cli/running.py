@@ -35,8 +35,8 @@ from fedaudit.core.files import (
     create_subfolder,
     exclusive_access,
     path_without_links,
+    raise_if_folder_of_recordings,
     read_bytes,
-    refuse_folder_of_recordings,
     write_whole,
 )
 from fedaudit.core.importing import code_named_in, location_of
@@ -157,7 +157,7 @@ def _run_studies(
         from fedaudit.engines.local import engine_named
         from fedaudit.plan.file import chosen_studies, read_studies
         from fedaudit.study.front.target_names import with_target_numbers
-        from fedaudit.study.running.preflight import check_grid, refuse_unsupported_device
+        from fedaudit.study.running.preflight import check_grid, raise_if_unsupported_device
 
     resolve_names = partial(with_target_numbers, data_dir=resources.data_dir)
     all_studies = read_studies(study, settings_from(overrides), resolve_names)
@@ -173,7 +173,7 @@ def _run_studies(
     # This is checked before training, because the comparison is written last.
     raise_if_not_replaceable(page, [path / RECORD_FILE for path in folders])
     device = device_named(resources.device)
-    refuse_unsupported_device(
+    raise_if_unsupported_device(
         device, resources.workers, engine_named(resources.engine, resources.workers)
     )
     check_grid(studies, resources.data_dir, device, log)
@@ -288,7 +288,7 @@ def attack(
             )
         _finish(record, folder)
         return
-    refuse_folder_of_recordings(recording)
+    raise_if_folder_of_recordings(recording)
     if targets is not None:
         raise BadInput(
             f"--targets applies to live recordings, but {recording} is the folder of a study, "
@@ -368,7 +368,7 @@ def write_report_of(folder: Path, record: "fedaudit.results.record.Record") -> N
 
 def settings_from(arguments: Sequence[str], *, games: bool = False) -> dict[str, object]:
     """Parse ``--a.b=1`` or ``--a.b 1`` to ``{"a.b": 1}``. A value that is not TOML is a string."""
-    from fedaudit.plan.values import refuse_many_dots
+    from fedaudit.plan.values import raise_if_many_dots
 
     settings: dict[str, object] = {}
     remaining = list(arguments)
@@ -376,18 +376,18 @@ def settings_from(arguments: Sequence[str], *, games: bool = False) -> dict[str,
         option, equals, text = remaining.pop(0).partition("=")
         if not option.startswith("--"):
             raise BadInput(f"{option!r} is not a setting; write it as --section.setting=value")
-        refuse_many_dots(option, "the command line")
+        raise_if_many_dots(option, "the command line")
         name = _setting_name(option, games=games)
         if not equals:
             if not remaining:
                 raise BadInput(f"{option} needs a value; write it as {option}=value")
             text = remaining.pop(0)
-        _refuse_bytes(option, text)
+        _raise_if_undecodable(option, text)
         settings[name] = _value(option, text)
     return settings
 
 
-def _refuse_bytes(option: str, text: str) -> None:
+def _raise_if_undecodable(option: str, text: str) -> None:
     """Raise if a value has bytes that are not text in the terminal's encoding."""
     try:
         text.encode()

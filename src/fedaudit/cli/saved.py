@@ -87,18 +87,18 @@ def write_recording_from_files(
     common_options = [name for name in changed if name in _COMMON_OPTIONS]
     model_options = [name for name in changed if name not in (*signals_options, *common_options)]
     if options.checkpoints is not None:
-        _refuse_options(signals_options, "--signals, and not to --checkpoints")
+        _raise_if_options_inapplicable(signals_options, "--signals, and not to --checkpoints")
         _record_checkpoints(recording, options.checkpoints, options, attacks, device)
     elif options.signals:
-        _refuse_options(model_options, "--checkpoints, and not to --signals")
+        _raise_if_options_inapplicable(model_options, "--checkpoints, and not to --signals")
         _record_signals(recording, options, attacks)
     else:
-        _refuse_options(signals_options, "--signals FILE")
-        _refuse_options(common_options, "--checkpoints FOLDER or --signals FILE")
-        _refuse_options(model_options, "--checkpoints FOLDER")
+        _raise_if_options_inapplicable(signals_options, "--signals FILE")
+        _raise_if_options_inapplicable(common_options, "--checkpoints FOLDER or --signals FILE")
+        _raise_if_options_inapplicable(model_options, "--checkpoints FOLDER")
 
 
-def _refuse_options(names: Sequence[str], applies_to: str) -> None:
+def _raise_if_options_inapplicable(names: Sequence[str], applies_to: str) -> None:
     if names:
         raise BadInput(
             f"--{names[0].replace('_', '-')} applies to {applies_to}; leave it out, or give the "

@@ -21,8 +21,8 @@ from fedaudit.core.files import (
     MANIFEST_FILE,
     RECORD_FILE,
     REPORT_FILE,
+    raise_if_other_suffix,
     record_at,
-    refuse_other_suffix,
     write_whole,
 )
 
@@ -70,13 +70,13 @@ def report(record: Path, /, *, out: Path | None = None) -> None:
         only if it is an HTML page.
     """
     from fedaudit.report.page import write_report
-    from fedaudit.study.running.outputs import refuse_foreign_page, refuse_missing_folder
+    from fedaudit.study.running.outputs import raise_if_foreign_page, raise_if_missing_folder
 
     path = record_path(record)
     target = out or path.with_name(REPORT_FILE)
     full_record = record_in(path)
-    refuse_missing_folder(target)
-    refuse_foreign_page(target, [path])
+    raise_if_missing_folder(target)
+    raise_if_foreign_page(target, [path])
     write_report(full_record, target)
     log(f"report: {target}")
 
@@ -197,7 +197,7 @@ def compare(*records: Path, out: Path | None = None) -> None:
     from fedaudit.report.terminal import print_comparison
     from fedaudit.results.comparison import COMPARISON_FILE, write_comparison_file
     from fedaudit.study.comparing import compare_records, record_paths, relative_path
-    from fedaudit.study.running.outputs import refuse_missing_folder
+    from fedaudit.study.running.outputs import raise_if_missing_folder
 
     earlier = _comparison_in(records[0]) if len(records) == 1 else None
     if earlier is not None:
@@ -212,7 +212,7 @@ def compare(*records: Path, out: Path | None = None) -> None:
     target = out or (earlier.with_suffix(".html") if earlier else Path("comparison.html"))
     full_records = [record_in(path) for path in paths]
     raise_if_not_replaceable(target, paths)
-    refuse_missing_folder(target)
+    raise_if_missing_folder(target)
     comparison = compare_records(
         full_records, [relative_path(path, target.parent) for path in paths]
     )
@@ -231,9 +231,9 @@ def raise_if_not_replaceable(page: Path, records: Sequence[Path]) -> None:
             f"{page} cannot be the name of an HTML file; give --out a name such as "
             "comparison.html (the estimates are written next to it as JSON)"
         )
-    outputs.refuse_foreign_page(page, records)
+    outputs.raise_if_foreign_page(page, records)
     outputs.raise_if_not_replaceable(page.with_suffix(".json"), records)
-    outputs.refuse_page_without_source(page, page.with_suffix(".json"))
+    outputs.raise_if_page_without_source(page, page.with_suffix(".json"))
 
 
 def _comparison_in(path: Path) -> Path | None:
@@ -298,7 +298,7 @@ def summary(
     policy_file = policy or pack_policy
     if target is not None:
         inputs = [path] if policy_file is None else [path, policy_file]
-        _refuse_overwriting(target, inputs, is_html=is_html)
+        _raise_if_overwriting(target, inputs, is_html=is_html)
     outcome = None
     if policy_file is not None:
         with explain_wrong_kind(policy_file, POLICY):
@@ -340,15 +340,15 @@ def _statement_of_pack(record: Path) -> "Statement | None":
     return read_statement(path) if is_packed and path.exists() else None
 
 
-def _refuse_overwriting(target: Path, inputs: list[Path], *, is_html: bool) -> None:
+def _raise_if_overwriting(target: Path, inputs: list[Path], *, is_html: bool) -> None:
     """Raise if a summary would replace one of its inputs, or a file that is not a summary."""
-    from fedaudit.gate.outputs import refuse_overwriting
-    from fedaudit.study.running.outputs import refuse_foreign_page, refuse_missing_folder
+    from fedaudit.gate.outputs import raise_if_overwriting
+    from fedaudit.study.running.outputs import raise_if_foreign_page, raise_if_missing_folder
     from fedaudit.summary.page import MARKDOWN_MARK, MARKDOWN_SUFFIXES
 
-    refuse_missing_folder(target)
+    raise_if_missing_folder(target)
     if is_html:
-        refuse_foreign_page(target, inputs)
+        raise_if_foreign_page(target, inputs)
         return
-    refuse_other_suffix(target, *MARKDOWN_SUFFIXES, what="a Markdown file")
-    refuse_overwriting(target, inputs, what="summary", marks=[MARKDOWN_MARK.encode()])
+    raise_if_other_suffix(target, *MARKDOWN_SUFFIXES, what="a Markdown file")
+    raise_if_overwriting(target, inputs, what="summary", marks=[MARKDOWN_MARK.encode()])

@@ -115,14 +115,14 @@ def index(folder: Path, /, *, out: Path | None = None) -> None:
     """
     from fedaudit.report.page import write_page
     from fedaudit.report.wording import plural
-    from fedaudit.study.running.outputs import refuse_foreign_page, refuse_missing_folder
+    from fedaudit.study.running.outputs import raise_if_foreign_page, raise_if_missing_folder
     from fedaudit.watch.index import Index
     from fedaudit.watch.index_page import index_page, report_links
 
     results = Index(folder)
     target = folder / "index.html" if out is None else out
-    refuse_missing_folder(target)
-    refuse_foreign_page(target)
+    raise_if_missing_folder(target)
+    raise_if_foreign_page(target)
     with bars() as progress:
         rows = results.rows(progress)
     if not rows:

@@ -95,7 +95,7 @@ ClientIds = Annotated[
 ]
 
 
-def refuse_invalid(what: str, value: object, annotation: object, default: object = ...) -> None:
+def raise_if_invalid(what: str, value: object, annotation: object, default: object = ...) -> None:
     """Raise if an annotation does not allow a value.
 
     Args:
@@ -298,7 +298,7 @@ def _check(
         is_single = parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
         if is_single and parameter.annotation is not parameter.empty:
             default = ... if parameter.default is parameter.empty else parameter.default
-            refuse_invalid(f"{name} of {owner}", value, parameter.annotation, default)
+            raise_if_invalid(f"{name} of {owner}", value, parameter.annotation, default)
 
 
 if TYPE_CHECKING:

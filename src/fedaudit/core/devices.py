@@ -58,7 +58,7 @@ def by_kind(device: torch.device, *, cpu: Choice, gpu: Choice) -> Choice:
     return cpu if device.type == "cpu" else gpu
 
 
-def refuse_several_workers(device: torch.device, workers: int) -> None:
+def raise_if_several_workers(device: torch.device, workers: int) -> None:
     """Raise if several workers would share a GPU, where they would wait for each other."""
     if device.type != "cpu" and workers > 1:
         raise Unsupported(

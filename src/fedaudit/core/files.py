@@ -182,7 +182,7 @@ def sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def refuse_absent(path: Path, expected: str) -> None:
+def raise_if_absent(path: Path, expected: str) -> None:
     """Raise if a path does not exist.
 
     Args:
@@ -276,7 +276,7 @@ def read_text(path: Path, *, max_bytes: int) -> str:
     return read_bytes(path, max_bytes=max_bytes).decode("utf-8")
 
 
-def refuse_other_suffix(path: Path, *suffixes: str, what: str) -> None:
+def raise_if_other_suffix(path: Path, *suffixes: str, what: str) -> None:
     """Raise if a file name has a suffix of another format.
 
     Args:
@@ -291,7 +291,7 @@ def refuse_other_suffix(path: Path, *suffixes: str, what: str) -> None:
         )
 
 
-def refuse_oversized(what: str, needed: int, *, on_disk: int) -> None:
+def raise_if_oversized(what: str, needed: int, *, on_disk: int) -> None:
     """Raise if a file would take far more memory than its size on disk.
 
     By default, up to 32 times the size on disk is allowed, and 128 MiB for any file: images take
@@ -353,7 +353,7 @@ def parse_json(
             many values.
         RecursionError: The text is nested too deeply.
     """
-    refuse_many_values(text)
+    raise_if_many_values(text)
     parsed: object = json.loads(
         text,
         object_pairs_hook=_unique_keys,
@@ -364,7 +364,7 @@ def parse_json(
     return parsed
 
 
-def refuse_many_values(text: str) -> None:
+def raise_if_many_values(text: str) -> None:
     """Raise ``ValueError`` if a JSON text has too many values."""
     # Values are counted before parsing, since a value takes far more memory than its text. This
     # upper bound also counts commas in strings.
@@ -418,11 +418,11 @@ def write_object(path: Path, text: str) -> None:
     Raises:
         BadInput: The text is too large to be read back, or :func:`write_whole` cannot write it.
     """
-    refuse_unreadable(path, text)
+    raise_if_unreadable(path, text)
     write_whole(path, text)
 
 
-def refuse_unreadable(
+def raise_if_unreadable(
     path: Path, text: str, *, max_bytes: int | None = None, remedy: str = ""
 ) -> None:
     """Raise if a JSON text is too large to be read back.
@@ -440,7 +440,7 @@ def refuse_unreadable(
             f"{path} would have {size:,} bytes, but at most {max_bytes:,} are read back; {remedy}"
         )
     try:
-        refuse_many_values(text)
+        raise_if_many_values(text)
         # An object with too many keys has a colon for each. Other texts need no slow parsing.
         if text.count(":") > MAX_KEYS:
             parse_json(text)
@@ -499,7 +499,7 @@ def record_at(path: Path) -> Path:
         return path
     if record.exists() or not (path / RECORDING_FILE).is_file():
         if not record.exists():
-            refuse_folder_of_recordings(path)
+            raise_if_folder_of_recordings(path)
         return record
     attack_record = path_without_links(path, ATTACKED) / RECORD_FILE
     if not attack_record.exists():
@@ -510,7 +510,7 @@ def record_at(path: Path) -> Path:
     return attack_record
 
 
-def refuse_folder_of_recordings(path: Path) -> None:
+def raise_if_folder_of_recordings(path: Path) -> None:
     """Raise if the subfolders of a folder are recordings, as of the jobs of a guard.
 
     Raises:

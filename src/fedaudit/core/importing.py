@@ -342,7 +342,7 @@ def call_part(
         ) from error
 
 
-def refuse_missing(what: str, extra: str, *packages: str) -> None:
+def raise_if_missing(what: str, extra: str, *packages: str) -> None:
     """Raise if packages are not installed.
 
     Args:
@@ -499,11 +499,11 @@ def _import_module(path: str, name: str, kind: str, folder: Path | None) -> Modu
             f"{type(error).__name__} ({error}); fix it, or name another {kind}"
         ) from error
     if study_folder is not None:
-        _refuse_shadowed(name, module, study_folder)
+        _raise_if_shadowed(name, module, study_folder)
     return module
 
 
-def _refuse_shadowed(name: str, module: ModuleType, folder: Path) -> None:
+def _raise_if_shadowed(name: str, module: ModuleType, folder: Path) -> None:
     """Raise if an installed module was imported instead of the one with that name in the folder."""
     file = getattr(module, "__file__", None)
     expected = folder.joinpath(*name.split("."))

@@ -136,7 +136,7 @@ def in_model_dtype(features: Tensor, model: Model) -> Tensor:
     )
 
 
-def refuse_unusable_model(model: Model, samples: Samples) -> int:
+def raise_if_unusable_model(model: Model, samples: Samples) -> int:
     """Run a model on a few samples, and raise if it cannot be audited.
 
     Args:
@@ -188,7 +188,7 @@ def refuse_unusable_model(model: Model, samples: Samples) -> int:
             "per-sample gradients are undefined; remove batch statistics, and views that mix rows, "
             "from its evaluation mode"
         )
-    _refuse_loss(model, outputs.detach(), samples.targets[positions])
+    _raise_if_loss_invalid(model, outputs.detach(), samples.targets[positions])
     return outputs.shape[-1] if outputs.ndim > 1 else 1
 
 
@@ -256,7 +256,7 @@ def _outputs(module: nn.Module, name: str, task: Task, features: Tensor) -> Tens
     return outputs
 
 
-def _refuse_loss(model: Model, outputs: Tensor, targets: Tensor) -> None:
+def _raise_if_loss_invalid(model: Model, outputs: Tensor, targets: Tensor) -> None:
     name = model.architecture.name
     leaf = outputs.requires_grad_()
     try:

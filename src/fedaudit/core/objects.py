@@ -25,7 +25,7 @@ from torch._tensor_str import printoptions
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.importing import KNOWN_PACKAGES, RegisteredObject
 from fedaudit.core.naming import DataSetting
-from fedaudit.core.task_catalogue import refuse_mean_loss
+from fedaudit.core.task_catalogue import raise_if_mean_loss
 from fedaudit.core.values import Setting
 
 _MAX_SHOWN = 1000
@@ -59,7 +59,7 @@ def part_reference(
             value per sample.
     """
     if kind == "task":
-        refuse_mean_loss(value, options)
+        raise_if_mean_loss(value, options)
     name = _name(value)
     registered = RegisteredObject(value, name, _source_digest(value))
     return PartReference(name, plain_options(kind, name, options), registered)

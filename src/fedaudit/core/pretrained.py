@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Damaged, setting
 from fedaudit.core.files import open_regular
-from fedaudit.core.importing import refuse_missing
+from fedaudit.core.importing import raise_if_missing
 
 MAX_TENSORS = 100_000
 MAX_HEADER = 25_000_000
@@ -37,10 +37,10 @@ def check_header(path: Path) -> None:
     """Raise if a file is not regular, or its header would take far more memory than its size."""
     with open_regular(path) as file:
         length = int.from_bytes(file.read(8), "little")
-        refuse_costly_header(length, file.read(min(length, MAX_HEADER)))
+        raise_if_costly_header(length, file.read(min(length, MAX_HEADER)))
 
 
-def refuse_costly_header(length: int, header: bytes) -> None:
+def raise_if_costly_header(length: int, header: bytes) -> None:
     """Raise if parsing a header would take far more memory than its size.
 
     Args:
@@ -79,7 +79,7 @@ _MINILM = "all_minilm_l6_v2"
 
 def read_minilm_file(name: str, *required_packages: str) -> bytes:
     """Read a file of MiniLM from its package, after checking that other packages are installed."""
-    refuse_missing("MiniLM", "text", _MINILM, *required_packages)
+    raise_if_missing("MiniLM", "text", _MINILM, *required_packages)
     package = find_spec(_MINILM)
     assert package is not None
     assert package.origin is not None

@@ -205,7 +205,7 @@ _TASK_OF_LOSS = {
 """Maps the name of a torch loss to the task that computes the same loss for each sample."""
 
 
-def refuse_mean_loss(loss: Callable[..., object], settings: Mapping[str, object]) -> None:
+def raise_if_mean_loss(loss: Callable[..., object], settings: Mapping[str, object]) -> None:
     """Raise if a loss is a class, or a torch loss whose reduction is not "none"."""
     if isinstance(loss, type):
         fault = "is a class"
@@ -252,7 +252,7 @@ def task_named(name: str, settings: Mapping[str, int | float | str | bool]) -> T
     if part in TASKS.values():
         return cast(Callable[..., Task], part)(**settings)
     loss = cast(PerSampleLoss, part)
-    refuse_mean_loss(loss, settings)
+    raise_if_mean_loss(loss, settings)
     try:
         signature(loss).bind(None, None, **settings)
     except TypeError as error:

@@ -309,7 +309,7 @@ def build_dataset(
     Raises:
         BadInput: All training samples have the same features.
     """
-    refuse_identical_features(scaled.train, f"training samples of {name!r}")
+    raise_if_identical_features(scaled.train, f"training samples of {name!r}")
     return Dataset(
         name,
         number_samples(scaled.train, y_train),
@@ -324,7 +324,7 @@ def build_dataset(
     )
 
 
-def refuse_identical_features(features: Shaped[Tensor, "samples ..."], what: str) -> None:
+def raise_if_identical_features(features: Shaped[Tensor, "samples ..."], what: str) -> None:
     """Raise if several samples all have the same features, such as images that became all white."""
     # The first two samples nearly always differ, so the comparison of all samples is rare.
     if len(features) < 2 or not torch.equal(features[0], features[1]):

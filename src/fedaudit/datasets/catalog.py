@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fedaudit.core.arguments import parameters, refuse_invalid
+from fedaudit.core.arguments import parameters, raise_if_invalid
 from fedaudit.core.errors import BadInput, nearest, option, type_of, unknown_name
 from fedaudit.core.importing import call_part, installed_entry_points, is_custom, look_up
 from fedaudit.core.lazy import Catalogue
@@ -141,7 +141,7 @@ def _load_custom(
     parameter_names = inspect.signature(source).parameters.keys()
     available = {"seed": seed, "data_dir": data_directory(data_dir)}
     arguments = {key: value for key, value in available.items() if key in parameter_names}
-    _refuse_unknown(f"the data set {name!r}", options, parameter_names - available.keys())
+    _raise_if_unknown(f"the data set {name!r}", options, parameter_names - available.keys())
     dataset: object = call_part("data set", name, source, **arguments, **options)
     if not isinstance(dataset, Dataset):
         raise BadInput(
@@ -194,14 +194,14 @@ def _check_options(
 ) -> None:
     """Raise if the source lacks an option, or the option has another type."""
     settings = {n: p for n, p in parameters(source).items() if p.kind is p.KEYWORD_ONLY}
-    _refuse_unknown(what, options, settings)
+    _raise_if_unknown(what, options, settings)
     for name, value in options.items():
-        refuse_invalid(
+        raise_if_invalid(
             f"{name} of {what}", value, settings[name].annotation, settings[name].default
         )
 
 
-def _refuse_unknown(what: str, options: Iterable[str], allowed: Collection[str]) -> None:
+def _raise_if_unknown(what: str, options: Iterable[str], allowed: Collection[str]) -> None:
     for name in options:
         if name not in allowed:
             raise unknown_name(f"option of {what}", name, allowed)

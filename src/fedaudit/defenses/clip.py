@@ -14,7 +14,7 @@ from fedaudit.fl.hooks import ConfiguredDefense, Guarantee, TrainingContext, Wor
 from fedaudit.observe.round import Gradient, Update, Upload
 
 
-def refuse_noise_without_clip(clip: float, noise_multiplier: float) -> None:
+def raise_if_noise_without_clip(clip: float, noise_multiplier: float) -> None:
     """Raise if there is noise but no clipping, which makes the scale of the noise infinite."""
     if clip == float("inf") and noise_multiplier > 0:
         raise BadInput(
@@ -54,7 +54,7 @@ class ClientDP(ConfiguredDefense):
     noise_multiplier: AtLeastZero
 
     def __post_init__(self) -> None:
-        refuse_noise_without_clip(self.clip, self.noise_multiplier)
+        raise_if_noise_without_clip(self.clip, self.noise_multiplier)
 
     @property
     def always_acts(self) -> bool:

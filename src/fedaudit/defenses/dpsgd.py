@@ -33,7 +33,7 @@ from fedaudit.core.arguments import (
 from fedaudit.core.errors import BadInput, Unsupported, type_of
 from fedaudit.core.tasks import cross_entropy
 from fedaudit.core.values import Batch, Params, Samples, chunks
-from fedaudit.defenses.clip import refuse_noise_without_clip
+from fedaudit.defenses.clip import raise_if_noise_without_clip
 from fedaudit.fl.accounting import gaussian_mechanism_epsilon, sampling_rate, steps_per_epoch
 from fedaudit.fl.hooks import (
     ConfiguredDefense,
@@ -101,7 +101,7 @@ class DPSGD(ConfiguredDefense):
     _expected: float = field(default=0.0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        refuse_noise_without_clip(self.clip, self.noise_multiplier)
+        raise_if_noise_without_clip(self.clip, self.noise_multiplier)
 
     def acts_in(self, hook: str) -> bool:
         return super().acts_in(hook) and not self._neutral
@@ -110,13 +110,13 @@ class DPSGD(ConfiguredDefense):
     def _neutral(self) -> bool:
         return self.clip == float("inf") and self.noise_multiplier == 0 and self.multiplicity == 1
 
-    def refuse_misfit(self, plan: Plan) -> None:
+    def raise_if_misfit(self, plan: Plan) -> None:
         if self._neutral:
             return
         with torch.random.fork_rng(devices=[]):
-            refuse_sample_mixing(plan.architecture.build().train())
+            raise_if_sample_mixing(plan.architecture.build().train())
         if self.multiplicity > 1:
-            _refuse_other_than_images(plan.shape, self.padding)
+            _raise_if_other_than_images(plan.shape, self.padding)
 
     def batches(self, data: Samples, batch_size: int, context: TrainingContext) -> Iterator[Batch]:
         """Yield Poisson-sampled batches: as many, and on average as large, as with shuffling."""
@@ -137,7 +137,7 @@ class DPSGD(ConfiguredDefense):
     def batch(self, batch: Batch, context: TrainingContext) -> Batch:
         if self.multiplicity == 1:
             return batch
-        _refuse_other_than_images(tuple(batch.x.shape[1:]), self.padding)
+        _raise_if_other_than_images(tuple(batch.x.shape[1:]), self.padding)
         copies = batch.x.repeat_interleave(self.multiplicity, 0)
         crops = random_crops(
             copies,
@@ -217,7 +217,7 @@ def random_crops(
     return padded[tuple(indices.to(images.device) for indices in index)]
 
 
-def _refuse_other_than_images(shape: tuple[int, ...], padding: int) -> None:
+def _raise_if_other_than_images(shape: tuple[int, ...], padding: int) -> None:
     if len(shape) != 3 or min(shape[1:]) <= padding:
         raise BadInput(
             "dp-sgd with a multiplicity above 1 needs images of shape channels x height x width "
@@ -257,7 +257,7 @@ def clipped_sum(objective: Objective, batch: Batch, *, clip: float, copies: int 
     if len(batch) == 0:
         return {name: torch.zeros_like(param) for name, param in params.items()}
     network = _network_of(objective.module)
-    _refuse_mixing_layers(network.norm_layers)
+    _raise_if_mixing_layers(network.norm_layers)
     is_cross_entropy = (
         objective.per_sample is cross_entropy
         and not batch.y.is_floating_point()
@@ -371,16 +371,16 @@ class _CapturedLayers:
         return self._kernels[key]
 
 
-def refuse_sample_mixing(module: nn.Module) -> None:
+def raise_if_sample_mixing(module: nn.Module) -> None:
     """Raise if samples affect each other's gradients in the network's current mode."""
-    _refuse_mixing_layers(_norm_layers(module))
+    _raise_if_mixing_layers(_norm_layers(module))
 
 
 def _norm_layers(module: nn.Module) -> list[_NormBase]:
     return [layer for layer in module.modules() if isinstance(layer, _NormBase)]
 
 
-def _refuse_mixing_layers(norm_layers: Iterable[_NormBase]) -> None:
+def _raise_if_mixing_layers(norm_layers: Iterable[_NormBase]) -> None:
     for layer in norm_layers:
         if _mixes_samples(layer):
             raise Unsupported(

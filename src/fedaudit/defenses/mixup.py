@@ -48,7 +48,7 @@ class MixUp(ConfiguredDefense):
     def mixes_labels(self) -> bool:
         return self.alpha > 0
 
-    def refuse_misfit(self, plan: Plan) -> None:
+    def raise_if_misfit(self, plan: Plan) -> None:
         if plan.has_integer_features and self.alpha > 0 and self.mixes == "inputs-and-labels":
             raise BadInput(
                 "mixup needs real-valued features, but the features are whole numbers, such as "

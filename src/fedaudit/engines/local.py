@@ -402,7 +402,7 @@ def _explaining_exit(worker: _Worker) -> Iterator[None]:
         ) from error
 
 
-def refuse_import_by_worker() -> None:
+def raise_if_import_by_worker() -> None:
     """Raise if this is a worker process that is importing the main script.
 
     A script that starts its audit on import would deadlock: the parent waits for the worker, which
@@ -423,7 +423,7 @@ def local_engine(workers: int) -> Sequential | Workers:
     return LOCAL if workers == 1 else Workers(workers)
 
 
-def refuse_unknown_engine(name: str) -> None:
+def raise_if_unknown_engine(name: str) -> None:
     """Raise if no engine has this name; see :func:`engine_named`."""
     if name != "local" and (name.partition(":")[0] != "ray" or name == "ray:"):
         raise BadInput(
@@ -444,7 +444,7 @@ def engine_named(name: str, workers: int) -> "RayCluster | None":
         BadInput: There is no engine of that name.
         Unsupported: Ray is not installed.
     """
-    refuse_unknown_engine(name)
+    raise_if_unknown_engine(name)
     if name == "local":
         return None
     _, _, address = name.partition(":")

@@ -114,7 +114,7 @@ def _are_scores(values: torch.Tensor) -> bool:
     return values.is_floating_point() and not bool(values.isnan().any())
 
 
-def refuse_scores_of_another_record(record: Record, stored: Scores) -> None:
+def raise_if_scores_of_another_record(record: Record, stored: Scores) -> None:
     """Raise if an AUC of a record differs from the AUC of the scores in its folder.
 
     Raises:

@@ -2,7 +2,7 @@
 
 import json
 
-from fedaudit.core.importing import refuse_missing
+from fedaudit.core.importing import raise_if_missing
 from fedaudit.exports.evidence import Evidence, describe_check, identifier
 from fedaudit.report.wording import printable
 from fedaudit.results.estimate import TEST_ACCURACY
@@ -19,7 +19,7 @@ def bill_of_materials(evidence: Evidence) -> str:
 
     Source: CycloneDX 1.6, ``modelCard`` and ``performanceMetric``.
     """
-    refuse_missing("this export", "exports", "cyclonedx")
+    raise_if_missing("this export", "exports", "cyclonedx")
     from cyclonedx.model import HashAlgorithm, HashType, Property
     from cyclonedx.model.bom import Bom
     from cyclonedx.model.component import Component, ComponentType, Pedigree

@@ -3,7 +3,7 @@
 import csv
 import io
 
-from fedaudit.core.importing import refuse_missing
+from fedaudit.core.importing import raise_if_missing
 from fedaudit.results.record import Record
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -39,7 +39,7 @@ def estimates_parquet(record: Record) -> bytes:
     Raises:
         BadInput: The package pyarrow is not installed.
     """
-    refuse_missing("this export", "tables", "pyarrow")
+    raise_if_missing("this export", "tables", "pyarrow")
     import pyarrow
     from pyarrow import parquet
 

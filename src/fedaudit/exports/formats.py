@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from fedaudit.core.errors import BadInput, option, unknown_name
-from fedaudit.core.files import refuse_other_suffix, write_whole
+from fedaudit.core.files import raise_if_other_suffix, write_whole
 from fedaudit.exports.cyclonedx import bill_of_materials
 from fedaudit.exports.estimates import estimates_csv, estimates_parquet
 from fedaudit.exports.evidence import Evidence
@@ -86,7 +86,7 @@ def write_export(evidence: Evidence, name: str, out: Path, options: Options) -> 
     if chosen.content is None:
         write_crate(evidence, out, agent=options.agent, organisation=options.organisation)
         return
-    refuse_other_suffix(out, chosen.suffix, what=chosen.what)
+    raise_if_other_suffix(out, chosen.suffix, what=chosen.what)
     if out.exists():
         raise BadInput(
             f"{out} already exists; give another file with {option('out')}, or delete it"

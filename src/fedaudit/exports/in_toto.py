@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from fedaudit.core.files import RECORD_FILE
-from fedaudit.core.importing import refuse_missing
+from fedaudit.core.importing import raise_if_missing
 from fedaudit.exports.evidence import Evidence, describe_check
 from fedaudit.gate.outcome import Outcome
 from fedaudit.pack.manifest import private_key
@@ -36,7 +36,7 @@ def statement(evidence: Evidence, sign: Path | None = None) -> str:
 
     Source: in-toto Attestation Framework, Statement v1 and Test Result v0.1.
     """
-    refuse_missing("this export", "exports", "in_toto_attestation", "securesystemslib")
+    raise_if_missing("this export", "exports", "in_toto_attestation", "securesystemslib")
     from google.protobuf.json_format import MessageToDict
     from in_toto_attestation.predicates.test_result.v0.test_result_pb2 import TestResult
     from in_toto_attestation.v1.resource_descriptor import ResourceDescriptor

@@ -1,6 +1,6 @@
 """Hugging Face model card of the audit, with estimates as machine-readable metadata."""
 
-from fedaudit.core.importing import refuse_missing
+from fedaudit.core.importing import raise_if_missing
 from fedaudit.exports.evidence import Evidence, describe_check
 from fedaudit.gate.outputs import policy_section
 from fedaudit.gate.policy import read_policy
@@ -17,7 +17,7 @@ def model_card(evidence: Evidence) -> str:
 
     Source: Hugging Face Hub, model cards and ``model-index``.
     """
-    refuse_missing("this export", "exports", "huggingface_hub")
+    raise_if_missing("this export", "exports", "huggingface_hub")
     from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
     record, verdict = printable(evidence.record), evidence.verdict

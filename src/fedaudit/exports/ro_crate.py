@@ -9,7 +9,7 @@ from pathlib import Path
 from fedaudit import __version__
 from fedaudit.core.errors import BadInput, option
 from fedaudit.core.files import MANIFEST_FILE, RECORD_FILE, REPORT_FILE
-from fedaudit.core.importing import refuse_missing
+from fedaudit.core.importing import raise_if_missing
 from fedaudit.exports.evidence import Evidence, identifier
 from fedaudit.pack.manifest import SIGNATURE_FILE
 from fedaudit.pack.packing import CLAUSES_FILE, JUNIT_FILE, POLICY_FILE, STUDY_FILE, VERDICT_FILE
@@ -63,7 +63,7 @@ def write_crate(evidence: Evidence, folder: Path, *, agent: str, organisation: s
 
     Source: Five Safes RO-Crate 1.0 (working draft), on RO-Crate 1.3.
     """
-    refuse_missing("this export", "exports", "rocrate")
+    raise_if_missing("this export", "exports", "rocrate")
     from rocrate.model import ContextEntity
     from rocrate.rocrate import ROCrate
 

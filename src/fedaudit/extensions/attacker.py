@@ -186,7 +186,7 @@ def _as_attacker(study: Study, section: AttackerSection, view: View) -> View:
 
 def _create_attacker(run: Setup, section: AttackerSection, classes: int) -> Attacker:
     study = run.study
-    run.refuse_several_models("attacker")
+    run.raise_if_several_models("attacker")
     if study.task.name != "classification":
         raise Unsupported(
             f"a malicious client needs a task with classes, but the task is {study.task.name!r}; "

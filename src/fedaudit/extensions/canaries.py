@@ -185,7 +185,7 @@ class Canaries(Extension):
 
 def _create_canaries(run: Setup, section: CanariesSection) -> Canaries:
     study, seed, sizes = run.study, run.seed, run.assignment.sizes
-    run.refuse_several_models("canaries")
+    run.raise_if_several_models("canaries")
     if study.audit.merge:
         raise Unsupported(
             f"{table('canaries')} measures how well single clients are hidden, but audit.merge "

@@ -80,7 +80,7 @@ class SecureSum(Extension):
     def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
         section = run.study.secure_sum
         assert section is not None
-        _refuse_unsupported(run)
+        _raise_if_unsupported(run)
         return run.with_extension(cls(section.draws, run.study.audit.targets))
 
     def watch(
@@ -134,7 +134,7 @@ class SecureSum(Extension):
         return ExtensionResults(figures)
 
 
-def _refuse_unsupported(run: Setup) -> None:
+def _raise_if_unsupported(run: Setup) -> None:
     study = run.study
     if run.view.name != "sum" or study.audit.merge or study.training.participation < 1:
         raise BadInput(
@@ -142,7 +142,7 @@ def _refuse_unsupported(run: Setup) -> None:
             'that participate in every round; set audit.view = "sum" and '
             f"{setting('training.participation')} = 1, and leave out audit.merge"
         )
-    run.refuse_several_models("secure_sum")
+    run.raise_if_several_models("secure_sum")
     if isinstance(run.algorithm, CorrectsDrift):
         raise Unsupported(
             f"{table('secure_sum')} simulates updates of clients without an earlier round, but "

@@ -93,7 +93,7 @@ class Unlearning(Extension):
     def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
         section = run.study.unlearning
         assert section is not None
-        _refuse_unsupported(run, section)
+        _raise_if_unsupported(run, section)
         assignment = without_members(run.assignment, run.study.audit.targets)
         if not assignment.clients:
             raise BadInput(
@@ -113,7 +113,7 @@ class Unlearning(Extension):
     def federations(self) -> tuple[Setup, ...]:
         return (*([self.unlearned_run] if self.unlearned_run else []), self.retrained_run)
 
-    def refuse_untrainable(self, run: Setup) -> None:
+    def raise_if_untrainable(self, run: Setup) -> None:
         """Raise if gradient ascent on a batch of forgotten samples fails."""
         if self.section.method == "ascent":
             _try_ascent(run, self.section)
@@ -185,7 +185,7 @@ def _federation(run: Setup, assignment: Assignment, name: str, rounds: int, kind
     )
 
 
-def _refuse_unsupported(run: Setup, section: UnlearningSection) -> None:
+def _raise_if_unsupported(run: Setup, section: UnlearningSection) -> None:
     study, algorithm = run.study, run.algorithm
     if study.audit.view != "final":
         raise BadInput(

@@ -92,9 +92,9 @@ class Chain(Defense):
     def acts_in(self, hook: str) -> bool:
         return any(part.acts_in(hook) for part in self.parts)
 
-    def refuse_misfit(self, plan: Plan) -> None:
+    def raise_if_misfit(self, plan: Plan) -> None:
         for part in self.parts:
-            part.refuse_misfit(plan)
+            part.raise_if_misfit(plan)
 
     def prepare(self, data: Samples, client_context: ClientContext) -> Samples:
         for part in self.parts:

@@ -133,7 +133,7 @@ class Defense:
         """True if :meth:`prepare` changes each sample independently of all others, or no sample."""
         return not self.acts_in("prepare")
 
-    def refuse_misfit(self, plan: Plan) -> None:
+    def raise_if_misfit(self, plan: Plan) -> None:
         """Raise before training if the defense cannot be used in the run.
 
         Args:

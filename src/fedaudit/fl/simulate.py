@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import torch
 
-from fedaudit.core.devices import CPU, refuse_several_workers
+from fedaudit.core.devices import CPU, raise_if_several_workers
 from fedaudit.core.errors import BadInput, Damaged, Unsupported
-from fedaudit.core.modules import frozen_digest, in_model_dtype, refuse_unusable_model
+from fedaudit.core.modules import frozen_digest, in_model_dtype, raise_if_unusable_model
 from fedaudit.core.objects import canonical_repr
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import ClientId, Model, Params, Samples
@@ -134,10 +134,10 @@ def simulate(
         [1, 2]
     """
     copies = deepcopy(dict(defenses or {}))
-    _refuse_unusable(algorithm, clients, copies, rounds, participation)
-    server.refuse_misfit(clients.keys(), rounds)
+    _raise_if_unusable(algorithm, clients, copies, rounds, participation)
+    server.raise_if_misfit(clients.keys(), rounds)
     if device.type != "cpu":
-        refuse_several_workers(device, engine.count if isinstance(engine, CountedEngine) else 1)
+        raise_if_several_workers(device, engine.count if isinstance(engine, CountedEngine) else 1)
     settings = _RunSettings(rounds, seed, participation, device)
     if isinstance(algorithm, CorrectsDrift):
         algorithm = algorithm.with_sizes({client: len(data) for client, data in clients.items()})
@@ -319,14 +319,14 @@ def _convert_features(
     # A model with too few outputs fails on the data with the highest class.
     data_with_highest_class = max(clients.values(), key=lambda data: int(data.labels.max()))
     for model in models:
-        refuse_unusable_model(model, data_with_highest_class)
+        raise_if_unusable_model(model, data_with_highest_class)
     return {
         client: data.replace(features=in_model_dtype(data.features, models[0]))
         for client, data in clients.items()
     }
 
 
-def _refuse_unusable(
+def _raise_if_unusable(
     algorithm: Algorithm,
     clients: Mapping[ClientId, Samples],
     defenses: Mapping[ClientId, Defense],

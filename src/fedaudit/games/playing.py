@@ -240,7 +240,7 @@ def _actual_epsilon(estimate: MakeEstimate, mechanism: GameMechanism) -> Estimat
     return estimate(metric=figures.ACTUAL, value=actual, high=actual, method=method)
 
 
-def refuse_invalid_settings(study: GameStudy) -> None:
+def raise_if_invalid_settings(study: GameStudy) -> None:
     """Raise if no games can be played with these settings."""
     resolve_mechanism(study.mechanism, 1)
     rules_of(study)
@@ -248,7 +248,7 @@ def refuse_invalid_settings(study: GameStudy) -> None:
         defense_of(study.rounds)
 
 
-def refuse_too_few_samples(study: GameStudy, drawn: DrawnSamples) -> None:
+def raise_if_too_few_samples(study: GameStudy, drawn: DrawnSamples) -> None:
     """Raise if the games need more samples than were drawn."""
     features = drawn.samples.features.flatten(1)
     pools = Pools(features[: drawn.n_clients], features[drawn.n_clients :])

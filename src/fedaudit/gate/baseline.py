@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import AUC
-from fedaudit.gate.judged import CONTRASTS, refuse_too_many_figures, run_of, unfair_contrasts
+from fedaudit.gate.judged import CONTRASTS, raise_if_too_many_figures, run_of, unfair_contrasts
 from fedaudit.gate.outcome import Outcome, confidence_level
 from fedaudit.gate.policy import BaselinePolicy, MembershipPolicy, Policy
 from fedaudit.gate.sample_size import RequiredSamples, format_more
@@ -45,7 +45,7 @@ _subject = attrgetter("metric", *(Coordinates.model_fields.keys() - {"defense", 
 """Key of an estimate that is equal in the records of both releases."""
 
 
-def refuse_incomparable(record: Record, baseline: Record) -> None:
+def raise_if_incomparable(record: Record, baseline: Record) -> None:
     """Raise if a record cannot be compared with the record of the last release.
 
     Adversary, attacks, data, audited samples and version must be equal. The model, its training and
@@ -142,7 +142,7 @@ def baseline_checks(record: Record, baseline: Record, policy: Policy) -> Iterato
         for contrast in _contrasts(record, policy, metric)
     }
     n_figures = sum(map(len, groups.values()))
-    refuse_too_many_figures(n_figures)
+    raise_if_too_many_figures(n_figures)
     pairs = [pair for group in groups.values() for pair in group if not pair.fault]
     tests = holm([_increase(pair).p_value(rule.allow) for pair in pairs], alpha=_ALPHA)
     increased = {

@@ -36,7 +36,7 @@ from fedaudit.gate.judged import (
     judged_sources,
     missing_reasons,
     point_name,
-    refuse_too_many_figures,
+    raise_if_too_many_figures,
     run_of,
     shows_leak,
     unfair_contrasts,
@@ -305,7 +305,7 @@ def _source_figures(rule: CeilingRule) -> Iterator[ComparedFigure]:
     record, policy = rule.record, rule.policy.sources
     assert policy is not None
     attacks = judged_sources(record, policy)
-    refuse_too_many_figures(len(attacks) * len(set(record.seeds)))
+    raise_if_too_many_figures(len(attacks) * len(set(record.seeds)))
     uses_single_runs = policy.seeds == "each"
     for attack in attacks:
         figures = [figure for figure in record.source_estimates if figure.attack == attack]

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import AUC, rate_of
-from fedaudit.gate.baseline import baseline_checks, refuse_incomparable
+from fedaudit.gate.baseline import baseline_checks, raise_if_incomparable
 from fedaudit.gate.ceilings import ceiling_checks
 from fedaudit.gate.judged import (
     NEVER_MEASURED,
@@ -67,7 +67,7 @@ def evaluate_policy(record: Record, policy: Policy, baseline: Record | None = No
     """
     policy_hash, is_games = policy.digest(), record.kind == "games"
     if baseline is None or policy.baseline is None:
-        _refuse_without_ceiling(policy, is_games=is_games)
+        _raise_if_without_ceiling(policy, is_games=is_games)
     policy = with_client_numbers(policy, full_client_names(record))
     safe_record = cleaned(record)
     with limited_sample_size_searches():
@@ -75,7 +75,7 @@ def evaluate_policy(record: Record, policy: Policy, baseline: Record | None = No
             _game_checks(safe_record, policy) if is_games else _study_checks(safe_record, policy)
         )
     if baseline is not None:
-        refuse_incomparable(record, baseline)
+        raise_if_incomparable(record, baseline)
         checks += baseline_checks(safe_record, cleaned(baseline), policy)
     is_compared = is_games and baseline is not None
     limits = (
@@ -117,7 +117,7 @@ def verdict_without_uploads(name: str, policy: Policy, reason: str) -> Verdict:
     Raises:
         BadInput: The policy has no ceiling for the record of a guard.
     """
-    _refuse_without_ceiling(policy, is_games=False)
+    _raise_if_without_ceiling(policy, is_games=False)
     check = requirement_check(
         "evidence", "at least one upload that was sent", [reason], Outcome.INCONCLUSIVE
     )
@@ -135,7 +135,7 @@ def verdict_without_uploads(name: str, policy: Policy, reason: str) -> Verdict:
     )
 
 
-def _refuse_without_ceiling(policy: Policy, *, is_games: bool) -> None:
+def _raise_if_without_ceiling(policy: Policy, *, is_games: bool) -> None:
     table = policy.games if is_games else (policy.membership or policy.sources or policy.clusters)
     if table is None:
         kind = "games" if is_games else "a study"

@@ -150,7 +150,7 @@ def point_name(point: PointPlayed, record: Record) -> str:
     return shortened(point.label or f"{record.name} (without changes)", 120)
 
 
-def refuse_too_many_figures(n_figures: int) -> None:
+def raise_if_too_many_figures(n_figures: int) -> None:
     """Raise if a record, which may be damaged, has more estimates than any real study."""
     if n_figures > MAX_FIGURES:
         raise BadInput(
@@ -189,7 +189,7 @@ def judged_runs(
     uses_single_runs = every_seed or has_one_run or policy.seeds == "each"
     defenses = dict.fromkeys(figure.defense for figure in figures) or {"none": None}
     seeds = list(dict.fromkeys(record.seeds)) if uses_single_runs else [None]
-    refuse_too_many_figures(len(attacks) * len(defenses) * len(targets) * len(seeds))
+    raise_if_too_many_figures(len(attacks) * len(defenses) * len(targets) * len(seeds))
     expected = product(attacks, defenses, targets, seeds)
     recorded = [
         run_of(f)

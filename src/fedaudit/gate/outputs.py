@@ -25,7 +25,7 @@ from fedaudit.report.text.verdict import verdict as conclusion
 from fedaudit.report.wording import MISSING, capital, format_value, join_and, plural, sentence
 from fedaudit.results.record import Record
 from fedaudit.results.text import one_line, without_commands
-from fedaudit.study.running.outputs import refuse_missing_folder
+from fedaudit.study.running.outputs import raise_if_missing_folder
 from fedaudit.summary.page import MAX_LISTED, POLICY_TITLE, WITHDRAWN, Section, Table
 
 _XML = b'<testsuites name="fedaudit"'
@@ -43,7 +43,7 @@ def verdict_json(verdict: Verdict) -> str:
     return verdict.model_dump_json() + "\n"
 
 
-def refuse_overwriting(
+def raise_if_overwriting(
     target: Path,
     inputs: Sequence[Path],
     *,
@@ -58,7 +58,7 @@ def refuse_overwriting(
         what: Kind of the output, for the message.
         marks: Byte strings; a file of this kind has one of them near its start.
     """
-    refuse_missing_folder(target)
+    raise_if_missing_folder(target)
     if not target.exists():
         return
     if any(path.exists() and target.samefile(path) for path in inputs):

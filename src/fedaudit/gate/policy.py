@@ -25,7 +25,7 @@ Control = Literal["permuted members", "untrained model", "blind classifier", "pl
 Value = TypeVar("Value", bound=Hashable)
 
 
-def _refuse_repeated(values: tuple[Value, ...]) -> tuple[Value, ...]:
+def _raise_if_repeated(values: tuple[Value, ...]) -> tuple[Value, ...]:
     """Raise if a list has an entry twice, which would be judged twice."""
     repeated = [value for value, count in Counter(values).items() if count > 1]
     if repeated:
@@ -33,7 +33,7 @@ def _refuse_repeated(values: tuple[Value, ...]) -> tuple[Value, ...]:
     return values
 
 
-def _refuse_unknown_metrics(names: tuple[str, ...]) -> tuple[str, ...]:
+def _raise_if_unknown_metrics(names: tuple[str, ...]) -> tuple[str, ...]:
     """Raise if an estimate of a metric has no interval that allows a comparison."""
     allowed = (AUC, BALANCED_ACCURACY, SUCCESS_RATE)
     for name in names:
@@ -45,7 +45,7 @@ def _refuse_unknown_metrics(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-_Distinct = AfterValidator(_refuse_repeated)
+_Distinct = AfterValidator(_raise_if_repeated)
 Names = Annotated[tuple[str, ...], Field(max_length=1000), _Distinct]
 SeedRule = Literal["each", "these runs", "further runs", "mean"]
 FaultOutcome = Literal["inconclusive", "fail"]
@@ -226,7 +226,7 @@ class BaselinePolicy(Table):
             "each" compares those of single clients.
     """
 
-    metrics: Annotated[Names, AfterValidator(_refuse_unknown_metrics)] = ()
+    metrics: Annotated[Names, AfterValidator(_raise_if_unknown_metrics)] = ()
     allow: Fraction = 0.0
     relevant: Fraction = 0.1
     clients: Literal["pooled", "each"] = "pooled"

@@ -95,7 +95,7 @@ class Upload(NamedTuple):
             for n, v in base.items()
             if n in change
         }
-        _refuse_absorbed(base, change, updated)
+        _raise_if_absorbed(base, change, updated)
         return _in_form(self.received, base | updated)
 
     def filtered(self, filter: Filter) -> "Upload":
@@ -146,7 +146,7 @@ class Upload(NamedTuple):
         return arrays
 
 
-def _refuse_absorbed(
+def _raise_if_absorbed(
     base: Mapping[str, Array], change: Mapping[str, Array], updated: Mapping[str, Array]
 ) -> None:
     """Raise if a large part of an update is lost to rounding when it is added to the model.

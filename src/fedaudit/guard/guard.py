@@ -10,7 +10,7 @@ from typing import overload
 import numpy as np
 from torch import nn
 
-from fedaudit.core.devices import device_named, refuse_several_workers
+from fedaudit.core.devices import device_named, raise_if_several_workers
 from fedaudit.core.display import describe, repr_html
 from fedaudit.core.errors import BadInput, option, type_of
 from fedaudit.core.files import lock_folder
@@ -116,7 +116,7 @@ class Guard:
         if workers < 1:
             raise BadInput(f"workers is {workers}; give at least 1")
         # Raise here, since otherwise every upload would be withheld because of this setting.
-        refuse_several_workers(device_named(device), workers)
+        raise_if_several_workers(device_named(device), workers)
         self._folder, self._filter, self._log = Path(path), filter, log
         self._client = _client_of(samples)
         if client and number_of(client) != self._client:

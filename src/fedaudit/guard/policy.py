@@ -30,7 +30,7 @@ _SHIFT_PRECISION = 1e-3
 """Precision of such a distance. The error of the AUC is less than a third of it."""
 
 
-def _refuse_repeated(names: tuple[str, ...]) -> tuple[str, ...]:
+def _raise_if_repeated(names: tuple[str, ...]) -> tuple[str, ...]:
     if len({*names}) < len(names):
         raise ValueError("an attack is named twice; name it once")
     return names
@@ -72,7 +72,7 @@ class GuardPolicy(BaseModel):
     attacks: Annotated[
         tuple[Annotated[str, Field(max_length=100)], ...],
         Field(min_length=1, max_length=100),
-        AfterValidator(_refuse_repeated),
+        AfterValidator(_raise_if_repeated),
     ] = ATTACKS
     confidence: Annotated[float, Field(gt=0, lt=1, strict=True)] = 0.95
     smallest_audit: Annotated[int, Field(ge=SMALLEST_GROUP, le=10**9, strict=True)] = 50

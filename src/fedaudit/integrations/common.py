@@ -32,7 +32,7 @@ NO_COMMON_MODEL = (
 )
 
 
-def refuse_not_finite(upload: Values, sent: Callable[[], Values | None]) -> None:
+def raise_if_not_finite(upload: Values, sent: Callable[[], Values | None]) -> None:
     """Raise if an upload has NaN or infinite values, or arrays without real numbers.
 
     An array that equals the sent one may have such values: some masks contain minus infinity.

@@ -212,7 +212,7 @@ def _build_run(
     """Return the recording as a run of the named attacks; raise if it does not support them."""
     recording, audit = data.recording, data.audit
     measured_targets = _measured_targets(data, targets)
-    _refuse_unrecorded(recording, names)
+    _raise_if_unrecorded(recording, names)
     has_features = audit.samples.features.flatten(1).shape[1] > 0
     if not has_features:
         figures = {**figures, "blind_classifier": False}
@@ -247,11 +247,11 @@ def _build_run(
         references = read_references(data.folder, recording.key, recording.references, len(audit))
         run = replace(run, attacks=references.given_to(run.attacks))
     run = _without_source_inference(run, data, names)
-    _refuse_damaged_rounds(run, data)
+    _raise_if_damaged_rounds(run, data)
     return run
 
 
-def _refuse_unrecorded(recording: Recording, names: Sequence[str]) -> None:
+def _raise_if_unrecorded(recording: Recording, names: Sequence[str]) -> None:
     """Raise if the signals of an attack were not recorded."""
     for name in sorted({*names} - {*recording.attacks}):
         reason = recording.refused.get(name)
@@ -262,7 +262,7 @@ def _refuse_unrecorded(recording: Recording, names: Sequence[str]) -> None:
         )
 
 
-def _refuse_damaged_rounds(run: Setup, data: _RecordingData) -> None:
+def _raise_if_damaged_rounds(run: Setup, data: _RecordingData) -> None:
     for entry in data.stored:
         fault = fault_in(entry.measured, run.assignment.clients, len(data.audit))
         if not fault and not are_notes_valid(run, entry.notes):

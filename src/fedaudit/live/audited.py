@@ -18,7 +18,7 @@ from fedaudit.core.errors import BadInput, type_of, unknown_name
 from fedaudit.core.modules import SUPPORTED
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import NO_CLIENT, ClientId, Samples, summary
-from fedaudit.datasets.arrays import refuse_identical_features
+from fedaudit.datasets.arrays import raise_if_identical_features
 from fedaudit.datasets.dataset import number_rows, rows_in_several_parts
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.clients import ByClient, ClientRef, by_number, names_among, number_of, numbers_of
@@ -498,7 +498,7 @@ def labelled_samples(labelled: Labelled, source: str) -> Samples:
                 "all finite real numbers; remove the samples with others"
             )
     if len(inputs) == 1:
-        refuse_identical_features(next(iter(inputs.values())), f"samples of {source}")
+        raise_if_identical_features(next(iter(inputs.values())), f"samples of {source}")
     features = {
         name: values.float() if values.is_floating_point() else values
         for name, values in inputs.items()

@@ -79,7 +79,7 @@ def names_among(clients: Iterable[ClientRef]) -> tuple[str, ...]:
     return tuple(name for name in names if name and not name.isdecimal())
 
 
-def refuse_mixed_references(clients: Iterable[ClientRef], audited: Iterable[ClientId]) -> None:
+def raise_if_mixed_references(clients: Iterable[ClientRef], audited: Iterable[ClientId]) -> None:
     """Raise if clients have names but audited clients have numbers, or the reverse."""
     audited_forms = {"name" if is_of_name(number) else "number" for number in audited}
     for client in clients:
@@ -147,7 +147,7 @@ def valid_client_number(client: object, audited: Iterable[ClientId]) -> ClientId
         raise BadInput(
             f"a client has the number {number}; give whole numbers from 0 to {MAX_CLIENT_NUMBER}"
         )
-    refuse_mixed_references([client if isinstance(client, str) else number], audited)
+    raise_if_mixed_references([client if isinstance(client, str) else number], audited)
     return number
 
 

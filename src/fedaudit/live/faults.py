@@ -43,8 +43,7 @@ class RecorderWarnings:
 
     @contextmanager
     def unless_strict(self, operation: str) -> Iterator[None]:
-        """Turn an error of the block into a warning that begins with ``operation``, unless "
-        "strict."""
+        """Turn an error of the block into a warning that names ``operation``, unless strict."""
         try:
             yield
         except Exception as error:

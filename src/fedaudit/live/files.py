@@ -23,7 +23,7 @@ from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples,
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.audited import features_by_name, features_stored
 from fedaudit.live.recording import Recording, RoundEntry, is_recording, read_recording
-from fedaudit.observe.kept_files import models_in, refuse_misfit, tensors_of_models
+from fedaudit.observe.kept_files import models_in, raise_if_misfit, tensors_of_models
 from fedaudit.observe.measurements import (
     MeasuredRound,
     fault_in,
@@ -66,7 +66,7 @@ def prepare_folder(folder: Path, recording: Recording, samples: AuditSet) -> Rec
         )
     is_new = not is_recording(folder)
     if is_new:
-        _refuse_leftovers(folder, samples)
+        _raise_if_leftovers(folder, samples)
     # Create folders now, while another folder can still be chosen, and not in the first round.
     for name in ("measured", *(("rounds",) if recording.keep != "signals" else ())):
         create_subfolder(folder, name)
@@ -95,7 +95,7 @@ def _are_tensors_equal(first: Params, second: Params) -> bool:
     )
 
 
-def _refuse_leftovers(folder: Path, samples: AuditSet) -> None:
+def _raise_if_leftovers(folder: Path, samples: AuditSet) -> None:
     """Raise if files of a recording without settings would be lost.
 
     A process that is killed while it creates a recording leaves untrained models and the audited
@@ -260,7 +260,7 @@ def read_waiting(path: Path, architecture: Architecture) -> tuple[Round, RoundEn
         )
         initial = architecture.initial(0)
         for model in (*bases.values(), *after.values(), *locals_.values()):
-            refuse_misfit(model, initial)
+            raise_if_misfit(model, initial)
         exposed: dict[ClientId, Exposed] = {}
         clients = _CLIENTS.validate_python(parse_json(notes["clients"]))
         for client, number, scale, has_local, has_update in clients:
@@ -322,7 +322,7 @@ def _with_implied(models: Exposed, *, has_local: bool, has_update: bool) -> Expo
             raise ValueError("a part of a client's round is missing")
         update = plus(local.params, base.params, -1.0)
     if update is not None and base is not None:
-        refuse_misfit(Model(base.architecture, update), replace(base, buffers={}))
+        raise_if_misfit(Model(base.architecture, update), replace(base, buffers={}))
     return replace(models, local=local, update=update)
 
 

@@ -40,7 +40,7 @@ class NameTable:
             if self._unwrapped.setdefault(short, name) != name:
                 self._ambiguous.add(short)
 
-    def refuse_too_many(self, keys: Collection[object], subject: str) -> None:
+    def raise_if_too_many(self, keys: Collection[object], subject: str) -> None:
         """Raise if an upload has more or longer keys than any wrapper produces."""
         if len(keys) > self._max_keys:
             raise BadInput(

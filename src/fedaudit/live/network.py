@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedaudit.core.errors import BadInput, type_of
-from fedaudit.core.modules import SUPPORTED, in_model_dtype, refuse_unusable_model, try_module
+from fedaudit.core.modules import SUPPORTED, in_model_dtype, raise_if_unusable_model, try_module
 from fedaudit.core.tasks import (
     CLASSIFICATION,
     PerSampleLoss,
@@ -72,8 +72,8 @@ def network_of(
         build_hooked = partial(_build_with_hooks, build, hooks) if hooks else build
         architecture = Architecture(name, build_hooked, task=task)
         converted = Model(architecture, without_hooks.params, without_hooks.buffers)
-        n_outputs = refuse_unusable_model(converted, samples.samples)
-        refuse_probabilities(converted, samples.samples)
+        n_outputs = raise_if_unusable_model(converted, samples.samples)
+        raise_if_probabilities(converted, samples.samples)
         unsent = find_unsent(converted, samples.samples, not_uploaded)
     return Network(architecture, ModelLayout(converted, module, unsent), n_outputs)
 
@@ -220,7 +220,7 @@ _TOLERANCE = 1e-4
 """Rounding error of probabilities and of their sum."""
 
 
-def refuse_probabilities(model: Model, samples: Samples) -> None:
+def raise_if_probabilities(model: Model, samples: Samples) -> None:
     """Raise if a network ends in a sigmoid or a softmax, and its task takes logits.
 
     With other parameters, logits leave [0, 1] but probabilities never do, so the network is run

@@ -78,7 +78,7 @@ class RecordedRounds:
         self._from_earlier_session = {*earlier}
         self._other_run_error = ""
 
-    def refuse_other_run(self) -> None:
+    def raise_if_other_run(self) -> None:
         """Raise if a round has shown that the folder has the recording of another run."""
         if self._other_run_error:
             raise BadInput(self._other_run_error)

@@ -25,7 +25,7 @@ from fedaudit.live.clients import (
     ClientRef,
     by_number,
     numbers_of,
-    refuse_mixed_references,
+    raise_if_mixed_references,
 )
 from fedaudit.live.measuring import MeasurementTime
 from fedaudit.live.network import network_of
@@ -67,7 +67,7 @@ def record(
     """Start or continue a recording of a federation that runs elsewhere.
 
     The network is run on a few samples first, and an unsuitable network is refused; see
-    :func:`fedaudit.core.modules.refuse_unfit`.
+    :func:`fedaudit.core.modules.raise_if_unusable_model`.
 
     Args:
         path: Folder for the recording; a recording that was stopped is continued.
@@ -140,7 +140,7 @@ def record(
     possible_attacks, refused = attacks_in(view_named(view), attacks, resolved_task)
     owners = sorted(set(samples.owner[samples.owner >= 0].tolist()))
     for clients in (targets, sizes or {}):
-        refuse_mixed_references(clients, owners)
+        raise_if_mixed_references(clients, owners)
     samples = replace(samples, samples=prepare_samples(samples.samples, resolved_task))
     sink = None if to is None else open_or_warn(to, name or folder.name, folder, log)
     net = network_of(model, samples, resolved_task, not_uploaded)

@@ -392,7 +392,7 @@ class Recorder:
         if summary := self._attendance.summary():
             self._warnings.warn(plain(summary), summary)
 
-    def _refuse_missing_uploads(self, entry: RoundEntry, data: RoundData) -> None:
+    def _raise_if_missing_uploads(self, entry: RoundEntry, data: RoundData) -> None:
         """Raise if uploads are missing and the recording is strict or measures their sum."""
         measures_sum = self.recording.view == "sum" or (
             self.recording.view != "uploads" and data.after is None
@@ -430,7 +430,7 @@ class Recorder:
         return checked_round, _with_check_results(entry, data, checked_round)
 
     def _check_and_measure(self, entry: RoundEntry, data: RoundData) -> None:
-        self._rounds.refuse_other_run()
+        self._rounds.raise_if_other_run()
         if not data.uploads and not self.sees_uploads:
             self._measure_previous(entry, cast("Weights", data.sent), data.after)
             return
@@ -456,7 +456,7 @@ class Recorder:
             return
         if checked_round.round is None:
             self._raise_first_reason(entry.excluded)
-        self._refuse_missing_uploads(entry, data)
+        self._raise_if_missing_uploads(entry, data)
         self._warn_if_none_audited(entry)
         self._measure(checked_round.round, entry)
         self._warn_of_excluded(entry.round, entry.excluded)

@@ -19,10 +19,10 @@ from fedaudit.core.files import (
     TooLarge,
     append_line,
     parse_json,
+    raise_if_absent,
+    raise_if_unreadable,
     read_object,
     read_text,
-    refuse_absent,
-    refuse_unreadable,
     write_whole,
 )
 from fedaudit.core.task_catalogue import TASKS, of_loss, task_named
@@ -168,7 +168,7 @@ def new_recording(folder: Path, name: str, **settings: object) -> Recording:
 def recording_text(recording: Recording, folder: Path) -> str:
     """Return the text of a recording's file; raise if it could not be read back."""
     text = recording.model_dump_json(indent=1) + "\n"
-    refuse_unreadable(folder / RECORDING_FILE, text)
+    raise_if_unreadable(folder / RECORDING_FILE, text)
     return text
 
 
@@ -189,7 +189,7 @@ def read_recording(folder: Path) -> Recording:
         BadInput: The folder is not a recording.
         Damaged: The file cannot be read or is invalid.
     """
-    refuse_absent(folder, "the folder of a live recording")
+    raise_if_absent(folder, "the folder of a live recording")
     path = folder / RECORDING_FILE
     if not path.is_file():
         raise BadInput(f"{folder} is not a recording: it has no {RECORDING_FILE}; check the path")

@@ -96,7 +96,7 @@ def round_of_uploads(
             if data.weights:
                 _require_weight(data.weights.get(client))
             models = _client_models(base, upload, layout, kind)
-            _refuse_not_finite(models)
+            _raise_if_not_finite(models)
             names[client] = layout.trainable_names(upload, subject="its upload")
             valid[client] = models
         # Catch any error, since a client may send anything.
@@ -203,7 +203,7 @@ def is_finite(params: Mapping[str, Tensor]) -> bool:
     return all(bool(value.isfinite().all()) for value in params.values())
 
 
-def _refuse_not_finite(models: _ClientModels) -> None:
+def _raise_if_not_finite(models: _ClientModels) -> None:
     """Raise if an upload, or its difference from the model that was sent, is not finite.
 
     A buffer that equals the sent one may be non-finite: some masks contain minus infinity.

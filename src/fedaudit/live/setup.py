@@ -81,7 +81,7 @@ def setup_of_recording(
         attacks={name: {} for name in names},
         figures=FiguresSection.model_validate(figures or {}),
     )
-    _refuse_targets_without_members(audit, recording.targets)
+    _raise_if_targets_without_members(audit, recording.targets)
     run = setup_of_audit(
         study,
         audit,
@@ -165,7 +165,7 @@ def attacks_in(
     return possible, refused
 
 
-def _refuse_targets_without_members(audit: AuditSet, targets: Sequence[ClientId]) -> None:
+def _raise_if_targets_without_members(audit: AuditSet, targets: Sequence[ClientId]) -> None:
     for target in targets:
         is_member = audit.origin(target) == Origin.MEMBER
         if is_member.all() or not is_member.any():
@@ -186,7 +186,7 @@ def _attack_or_raise(name: str, view: View, task: Task) -> Attack:
             f"the attack {name!r} needs {missing[0]}, which a live recording does not have; leave "
             "out the attack, or simulate the federation with `fedaudit run`"
         )
-    view.refuse_unless_offered(attack.needs & ~Capability.AUXILIARY_DATA, f"the attack {name!r}")
+    view.raise_unless_offered(attack.needs & ~Capability.AUXILIARY_DATA, f"the attack {name!r}")
     if attack.reads & ~task.readings:
         raise NotVisible(missing_readings(f"the attack {name!r}", attack.reads, task))
     return attack

@@ -156,7 +156,7 @@ def _read(data: Data, options: _Options) -> Labelled:
     if hasattr(data, "iloc") and hasattr(data, "columns"):
         return _read_table(data, options)
     if isinstance(data, DataLoader) and not isinstance(data.dataset, IterableDataset):
-        _refuse_selective(data, source)
+        _raise_if_selective(data, source)
         data = data.dataset
     if isinstance(data, IterableDataset) or not (
         isinstance(data, Sized) and hasattr(data, "__getitem__")
@@ -187,7 +187,7 @@ def _read(data: Data, options: _Options) -> Labelled:
         ) from error
 
 
-def _refuse_selective(loader: DataLoader[Any], source: str) -> None:
+def _raise_if_selective(loader: DataLoader[Any], source: str) -> None:
     """Raise if a loader may skip or repeat samples within an epoch."""
     sampler, count = cast(Any, loader.sampler), len(cast(Sized, loader.dataset))
     draw = ""

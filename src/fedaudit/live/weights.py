@@ -164,7 +164,7 @@ class ModelLayout:
         """
         arrays, base = self._arrays(weights, subject), sent or self.model
         if sent is not None:
-            self._refuse_unsent(arrays, subject)
+            self._raise_if_unsent(arrays, subject)
         optional = self.unsent.declared | self.unsent.untrainable
         if missing := [n for n in self.model.params if n not in arrays.keys() | optional]:
             raise BadInput(
@@ -187,7 +187,7 @@ class ModelLayout:
             elif name in base.buffers:
                 buffers[name] = base.buffers[name]
             else:
-                self._refuse_random(name, subject)
+                self._raise_if_random(name, subject)
         return Model(self.model.architecture, params, buffers)
 
     def _buffers(self, arrays: Mapping[str, Array], base: Model, subject: str) -> Params:
@@ -202,7 +202,7 @@ class ModelLayout:
                 raise _unsent_refusal(subject, [name], "which training changes")
             elif name not in self.unsent.statistics:
                 if base is self.model:
-                    self._refuse_random(name, subject)
+                    self._raise_if_random(name, subject)
                 buffers[name] = base.buffers[name].clone()
         missing = (self.unsent.declared & self.unsent.statistics) - arrays.keys()
         if missing and self.unsent.are_statistics_initial(buffers):
@@ -210,7 +210,7 @@ class ModelLayout:
             buffers = {n: v for n, v in buffers.items() if n not in self.unsent.statistics}
         return buffers
 
-    def _refuse_unsent(self, arrays: Mapping[str, Array], subject: str) -> None:
+    def _raise_if_unsent(self, arrays: Mapping[str, Array], subject: str) -> None:
         """Raise if an upload lacks parameters that clients train."""
         if not arrays.keys() & self.model.params.keys():
             raise BadInput(f"{subject} has none of the parameters that clients train")
@@ -230,7 +230,7 @@ class ModelLayout:
             if name in constant and not torch.equal(value, second_values[name])
         )
 
-    def _refuse_random(self, name: str, subject: str) -> None:
+    def _raise_if_random(self, name: str, subject: str) -> None:
         """Raise if an unsent parameter or buffer is drawn at random at each build."""
         if name in self._random_names and name not in self.unsent.declared:
             raise BadInput(
@@ -241,7 +241,7 @@ class ModelLayout:
     def change_of(self, weights: Weights, *, subject: str) -> Params:
         """Return an update or gradient of trainable parameters; unsent parameters have zeros."""
         arrays = self._arrays(weights, subject)
-        self._refuse_unsent(arrays, subject)
+        self._raise_if_unsent(arrays, subject)
         return {
             name: _converted(arrays, name, value, subject)
             if name in arrays
@@ -285,7 +285,7 @@ class ModelLayout:
             )
         params, declared = tuple(self.model.params), self.unsent.declared
         if len(weights) == len(params):
-            self._refuse_peft_order(subject)
+            self._raise_if_peft_order(subject)
         # Lists may omit the values that are declared as not uploaded.
         for full_order in (params, self._order):
             for omitted in (frozenset[str](), declared):
@@ -301,7 +301,7 @@ class ModelLayout:
 
     def _rename(self, weights: Mapping[str, Array], subject: str) -> dict[str, Array]:
         """Replace names of wrappers and PEFT by the network's names."""
-        self._names.refuse_too_many(weights.keys(), subject)
+        self._names.raise_if_too_many(weights.keys(), subject)
         arrays: dict[str, Array] = {}
         for key, name in self._names.matched(weights.keys(), subject).items():
             network_name = self._peft_names.get(name, name)
@@ -313,7 +313,7 @@ class ModelLayout:
             arrays[network_name] = weights[key]
         return arrays
 
-    def _refuse_peft_order(self, subject: str) -> None:
+    def _raise_if_peft_order(self, subject: str) -> None:
         """Raise if a list may have the order of PEFT, which differs from that of the network."""
         peft_order, order = [*dict.fromkeys(self._peft_names.values())], [*self.model.params]
         if peft_order != order and {*peft_order} == {*order}:

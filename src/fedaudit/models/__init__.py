@@ -88,7 +88,7 @@ def architecture(
     _check_shape_and_classes(shape, classes, task)
     model_class = MODELS[name]
     defaults: dict[str, Setting] = vars(model_class())
-    _refuse_unknown(name, settings, defaults)
+    _raise_if_unknown(name, settings, defaults)
     converted = {key: _as_type(value, type(defaults[key])) for key, value in settings.items()}
     all_settings = {**defaults, **converted}
     build = model_class(**all_settings).for_samples(shape, classes)
@@ -169,7 +169,7 @@ def architecture_from_path(
     if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
         names = [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL]
         arguments = {key: value for key, value in arguments.items() if key in names}
-        _refuse_unknown(path, settings, [name for name in names if name not in arguments])
+        _raise_if_unknown(path, settings, [name for name in names if name not in arguments])
     build = partial(function, **arguments, **settings)
     with torch.random.fork_rng(devices=[]):
         module = call_part("model", path, build)
@@ -198,7 +198,9 @@ def _check_shape_and_classes(shape: tuple[int, ...], classes: int, task: Task) -
         raise BadInput(f"a classifier needs at least 2 classes, got classes={classes}")
 
 
-def _refuse_unknown(model: str, settings: Mapping[str, Setting], allowed: Collection[str]) -> None:
+def _raise_if_unknown(
+    model: str, settings: Mapping[str, Setting], allowed: Collection[str]
+) -> None:
     for key in settings:
         if not allowed:
             raise BadInput(f"model {model!r} has no settings, got {key!r}; remove it")

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from fedaudit.core.arguments import Positive, dataclass
 from fedaudit.core.errors import BadInput
-from fedaudit.core.importing import refuse_missing
+from fedaudit.core.importing import raise_if_missing
 from fedaudit.core.pretrained import load_pretrained
 from fedaudit.models.base import ConfiguredModel, format_shape
 
@@ -28,7 +28,7 @@ class DiffusionNetwork(nn.Module):
 
     def __init__(self, shape: tuple[int, ...], concepts: int, width: int, weights: str) -> None:
         super().__init__()
-        refuse_missing("model 'diffusion'", "generative", "diffusers")
+        raise_if_missing("model 'diffusion'", "generative", "diffusers")
         from diffusers import UNet2DModel
 
         channels = shape[0] * _PATCH**2

@@ -89,13 +89,13 @@ def _read_models(tensors: Params, prefix: str, architecture: Architecture) -> di
     models = models_in(tensors, prefix, architecture)
     initial = architecture.initial(0)
     for model in models.values():
-        refuse_misfit(model, initial)
+        raise_if_misfit(model, initial)
         if model.tensors().keys() != initial.tensors().keys():
             raise ValueError("it lacks tensors of the model")
     return models
 
 
-def refuse_misfit(model: Model, initial: Model) -> None:
+def raise_if_misfit(model: Model, initial: Model) -> None:
     """Raise if a model has a tensor that its architecture does not have; tensors may be missing.
 
     Raises:
@@ -268,7 +268,7 @@ def _read_client(path: Path, bases: Mapping[str, Model]) -> tuple[Exposed, float
         local = Model(
             base.architecture, plus(base.params, update), with_prefix(tensors, "buffers/")
         )
-        refuse_misfit(local, base)
+        raise_if_misfit(local, base)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise Damaged(
             f"{path} is not a valid stored update ({error}); restore it from a copy"

@@ -145,7 +145,7 @@ def write_tensors(
         if durable:
             with partial.open("rb") as file:
                 os.fsync(file.fileno())
-        _refuse_unreadable(partial, path)
+        _raise_if_unreadable(partial, path)
         partial.replace(path)
     except BadInput:
         partial.unlink(missing_ok=True)
@@ -158,7 +158,7 @@ def write_tensors(
         ) from error
 
 
-def _refuse_unreadable(partial: Path, path: Path) -> None:
+def _raise_if_unreadable(partial: Path, path: Path) -> None:
     """Raise if a new file is too large to be read, or has an invalid header."""
     try:
         check_header(partial)

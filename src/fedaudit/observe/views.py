@@ -234,7 +234,7 @@ class View:
             return False
         return not needs & ~ADVERSARY_RESOURCES & ~self.offers
 
-    def refuse_unless_offered(self, needs: Capability, what: str) -> None:
+    def raise_unless_offered(self, needs: Capability, what: str) -> None:
         """Raise if this view does not offer everything that is needed.
 
         Raises:

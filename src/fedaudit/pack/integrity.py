@@ -18,9 +18,9 @@ from fedaudit.core.files import (
     MAX_RESULT_BYTES,
     MAX_SETTINGS_BYTES,
     open_regular,
+    raise_if_many_values,
     read_bytes,
     read_text,
-    refuse_many_values,
 )
 from fedaudit.pack.choices import MOST_NAMED
 from fedaudit.pack.manifest import (
@@ -56,7 +56,7 @@ def read_manifest(path: Path) -> Manifest | str:
     """Return the manifest, or the reason why it is invalid."""
     try:
         text = read_text(path, max_bytes=MAX_SETTINGS_BYTES)
-        refuse_many_values(text)
+        raise_if_many_values(text)
         manifest = Manifest.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]

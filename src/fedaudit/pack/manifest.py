@@ -13,7 +13,7 @@ from pydantic import Field
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import TooLarge, read_text
-from fedaudit.core.importing import refuse_missing
+from fedaudit.core.importing import raise_if_missing
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.verdict import Verdict
 from fedaudit.results.fields import Count, RecordPart
@@ -192,7 +192,7 @@ def _hash(value: object) -> str:
 
 def private_key(path: Path) -> "Ed25519PrivateKey":
     """Read the private key in a PEM file."""
-    refuse_missing("signing", "sign", "cryptography")
+    raise_if_missing("signing", "sign", "cryptography")
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -211,7 +211,7 @@ def private_key(path: Path) -> "Ed25519PrivateKey":
 
 def public_key(path: Path) -> "Ed25519PublicKey":
     """Read the public key in a PEM file; raise for weak keys, whose signatures can be forged."""
-    refuse_missing("signing", "sign", "cryptography")
+    raise_if_missing("signing", "sign", "cryptography")
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key

@@ -20,8 +20,8 @@ from fedaudit.core.files import (
     RECORD_FILE,
     REPORT_FILE,
     Lock,
+    raise_if_unreadable,
     read_text,
-    refuse_unreadable,
     write_whole,
 )
 from fedaudit.gate.evaluate import evaluate_policy
@@ -100,8 +100,8 @@ def write_pack(
             suppression would change the verdict.
         Damaged: The file is not a valid record, or it is a record of games that was changed.
     """
-    _refuse_nonempty(folder, replaces_pack=replaces_pack)
-    _refuse_file_name(folder)
+    _raise_if_nonempty(folder, replaces_pack=replaces_pack)
+    _raise_if_file_name(folder)
     key = private_key(sign) if sign is not None else None
     original, gate_policy = read_record(record), read_policy(policy)
     counts: Mapping[str, int] = {}
@@ -113,13 +113,15 @@ def write_pack(
     packed = original
     if original.kind == "games":
         # A record of games is not changed, since verification recomputes its content hash.
-        _refuse_other_hash(original)
+        _raise_if_other_hash(original)
     else:
         packed, changes = suppressed(original, smallest_group)
         counts = total_suppressed(changes, packed)
     texts[RECORD_FILE] = record_json(packed)
     computed = compute_files(packed, gate_policy, packer_statement)
-    _refuse_other_verdict(evaluate_policy(original, gate_policy), computed.verdict, smallest_group)
+    _raise_if_other_verdict(
+        evaluate_policy(original, gate_policy), computed.verdict, smallest_group
+    )
     texts |= computed.texts
     manifest = manifest_of(
         packed,
@@ -130,7 +132,7 @@ def write_pack(
         made_with=package_versions(),
     )
     texts[MANIFEST_FILE] = manifest_text(manifest)
-    _refuse_unreadable(folder, texts)
+    _raise_if_unreadable(folder, texts)
     signature = None if key is None else key.sign(texts[MANIFEST_FILE].encode("utf-8"))
     _write(folder, texts, signature, replaces_pack=replaces_pack)
     return manifest
@@ -154,7 +156,7 @@ def _write(
                 )
             try:
                 # Another process may have written a pack since the first check.
-                _refuse_nonempty(folder, replaces_pack=replaces_pack)
+                _raise_if_nonempty(folder, replaces_pack=replaces_pack)
                 # Without its manifest, a partly replaced pack is not taken for a complete one.
                 (folder / MANIFEST_FILE).unlink(missing_ok=True)
                 _fill(folder, texts, signature)
@@ -191,11 +193,11 @@ def _fill(folder: Path, texts: Mapping[str, str], signature: bytes | None) -> No
     unfinished.rmdir()
 
 
-def _refuse_unreadable(folder: Path, texts: Mapping[str, str]) -> None:
+def _raise_if_unreadable(folder: Path, texts: Mapping[str, str]) -> None:
     """Raise if a file would be too large to be read back."""
     for name, text in texts.items():
         if name == MANIFEST_FILE:
-            refuse_unreadable(folder / name, text)
+            raise_if_unreadable(folder / name, text)
         elif len(text.encode("utf-8")) > MAX_RESULT_BYTES:
             raise BadInput(
                 f"{folder / name} would have more than the {MAX_RESULT_BYTES:,} bytes that are "
@@ -232,7 +234,7 @@ def _packed_file(name: str, text: str) -> PackedFile:
     return PackedFile(name=name, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
 
-def _refuse_nonempty(folder: Path, *, replaces_pack: bool) -> None:
+def _raise_if_nonempty(folder: Path, *, replaces_pack: bool) -> None:
     """Raise if a folder has files other than those of an unfinished or a replaceable pack."""
     if not folder.exists():
         return
@@ -264,7 +266,7 @@ _FILE_SUFFIXES = {
 """Suffixes of files. A pack is a folder, so its name must not have one of them."""
 
 
-def _refuse_file_name(folder: Path) -> None:
+def _raise_if_file_name(folder: Path) -> None:
     """Raise if the name of a new folder looks like the name of an archive or another file."""
     if folder.suffix.lower() in _FILE_SUFFIXES and not folder.is_dir():
         stem = folder
@@ -279,7 +281,7 @@ def _refuse_file_name(folder: Path) -> None:
         )
 
 
-def _refuse_other_hash(record: Record) -> None:
+def _raise_if_other_hash(record: Record) -> None:
     if games_hash(record) != record.content_hash:
         raise Damaged(
             f"the record {record.name[:80]!r} does not match its content hash: it was changed "
@@ -287,7 +289,7 @@ def _refuse_other_hash(record: Record) -> None:
         )
 
 
-def _refuse_other_verdict(original: Verdict, packed: Verdict, smallest_group: int) -> None:
+def _raise_if_other_verdict(original: Verdict, packed: Verdict, smallest_group: int) -> None:
     if original.outcome is not packed.outcome:
         raise BadInput(
             f"without groups of fewer than {smallest_group} samples, the verdict would be "

@@ -49,7 +49,7 @@ def compare_with_run(
     record, manifest = verified.record, verified.manifest
     if record is None or manifest is None:
         return verified
-    _refuse_games(record)
+    _raise_if_games(record)
     recomputed = recompute_record(record, recording, data_dir, trust=trust)
     choices = compare_choices(record, recording, verified.own_policy)
     problems = [
@@ -84,14 +84,14 @@ def recompute_record(
     record: Record, recording: Path, data_dir: Path | None = None, *, trust: bool = False
 ) -> Record:
     """Recompute the record from the run, with the attacks and metrics of the packed one."""
-    _refuse_games(record)
+    _raise_if_games(record)
     with TemporaryDirectory() as folder:
         attacked = _attacked(record, recording, Path(folder) / "again", data_dir, trust)
     # Read back from JSON, as the record of the pack was.
     return Record.model_validate_json(attacked.model_dump_json())
 
 
-def _refuse_games(record: Record) -> None:
+def _raise_if_games(record: Record) -> None:
     if record.kind == "games":
         raise BadInput(
             "a record of games needs no recording, as its content hash covers it alone; omit the "

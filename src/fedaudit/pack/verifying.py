@@ -18,9 +18,9 @@ from fedaudit.core.files import (
     MAX_RESULT_BYTES,
     RECORD_FILE,
     parse_json,
+    raise_if_absent,
     read_bytes,
     read_text,
-    refuse_absent,
 )
 from fedaudit.gate.policy import Policy, read_policy
 from fedaudit.gate.verdict import Verdict
@@ -139,7 +139,7 @@ def verify(
     Raises:
         BadInput: The folder does not exist or is not a pack, or digest, key or policy is invalid.
     """
-    refuse_absent(folder, "the folder of a pack, which `fedaudit pack` made")
+    raise_if_absent(folder, "the folder of a pack, which `fedaudit pack` made")
     if not folder.is_dir():
         raise BadInput(f"{folder} is not a folder; give the folder that `fedaudit pack` wrote")
     if digest and not re.fullmatch("[0-9a-f]{64}", digest):

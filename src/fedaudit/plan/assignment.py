@@ -126,7 +126,7 @@ def training_samples(
     return prepare_training(data, rule).samples
 
 
-def refuse_empty_split(data: Mapping[ClientId, Samples], rule: HoldOutRule) -> None:
+def raise_if_empty_split(data: Mapping[ClientId, Samples], rule: HoldOutRule) -> None:
     """Raise if a client would hold out all of its samples for validation, or none."""
     if not isinstance(rule.algorithm, HoldsOut):
         return
@@ -204,7 +204,7 @@ def _named_clients(study: Study, partition: Partition, dataset: Dataset) -> Int[
             f"{dataset.name!r} names {len(names)} clients, but {setting('partition.clients')} is "
             f"{study.partition.clients}; set it to {len(names)}"
         )
-    _refuse_small_targets(study, dataset, dataset.client)
+    _raise_if_small_targets(study, dataset, dataset.client)
     if study.shift is not None:
         raise Unsupported(
             f"{dataset.name!r} names the client of each sample, which cannot be combined with a "
@@ -214,7 +214,9 @@ def _named_clients(study: Study, partition: Partition, dataset: Dataset) -> Int[
     return dataset.client
 
 
-def _refuse_small_targets(study: Study, dataset: Dataset, client: Int[Tensor, " samples"]) -> None:
+def _raise_if_small_targets(
+    study: Study, dataset: Dataset, client: Int[Tensor, " samples"]
+) -> None:
     """Raise if an audited client has fewer training samples than its audit needs."""
     audit, counts = study.audit, torch.bincount(client[: len(dataset.train)]).tolist()
     if audit.draw != "fair" or audit.unit != "sample":
@@ -293,7 +295,7 @@ def shifted_groups(
     """
     if study.shift is not None and study.shift.kind not in KINDS:
         raise unknown_name("shift", study.shift.kind, KINDS)
-    _refuse_different_targets(study)
+    _raise_if_different_targets(study)
     clients, section = sorted(assignment.clients), study.shift
     similar_client = shift_clients(dataset, assignment, study.audit.targets, seed=seed)
     if dataset.client is not None:
@@ -323,7 +325,7 @@ def _is_assigned(dataset: Dataset, assignment: Assignment) -> Bool[ndarray, " sa
     return np.isin(np.arange(len(dataset)), ids)
 
 
-def _refuse_different_targets(study: Study) -> None:
+def _raise_if_different_targets(study: Study) -> None:
     # All targets are compared with the same non-members, whose features can match only one target.
     audit, section = study.audit, study.shift
     clients = sorted({*audit.targets, *audit.merge})

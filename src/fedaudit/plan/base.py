@@ -87,7 +87,7 @@ def _catalogue(kind: str) -> Collection[str]:
     raise LookupError(kind)
 
 
-def refuse_repeated_attacks(table: object) -> object:
+def raise_if_repeated_attacks(table: object) -> object:
     """Raise if a table of attacks contains an attack twice, in two spellings."""
     spellings: dict[str, str] = {}
     for name in table if isinstance(table, dict) else ():
@@ -264,7 +264,7 @@ class Section(BaseModel, metaclass=_SectionMeta):
     """Maps former names of settings to the current names, for error messages."""
 
     @model_validator(mode="after")
-    def _refuse_options_set_elsewhere(self) -> "Section":
+    def _raise_if_options_set_elsewhere(self) -> "Section":
         for name in getattr(self, "options", {}):
             if name in self.set_elsewhere:
                 raise ValueError(

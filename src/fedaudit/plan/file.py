@@ -219,7 +219,7 @@ def _flat(grid: object, source: str, prefix: str = "") -> dict[str, object]:
     for name, value in grid.items():
         dotted = f"{prefix}{name}"
         if isinstance(value, list):
-            _refuse_empty_or_repeated(dotted, value, source)
+            _raise_if_empty_or_repeated(dotted, value, source)
         added = _flat(value, source, f"{dotted}.") if isinstance(value, dict) else {dotted: value}
         for repeated in sorted(added.keys() & settings.keys()):
             raise BadInput(
@@ -230,7 +230,7 @@ def _flat(grid: object, source: str, prefix: str = "") -> dict[str, object]:
     return settings
 
 
-def _refuse_empty_or_repeated(name: str, values: Sequence[object], source: str) -> None:
+def _raise_if_empty_or_repeated(name: str, values: Sequence[object], source: str) -> None:
     if not values:
         raise BadInput(f"grid.{name} in {source} has no values; give at least one")
     texts = [json.dumps(value, default=str) for value in values]

@@ -8,7 +8,7 @@ from inspect import Parameter, signature
 from typing import NamedTuple, get_args
 
 from fedaudit.algorithms import algorithm_named
-from fedaudit.core.arguments import parameters, refuse_invalid
+from fedaudit.core.arguments import parameters, raise_if_invalid
 from fedaudit.core.errors import (
     BadInput,
     FedauditError,
@@ -72,7 +72,7 @@ def check_options(
             raise _unknown_option(part, option)
         _check_type(f"{option} of the {kind} {name!r}", value, accepted[option])
     if complete:
-        refuse_missing_options([part])
+        raise_if_missing_options([part])
 
 
 class ConfiguredPart(NamedTuple):
@@ -95,7 +95,7 @@ class ConfiguredPart(NamedTuple):
     set_elsewhere: Collection[str] = ()
 
 
-def refuse_missing_options(parts: Iterable[ConfiguredPart]) -> None:
+def raise_if_missing_options(parts: Iterable[ConfiguredPart]) -> None:
     """Raise one error that lists all missing options of all parts.
 
     Raises:
@@ -159,7 +159,7 @@ def _check_type(what: str, value: Setting, parameter: Parameter) -> None:
     if not _is_settable(annotation):
         raise BadInput(f"{what} cannot be set in a study; remove it")
     default = ... if parameter.default is parameter.empty else parameter.default
-    refuse_invalid(what, value, annotation, default)
+    raise_if_invalid(what, value, annotation, default)
 
 
 def _is_settable(annotation: object) -> bool:
@@ -267,12 +267,12 @@ def defenses_of(study: Study) -> dict[ClientId, Defense]:
     """
     defenses: dict[ClientId, Defense] = {}
     for group in study.defense.groups(study.partition.clients):
-        _refuse_wrong_clients(group, study.partition.clients, defenses)
+        _raise_if_wrong_clients(group, study.partition.clients, defenses)
         defenses |= _group_defenses(group)
     return defenses
 
 
-def refuse_unfit_defenses(defenses: Mapping[ClientId, Defense], plan: Plan) -> None:
+def raise_if_unfit_defenses(defenses: Mapping[ClientId, Defense], plan: Plan) -> None:
     """Raise if a defense cannot be used with the task or plan of a federation."""
     # Check equal defenses of several clients only once.
     distinct = {canonical_repr(defense): defense for defense in defenses.values()}
@@ -285,11 +285,11 @@ def refuse_unfit_defenses(defenses: Mapping[ClientId, Defense], plan: Plan) -> N
                 "needs no probabilities, such as dp-sgd"
             )
         for part in custom_parts(defense):
-            _refuse_unfit_hooks(type(part))
-        defense.refuse_misfit(plan)
+            _raise_if_unfit_hooks(type(part))
+        defense.raise_if_misfit(plan)
 
 
-def _refuse_unfit_hooks(kind: type[Defense]) -> None:
+def _raise_if_unfit_hooks(kind: type[Defense]) -> None:
     """Raise if a custom defense overrides no hook, or overrides a hook with other arguments."""
     overridden = [hook for hook in HOOKS if getattr(kind, hook) is not getattr(Defense, hook)]
     for hook in overridden:
@@ -310,7 +310,7 @@ def _refuse_unfit_hooks(kind: type[Defense]) -> None:
         )
 
 
-def _refuse_wrong_clients(group: Group, clients: int, defenses: dict[ClientId, Defense]) -> None:
+def _raise_if_wrong_clients(group: Group, clients: int, defenses: dict[ClientId, Defense]) -> None:
     unknown = [client for client in group.clients if client >= clients]
     if unknown:
         raise BadInput(

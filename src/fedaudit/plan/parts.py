@@ -253,7 +253,7 @@ class Setup:
         clients = sorted({*self.assignment.clients, *added})
         return draw_cohort(clients, self.study.training.participation, self.federation_seed, index)
 
-    def refuse_several_models(self, name: str) -> None:
+    def raise_if_several_models(self, name: str) -> None:
         """Raise if clients do not all send an update of the same model, and nothing else.
 
         Args:
@@ -434,7 +434,7 @@ class Extension:
         """Return the signals of :meth:`measure` that are missing in the run's folder."""
         return []
 
-    def refuse_untrainable(self, run: Setup) -> None:
+    def raise_if_untrainable(self, run: Setup) -> None:
         """Raise, before the run, if the extension could not train its models after the run."""
 
     def cost(self) -> str:

@@ -45,7 +45,7 @@ from fedaudit.plan.base import (
     ViewName,
     distinct,
     public,
-    refuse_repeated_attacks,
+    raise_if_repeated_attacks,
 )
 from fedaudit.plan.optional import (
     AttackerSection,
@@ -183,7 +183,7 @@ class TrainingSection(Section):
         return LocalTraining(**self.model_dump(exclude={"rounds", "participation"}))
 
 
-def _refuse_names(targets: object) -> object:
+def _raise_if_named(targets: object) -> object:
     """Raise if a client is given by name, since only the data map names to numbers."""
     if isinstance(targets, list | tuple) and any(isinstance(target, str) for target in targets):
         raise ValueError(
@@ -244,7 +244,7 @@ class AuditSection(Section):
     }
 
     draw: DrawName = "fair"
-    targets: Annotated[tuple[Count, ...], BeforeValidator(_refuse_names)] = (0,)
+    targets: Annotated[tuple[Count, ...], BeforeValidator(_raise_if_named)] = (0,)
     unit: Literal["sample", "person"] = "sample"
     samples: Count = Field(default=300, validation_alias=AliasChoices(*SAMPLES_NAMES))
     clients_per_person: Annotated[int, Field(ge=1, strict=True)] = 1
@@ -268,7 +268,7 @@ class AuditSection(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_two_names(cls, values: object) -> object:
+    def _raise_if_two_names(cls, values: object) -> object:
         if isinstance(values, Mapping) and len({*SAMPLES_NAMES} & values.keys()) > 1:
             raise ValueError("samples, fair and people name the same setting; give one of them")
         return values
@@ -378,7 +378,7 @@ class RiskSection(Section):
         return {**values, "training": "continued"}
 
     @model_validator(mode="after")
-    def _refuse_empty_range(self) -> "RiskSection":
+    def _raise_if_empty_range(self) -> "RiskSection":
         if self.low >= self.high:
             raise ValueError(f"low is {self.low} and high is {self.high}; low must be below high")
         return self
@@ -490,7 +490,7 @@ class Study(Section):
     attacker: AttackerSection | None = None
     defense: DefenseSection = DefenseSection.model_construct()
     figures: FiguresSection = FiguresSection.model_construct()
-    attacks: Annotated[dict[AttackName, Settings], BeforeValidator(refuse_repeated_attacks)] = (
+    attacks: Annotated[dict[AttackName, Settings], BeforeValidator(raise_if_repeated_attacks)] = (
         Field(default_factory=dict)
     )
     attack_set: str = ""

@@ -94,7 +94,7 @@ def parse_toml(text: str, source: str) -> dict[str, object]:
     text = text.removeprefix(_BYTE_ORDER_MARK)
     deep_key = _MANY_DOTS.search(_STRING_OR_COMMENT.sub("_", text))
     if deep_key:
-        refuse_many_dots(deep_key[0], source)
+        raise_if_many_dots(deep_key[0], source)
     try:
         values: dict[str, object] = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -103,9 +103,9 @@ def parse_toml(text: str, source: str) -> dict[str, object]:
 
 
 def _checked(values: dict[str, object], source: str) -> dict[str, object]:
-    _refuse_deep(values, source)
+    _raise_if_too_deep(values, source)
     for key in keys(values):
-        refuse_many_dots(key, source)
+        raise_if_many_dots(key, source)
     if any(abs(number) > MAX_INTEGER for number in whole_numbers(values)):
         raise BadInput(
             f"{source} has a whole number of more than 64 bits, but no setting is so large; "
@@ -114,7 +114,7 @@ def _checked(values: dict[str, object], source: str) -> dict[str, object]:
     return values
 
 
-def _refuse_deep(values: dict[str, object], source: str) -> None:
+def _raise_if_too_deep(values: dict[str, object], source: str) -> None:
     if deeper_than(values, MAX_DEPTH):
         raise BadInput(
             f"{source} has more than {MAX_DEPTH} levels of tables, but no setting has so many; "
@@ -122,7 +122,7 @@ def _refuse_deep(values: dict[str, object], source: str) -> None:
         )
 
 
-def refuse_many_dots(name: str, source: str) -> None:
+def raise_if_many_dots(name: str, source: str) -> None:
     """Raise if the dotted name of a setting has more parts than any setting."""
     if name.count(".") >= MAX_DEPTH:
         raise BadInput(
@@ -176,7 +176,7 @@ def settings_from(
         BadInput: A setting is invalid. The message names the first such setting and the allowed
             values.
     """
-    _refuse_deep(values, source)
+    _raise_if_too_deep(values, source)
     try:
         return kind.model_validate(values)
     except ValidationError as error:

@@ -124,7 +124,7 @@ class Phase(_Table):
         )
 
     @model_validator(mode="after")
-    def _refuse_invalid_mechanism(self) -> "Phase":
+    def _raise_if_invalid_mechanism(self) -> "Phase":
         """Raise if the steps give no differential privacy, or a setting has no effect."""
         _check_noise(self)
         _check_order(self)
@@ -381,7 +381,7 @@ class PrivacySetup(_Table):
         return self.unit or self.phase[0].protects
 
     @model_validator(mode="after")
-    def _refuse_contradictions(self) -> "PrivacySetup":
+    def _raise_if_contradictions(self) -> "PrivacySetup":
         for number, phase in enumerate(self.phase):
             try:
                 self._check_phase(phase)

@@ -114,10 +114,10 @@ class Detection(Detector):
 
     @model_validator(mode="after")
     def _validate_numbers(self) -> "Detection":
-        self.refuse_impossible()
+        self.raise_if_impossible()
         return self
 
-    def refuse_impossible(self) -> None:
+    def raise_if_impossible(self) -> None:
         """Raise ValueError if there is no indicator, or an indicator lacks a required estimate.
 
         An indicator is a quantity by which the client recognises planted models.
@@ -407,10 +407,10 @@ class PointPlayed(GamePoint):
 
     @model_validator(mode="after")
     def _validate_numbers(self) -> "PointPlayed":
-        self.refuse_impossible()
+        self.raise_if_impossible()
         return self
 
-    def refuse_impossible(self) -> None:
+    def raise_if_impossible(self) -> None:
         """Raise ValueError if a figure is impossible or missing."""
         by_metric = {estimate.metric: estimate for estimate in self.estimates}
         if len(by_metric) < len(self.estimates):
@@ -420,12 +420,12 @@ class PointPlayed(GamePoint):
             if estimate is None or estimate.value is None:
                 raise ValueError(f"point {self.label[:60]!r} has no {metric}")
             if metric in (*_RATES, SIGN_SUCCESS):
-                _refuse_impossible_rate(estimate)
+                _raise_if_impossible_rate(estimate)
         if by_metric[SUCCESS].ceiling is None:
             raise ValueError(f"point {self.label[:60]!r} has no ceiling of {SUCCESS}")
         if self.rounds and (self.mechanism != "none" or CLAIMED in by_metric):
             raise ValueError("a point in rounds must have a defense and no mechanism")
-        _refuse_wrong_mean(*(by_metric[metric] for metric in _RATES[:3]))
+        _raise_if_wrong_mean(*(by_metric[metric] for metric in _RATES[:3]))
         epochs, training = self.figure(EPOCHS), self.training
         if (epochs is None) != (training is None):
             raise ValueError("the mean number of epochs needs its minimum and maximum")
@@ -533,7 +533,7 @@ def points_played(points: Sequence[GamePoint], estimates: Sequence[Estimate]) ->
     ]
 
 
-def _refuse_impossible_rate(rate: Estimate) -> None:
+def _raise_if_impossible_rate(rate: Estimate) -> None:
     """Raise unless a rate has both limits and is a fraction of its number of games or samples."""
     if rate.low is None or rate.high is None:
         raise ValueError(f"{rate.metric} has no limits")
@@ -546,7 +546,7 @@ def _refuse_impossible_rate(rate: Estimate) -> None:
         raise ValueError(f"{rate.metric} of {value} is no fraction with denominator {total}")
 
 
-def _refuse_wrong_mean(adv: Estimate, tpr: Estimate, tnr: Estimate) -> None:
+def _raise_if_wrong_mean(adv: Estimate, tpr: Estimate, tnr: Estimate) -> None:
     if abs(((tpr.value or 0.0) + (tnr.value or 0.0)) / 2 - (adv.value or 0.0)) > _TOLERANCE:
         raise ValueError(
             f"{SUCCESS} must be the mean of {tpr.value} and {tnr.value}, but is {adv.value}"

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.files import MAX_RESULT_BYTES, TooLarge, parse_json, read_text, refuse_absent
+from fedaudit.core.files import MAX_RESULT_BYTES, TooLarge, parse_json, raise_if_absent, read_text
 from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY
 from fedaudit.results.comparison import COMPARISON_FORMAT, Comparison
 from fedaudit.results.fields import MAX_NUMBER
@@ -64,7 +64,7 @@ def read_record(path: Path, *, max_bytes: int = MAX_RESULT_BYTES) -> Record:
             f"{path} has {metrics:,} different metrics, but a record has at most "
             f"{_MAX_METRICS:,}; use the original record"
         )
-    _refuse_missing_samples(record, path)
+    _raise_if_missing_samples(record, path)
     return record
 
 
@@ -89,7 +89,7 @@ def _with_source_contrast(record: Record) -> Record:
     return record.model_copy(update={"estimates": estimates})
 
 
-def _refuse_missing_samples(record: Record, path: Path) -> None:
+def _raise_if_missing_samples(record: Record, path: Path) -> None:
     """Raise if an estimate from scores has no members or no non-members.
 
     Confidence limits depend on both numbers. Bounds on epsilon are exempt: for an empirical bound,
@@ -194,7 +194,7 @@ def _validated(
 
 
 def _text(path: Path, max_bytes: int) -> str:
-    refuse_absent(path, "the folder of a completed study, or its record (JSON)")
+    raise_if_absent(path, "the folder of a completed study, or its record (JSON)")
     if not path.is_file():
         kind = "a folder" if path.is_dir() else "not a regular file"
         raise BadInput(f"{path} is {kind}; give the path of a record file (JSON)")
@@ -218,7 +218,7 @@ def _parsed(text: str, path: Path) -> object:
             text,
             parse_int=_parse_integer if has_large else int,
             parse_float=_parse_float if has_large else float,
-            parse_constant=_refuse_constant,
+            parse_constant=_reject_constant,
         )
     except RecursionError:
         raise Damaged(
@@ -238,7 +238,7 @@ def _parsed(text: str, path: Path) -> object:
     return document
 
 
-def _refuse_constant(name: str) -> float:
+def _reject_constant(name: str) -> float:
     raise ValueError(f"{name} is not a JSON number; a missing figure is null")
 
 

@@ -16,7 +16,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import Field, field_serializer, field_validator, model_validator
 
 from fedaudit.core.display import conclusion, describe, repr_html
-from fedaudit.core.files import MAX_RESULT_BYTES, refuse_unreadable, write_whole
+from fedaudit.core.files import MAX_RESULT_BYTES, raise_if_unreadable, write_whole
 from fedaudit.results.estimate import Coordinates, Estimate, Interval, compact, expand
 from fedaudit.results.fields import (
     Count,
@@ -530,9 +530,9 @@ class Record(RecordPart):
     @model_validator(mode="after")
     def _validate_games(self) -> "Record":
         for point in self.games:
-            point.refuse_impossible()
+            point.raise_if_impossible()
         if (detected := self.detection) is not None:
-            detected.refuse_impossible()
+            detected.raise_if_impossible()
         return self
 
     def rows(self) -> list[dict[str, object]]:
@@ -676,7 +676,7 @@ def record_json(record: Record) -> str:
 def write_record(record: Record, path: Path) -> None:
     """Write the record as JSON in a private file. An interrupted write leaves no partial file."""
     text = record_json(record)
-    refuse_unreadable(path, text, max_bytes=MAX_RESULT_BYTES, remedy=_REMEDY)
+    raise_if_unreadable(path, text, max_bytes=MAX_RESULT_BYTES, remedy=_REMEDY)
     write_whole(path, text, private=True)
 
 

@@ -240,7 +240,7 @@ class Signal(Protocol):
 class LayerSignal(Protocol):
     """Signal that needs layers of a certain type, which not every network has."""
 
-    def refuse_misfit(self, model: Model) -> None:
+    def raise_if_misfit(self, model: Model) -> None:
         """Raise, before any training, if the signal cannot be measured on a model."""
         ...
 

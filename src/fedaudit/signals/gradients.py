@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
-from fedaudit.core.devices import CPU, computing_on, model_on, params_on, refuse_several_workers
+from fedaudit.core.devices import CPU, computing_on, model_on, params_on, raise_if_several_workers
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.modules import in_model_dtype
 from fedaudit.core.values import Model, Params, chunks, plus_tail, tail_of, tail_size
@@ -180,7 +180,7 @@ def gradient_products(
         Unsupported: The model gives the same sample different gradients on different runs, or
             several workers would use the same GPU.
     """
-    refuse_several_workers(device, workers)
+    raise_if_several_workers(device, workers)
     _raise_if_mismatched(base, updates, features, labels, workers, chunk)
     base, updates, cut = _without_last(base, updates, without)
     distinct, index = _distinct_updates(base, updates)

@@ -239,7 +239,7 @@ class ProjectionResidual:
         suffix = f"-at-{self.layer}" if self.layer else ""
         return f"projection-residual{suffix}" + (f"-{self.ridge:g}" if self.ridge != 3e-4 else "")
 
-    def refuse_misfit(self, model: Model) -> None:
+    def raise_if_misfit(self, model: Model) -> None:
         self._layer_of(model)
 
     def __call__(self, visible: VisibleRound) -> Float[Tensor, "clients samples"]:

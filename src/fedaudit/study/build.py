@@ -38,7 +38,7 @@ from fedaudit.plan.assignment import (
     HoldOutRule,
     draw_assignment,
     exclude_held_out,
-    refuse_empty_split,
+    raise_if_empty_split,
     shifted_groups,
     training_samples,
 )
@@ -50,8 +50,8 @@ from fedaudit.plan.named import (
     defenses_of,
     neutral_noise_ratio,
     partition_of,
-    refuse_missing_options,
-    refuse_unfit_defenses,
+    raise_if_missing_options,
+    raise_if_unfit_defenses,
     server_of,
     task_of,
 )
@@ -89,7 +89,7 @@ def resolve(study: Study) -> Parts:
         NotVisible: The study names an attack that needs more than the view offers.
     """
     study = with_code(study)
-    refuse_missing_options(configured_parts(study))
+    raise_if_missing_options(configured_parts(study))
     named_attacks = {name: resolve_attack(name) for name in study.attacks}
     default_attacks = named_attacks or attack_set(study.attack_set)
     extensions = tuple(extensions_of(study, default_attacks))
@@ -131,12 +131,12 @@ def _setup(
         # The embedding must have a row for the largest token of training and test samples.
         for net, samples in product(algorithm.nets, (data.dataset.train, data.dataset.test)):
             if len(samples):
-                modules.refuse_unusable_model(net.initial(0), samples)
+                modules.raise_if_unusable_model(net.initial(0), samples)
     attacks, refused = _select_attacks(study, parts.attacks, parts.task, view)
-    _refuse_unmeasured_signals(attacks, algorithm)
-    parts.server.refuse_misfit(data.assignment.clients.keys(), study.training.rounds)
+    _raise_if_unmeasured_signals(attacks, algorithm)
+    parts.server.raise_if_misfit(data.assignment.clients.keys(), study.training.rounds)
     holdout = HoldOutRule(defenses, algorithm, study.training.rounds, seed_for(seed, "federation"))
-    refuse_empty_split(data.assignment.clients, holdout)
+    raise_if_empty_split(data.assignment.clients, holdout)
     assignment = exclude_held_out(data.assignment, holdout)
     if study.audit.sources:
         prepared = training_samples(data.assignment.clients, holdout)
@@ -165,7 +165,7 @@ def _setup(
     for kind in parts.extensions:
         run = kind.add_to(run, dataset)
     for federation in (run, *run.additional_federations):
-        _refuse_absent_targets(federation)
+        _raise_if_absent_targets(federation)
     return run
 
 
@@ -188,7 +188,7 @@ def dataset_of(section: DataSection, task: Task, seed: int, data_dir: Path | Non
     return load(section.name, task, *classes, data_dir=data_dir, seed=seed, **section.options)
 
 
-def refuse_misfits(
+def raise_if_misfits(
     studies: Iterable[Study],
     data_dir: Path | None = None,
     check: Callable[[Setup], None] = lambda run: None,
@@ -259,14 +259,14 @@ def _assign_data(parts: Parts, dataset: Dataset, seed: int) -> GroupedData:
     return shifted_groups(parts.study, dataset, assignment, seed)
 
 
-def _refuse_unmeasured_signals(attacks: Mapping[str, Attack], algorithm: Algorithm) -> None:
+def _raise_if_unmeasured_signals(attacks: Mapping[str, Attack], algorithm: Algorithm) -> None:
     """Raise if a signal of an attack reads layers that a network does not have."""
     for (name, attack), net in product(attacks.items(), algorithm.nets):
         for signal in attack.signals:
             if not isinstance(signal, LayerSignal):
                 continue
             try:
-                signal.refuse_misfit(net.initial(0))
+                signal.raise_if_misfit(net.initial(0))
             except FedauditError as error:
                 raise type(error)(f"the attack {name!r}: {error}") from error
 
@@ -285,7 +285,7 @@ def _checked_algorithm(
             rounds=parts.study.training.rounds,
             has_integer_features=train.has_whole_numbers,
         )
-        refuse_unfit_defenses(parts.defenses, plan)
+        raise_if_unfit_defenses(parts.defenses, plan)
     raise_if_risk_unmeasured(parts.study, data, seed, algorithm)
     return algorithm
 
@@ -309,7 +309,7 @@ def _drop_uninformed_attacks(run: Setup, parts: Parts) -> Setup:
     )
 
 
-def _refuse_absent_targets(run: Setup) -> None:
+def _raise_if_absent_targets(run: Setup) -> None:
     """Raise if a client under audit takes part in no measured round."""
     if Capability.UPLOADS not in run.view.offers or not run.membership_attacks:
         return
@@ -373,7 +373,7 @@ def _select_attacks(
 ) -> tuple[dict[str, Attack], dict[str, str]]:
     """Return the attacks that are possible in a view, and the reason for each excluded attack."""
     if study.audit.keep == "full":
-        view.refuse_unless_offered(
+        view.raise_unless_offered(
             Capability.GLOBAL_MODEL | Capability.UPDATE, 'audit.keep = "full"'
         )
     possible, refused = {}, {}
@@ -409,7 +409,7 @@ def _noise_options(
 def _raise_if_attack_impossible(
     name: str, attack: Attack, study: Study, task: Task, view: View
 ) -> None:
-    view.refuse_unless_offered(attack.needs, f"the attack {name!r}")
+    view.raise_unless_offered(attack.needs, f"the attack {name!r}")
     if attack.reads & ~task.readings:
         raise NotVisible(missing_readings(f"the attack {name!r}", attack.reads, task))
     if attack.infers_source and study.audit.unit == "person":

@@ -13,14 +13,14 @@ TOPICS: Mapping[str, str] = {row.id: row.topic for row in ROWS}
 """Topics of the questions by their ids."""
 
 
-def _refuse_unprintable(text: str) -> str:
+def _raise_if_unprintable(text: str) -> str:
     # A line break or control character could imitate other lines of a terminal or page.
     if not text.isprintable() or not text.strip():
         raise ValueError("it should be one line of printable characters")
     return text
 
 
-def _refuse_other_than_dates(value: object) -> object:
+def _raise_if_other_than_dates(value: object) -> object:
     try:
         # A time would be ambiguous without a time zone. Times are a subclass of dates.
         return value if type(value) is date else date.fromisoformat(str(value))
@@ -28,7 +28,7 @@ def _refuse_other_than_dates(value: object) -> object:
         raise ValueError("it should be a date, such as 2027-06-30") from None
 
 
-def _refuse_unknown_questions(reasons: dict[str, str]) -> dict[str, str]:
+def _raise_if_unknown_questions(reasons: dict[str, str]) -> dict[str, str]:
     for name in reasons:
         if name not in TOPICS:
             close = " or ".join(map(repr, nearest(name, TOPICS)))
@@ -37,7 +37,7 @@ def _refuse_unknown_questions(reasons: dict[str, str]) -> dict[str, str]:
     return reasons
 
 
-_Line = AfterValidator(_refuse_unprintable)
+_Line = AfterValidator(_raise_if_unprintable)
 Reason = Annotated[str, Field(max_length=300, strict=True), _Line]
 
 
@@ -56,9 +56,9 @@ class Statement(BaseModel):
     # Short, since a summary prints both, and has two pages.
     role: Annotated[str, Field(max_length=60, strict=True), _Line]
     purpose: Annotated[str, Field(max_length=200, strict=True), _Line]
-    valid_until: Annotated[date, BeforeValidator(_refuse_other_than_dates)] | None = None
-    not_applicable: Annotated[dict[str, Reason], AfterValidator(_refuse_unknown_questions)] = Field(
-        default_factory=dict
+    valid_until: Annotated[date, BeforeValidator(_raise_if_other_than_dates)] | None = None
+    not_applicable: Annotated[dict[str, Reason], AfterValidator(_raise_if_unknown_questions)] = (
+        Field(default_factory=dict)
     )
 
     @property

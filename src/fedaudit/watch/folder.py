@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedaudit.core.errors import BadInput, FedauditError
-from fedaudit.core.files import RECORD_FILE, RECORDING_FILE, record_at, refuse_absent
+from fedaudit.core.files import RECORD_FILE, RECORDING_FILE, raise_if_absent, record_at
 from fedaudit.core.importing import code_named_in
 from fedaudit.report.first import FirstScreen, screen_of
 from fedaudit.results.record import Record
@@ -42,7 +42,7 @@ class Watched:
         Raises:
             BadInput: The folder has no study, recording or record.
         """
-        refuse_absent(folder, "the folder of an audit that has started")
+        raise_if_absent(folder, "the folder of an audit that has started")
         self.folder, self._reader = folder, Reader(clock)
         self._result: tuple[Record, FirstScreen] | None = None
         self._kind: StudyFolder | RecordingFolder | None = None

@@ -12,8 +12,8 @@ from fedaudit.core.files import (
     RECORD_FILE,
     RECORDING_FILE,
     open_regular,
+    raise_if_absent,
     record_at,
-    refuse_absent,
 )
 from fedaudit.core.metric_names import AUC
 from fedaudit.core.progress import Progress, quiet
@@ -115,7 +115,7 @@ class Index:
         Raises:
             BadInput: The folder does not exist.
         """
-        refuse_absent(root, "a folder that contains results")
+        raise_if_absent(root, "a folder that contains results")
         if not root.is_dir():
             raise BadInput(f"{root} is not a folder; give a folder that contains results")
         self.root = root

@@ -96,7 +96,7 @@ def test_without_the_number_of_features_there_is_no_guarantee(defense: LocalDP) 
         defense.guarantee(unknown, delta=1e-5)
     empty = Plan(architecture=NET, shape=(3, 0), classes=2, rounds=1)
     with pytest.raises(BadInput, match="number of features per sample"):
-        defense.refuse_misfit(empty)
+        defense.raise_if_misfit(empty)
 
 
 NET = Architecture("net", partial(nn.Linear, 2, 2))

@@ -144,7 +144,7 @@ def plant(model: Model, neurons: Neurons) -> Planted:
     count, hidden = neurons.first.shape[:2]
     values = {name: value.clone() for name, value in model.params.items()}
     units, features = values[f"{first}.weight"].shape
-    _refuse_misfit(neurons, units, features, len(values[f"{second}.weight"]))
+    _raise_if_misfit(neurons, units, features, len(values[f"{second}.weight"]))
     values[f"{first}.weight"][: count * hidden] = neurons.first.flatten(0, 1)
     values[f"{first}.bias"][: count * hidden] = neurons.first_bias.flatten()
     weight, bias = values[f"{second}.weight"], values[f"{second}.bias"]
@@ -229,7 +229,7 @@ def first_two_layers(module: nn.Module) -> tuple[str, str]:
     return layers[0][0], layers[2][0]
 
 
-def _refuse_misfit(neurons: Neurons, units: int, features: int, rows: int) -> None:
+def _raise_if_misfit(neurons: Neurons, units: int, features: int, rows: int) -> None:
     count, hidden, inputs = neurons.first.shape
     if inputs != features:
         raise BadInput(f"the model reads {features} features, and the neurons {inputs}")

@@ -17,7 +17,13 @@ from fedaudit.core.arguments import dataclass
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import open_regular
 from fedaudit.datasets.dataset import DataFile
-from fedaudit.datasets.tables.columns import Decimal, Table, parse_number, refuse_names, text_column
+from fedaudit.datasets.tables.columns import (
+    Decimal,
+    Table,
+    parse_number,
+    raise_if_names_invalid,
+    text_column,
+)
 from fedaudit.datasets.tables.table import StoredTable, TableSource
 
 if TYPE_CHECKING:
@@ -102,7 +108,7 @@ class csv(TableSource, DataFile):
         try:
             with open_regular(path) as file:
                 size = os.fstat(file.fileno()).st_size
-                _refuse_misread_bytes(path, file, self.encoding)
+                _raise_if_misread_bytes(path, file, self.encoding)
                 file.seek(0)
                 start = file.read(_SAMPLE_BYTES)
                 is_whole = len(start) == size
@@ -132,7 +138,7 @@ class csv(TableSource, DataFile):
             ) from error
 
 
-def _refuse_misread_bytes(path: Path, file: IO[bytes], encoding: str) -> None:
+def _raise_if_misread_bytes(path: Path, file: IO[bytes], encoding: str) -> None:
     """Raise if the file is binary, or is UTF-8 text that would be read in another encoding."""
     decoder = codecs.getincrementaldecoder("utf-8")("strict")
     description, is_ascii, is_utf8 = "", True, True
@@ -200,7 +206,7 @@ def _read(path: Path, rows: "Reader", source: csv, size: int) -> Table:
     previous_line = rows.line_num
     for row in rows:
         if rows.line_num > previous_line + 2:
-            _refuse_rows_in_a_cell(path, row, rows, previous_line + 1)
+            _raise_if_rows_in_a_cell(path, row, rows, previous_line + 1)
         previous_line = rows.line_num
         if not row:
             continue
@@ -225,7 +231,7 @@ def _read(path: Path, rows: "Reader", source: csv, size: int) -> Table:
     return Table(path.name, columns, description, size, line_of_row, source.decimal)
 
 
-def _refuse_rows_in_a_cell(path: Path, row: Sequence[str], rows: "Reader", line: int) -> None:
+def _raise_if_rows_in_a_cell(path: Path, row: Sequence[str], rows: "Reader", line: int) -> None:
     """Raise if a quoted cell contains whole lines that look like rows: a quote is missing."""
     n_separators = len(row) - 1
     for cell in row:
@@ -257,5 +263,5 @@ def _header(path: Path, rows: "Reader") -> list[str]:
             f"the first line of {path.name} has numbers only, and should name the columns; add a "
             "line with their names"
         )
-    refuse_names(path.name, header)
+    raise_if_names_invalid(path.name, header)
     return header

@@ -14,7 +14,7 @@ from numpy import ndarray
 
 from fedaudit.core.arguments import dataclass
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.files import open_regular, refuse_oversized
+from fedaudit.core.files import open_regular, raise_if_oversized
 from fedaudit.datasets.arrays import Arrays, from_arrays
 from fedaudit.datasets.dataset import DataFile, Dataset
 
@@ -105,7 +105,7 @@ def _read_values(path: Path, file: GzipFile | BufferedReader) -> UInt8[ndarray, 
     shape = tuple(int(size) for size in np.frombuffer(sizes, ">u4"))
     count = math.prod(shape)
     # Features become 32-bit numbers.
-    refuse_oversized(path.name, 4 * count, on_disk=path.stat().st_size)
+    raise_if_oversized(path.name, 4 * count, on_disk=path.stat().st_size)
     # Read one byte more than declared, to detect a file that is too long.
     data = file.read(count + 1)
     if len(data) != count or not count:

@@ -15,7 +15,7 @@ from numpy import ndarray
 from fedaudit.core import arguments
 from fedaudit.core.arguments import Count, ProperFraction
 from fedaudit.core.errors import BadInput, Damaged, FedauditError
-from fedaudit.core.files import open_regular, refuse_oversized, regular_size
+from fedaudit.core.files import open_regular, raise_if_oversized, regular_size
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import MAX_VALUES, Arrays, from_arrays, split
 from fedaudit.datasets.dataset import DataFile, Dataset
@@ -72,7 +72,7 @@ def stack_pictures(
                     f"{what} are more than the limit of {MAX_VALUES} values; set a smaller size"
                 )
             # Features become 32-bit numbers.
-            refuse_oversized(what, 4 * count * pixels.size, on_disk=on_disk)
+            raise_if_oversized(what, 4 * count * pixels.size, on_disk=on_disk)
             array = np.empty((count, *pixels.shape), dtype=pixels.dtype)
         if pixels.shape != array.shape[1:]:
             raise BadInput(
@@ -130,7 +130,7 @@ def _deep_type(picture: "Image.Image") -> type[np.generic] | None:
     return {"I": np.int32, "F": np.float32}.get(picture.mode)
 
 
-def _refuse_mode(name: str, picture: "Image.Image") -> None:
+def _raise_if_mode_unknown(name: str, picture: "Image.Image") -> None:
     """Raise if a picture has an unknown mode, because its conversion could clip values."""
     if _deep_type(picture) is None and picture.mode not in _MODES:
         raise BadInput(
@@ -234,7 +234,7 @@ class images(DataFile):
         """
         path, size = self.file, self.size
         names = {folder.name for folder in _subfolders(path)}
-        _refuse_unknown_parts(path, names)
+        _raise_if_unknown_parts(path, names)
         train, test = _split_files(path, seed, self.test_share)
         parts = [_read_files(part, size, self.grey) for part in (train, test)]
         arrays = Arrays(parts[0].values, train.labels, parts[1].values, test.labels)
@@ -257,7 +257,7 @@ _PART_NAMES = {
 }
 
 
-def _refuse_unknown_parts(path: Path, names: set[str]) -> None:
+def _raise_if_unknown_parts(path: Path, names: set[str]) -> None:
     """Raise if folders seem to be parts of a data set, but not under the names that are read."""
     are_parts = {name.lower() for name in names} <= _PART_NAMES
     has_both_parts = _TRAIN_FOLDER in names and bool(names & {*_TEST_FOLDERS})
@@ -280,7 +280,7 @@ def _split_files(path: Path, seed: int, test_share: float) -> tuple[_PictureFile
     train_folder = path / _TRAIN_FOLDER
     if _TRAIN_FOLDER in names and has_annotations(path):
         classes = [folder.name for folder in _subfolders(train_folder)]
-        _refuse_links([path / "val" / "images"])
+        _raise_if_links([path / "val" / "images"])
         annotated = annotated_pictures(path / "val", classes)
         test = _PictureFiles(path, annotated.paths, np.array(annotated.labels, dtype=np.int64))
         return _list_files(path, train_folder, classes), test
@@ -306,7 +306,7 @@ def _split_files(path: Path, seed: int, test_share: float) -> tuple[_PictureFile
 
 def _class_names(path: Path) -> list[str]:
     folders = _subfolders(path)
-    _refuse_links(folders)
+    _raise_if_links(folders)
     return [folder.name for folder in folders]
 
 
@@ -328,7 +328,7 @@ def _list_files(
 
 def _walk(folder: Path) -> Iterator[Path]:
     """Yield all files in a folder and its subfolders."""
-    _refuse_links([folder])
+    _raise_if_links([folder])
     pending, count = [(folder, 0)], 0
     while pending:
         subfolder, depth = pending.pop()
@@ -345,7 +345,7 @@ def _walk(folder: Path) -> Iterator[Path]:
                     "limit; give fewer"
                 )
             if entry.is_dir():
-                _refuse_links([entry])
+                _raise_if_links([entry])
                 pending.append((entry, depth + 1))
             else:
                 yield entry
@@ -362,7 +362,7 @@ def _entries(folder: Path) -> Iterator[Path]:
         ) from error
 
 
-def _refuse_links(folders: Iterable[Path]) -> None:
+def _raise_if_links(folders: Iterable[Path]) -> None:
     for folder in folders:
         if folder.is_symlink():
             raise BadInput(
@@ -445,11 +445,11 @@ def decode_pictures(pictures: Iterable[EncodedPicture]) -> Iterator[DecodedPictu
                             f"{name} has {picture.width} x {picture.height} pixels, and at most "
                             f"{_MAX_PIXELS} are read; shrink it first"
                         )
-                    refuse_oversized(name, _BYTES_PER_PIXEL * pixels, on_disk=on_disk)
+                    raise_if_oversized(name, _BYTES_PER_PIXEL * pixels, on_disk=on_disk)
                     # The layout of the file, such as "RGB;16B". Pillow removes it in load().
                     layout = str(getattr(picture, "tile", ""))
                     picture.load()
-                    _refuse_mode(name, picture)
+                    _raise_if_mode_unknown(name, picture)
                     is_deep = any(suffix in layout for suffix in _DEEP_COLOUR_SUFFIXES)
                     yield DecodedPicture(name, picture, is_deep and _deep_type(picture) is None)
         except FedauditError:

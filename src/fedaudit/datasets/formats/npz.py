@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fedaudit.core.arguments import Count, ProperFraction, dataclass
 from fedaudit.core.errors import BadInput, Damaged, unknown_name
-from fedaudit.core.files import open_regular, parse_json, refuse_oversized
+from fedaudit.core.files import open_regular, parse_json, raise_if_oversized
 from fedaudit.core.pretrained import read_minilm_file
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import (
@@ -255,14 +255,14 @@ def read_npz(path: Path) -> dict[str, AnyArray]:
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
-            _refuse_many_arrays(path, file, size)
+            _raise_if_many_arrays(path, file, size)
             with zipfile.ZipFile(file) as archive:
                 entries = archive.infolist()
-                _refuse_unusual_entries(path, entries)
+                _raise_if_unusual_entries(path, entries)
                 lzma_bytes = max((_lzma_dictionary_bytes(file, e) for e in entries), default=0)
-                refuse_oversized(path.name, lzma_bytes, on_disk=size)
+                raise_if_oversized(path.name, lzma_bytes, on_disk=size)
                 needed = sum(_declared_bytes(path, archive, entry) for entry in entries)
-            refuse_oversized(path.name, needed, on_disk=size)
+            raise_if_oversized(path.name, needed, on_disk=size)
             file.seek(0)
             with np.load(file, allow_pickle=False) as arrays:
                 stored = {name: arrays[name] for name in arrays.files}
@@ -298,7 +298,7 @@ def _first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
-def _refuse_many_arrays(path: Path, file: BufferedReader, size: int) -> None:
+def _raise_if_many_arrays(path: Path, file: BufferedReader, size: int) -> None:
     """Raise if an archive has too many entries; zipfile needs a kilobyte for each of them."""
     if not size:
         return
@@ -311,7 +311,7 @@ def _refuse_many_arrays(path: Path, file: BufferedReader, size: int) -> None:
             )
 
 
-def _refuse_unusual_entries(path: Path, entries: Sequence[zipfile.ZipInfo]) -> None:
+def _raise_if_unusual_entries(path: Path, entries: Sequence[zipfile.ZipInfo]) -> None:
     """Raise if two entries have one name, or an entry has an unknown compression method."""
     for name, count in Counter(entry.filename for entry in entries).items():
         if count > 1:
@@ -397,7 +397,7 @@ def _coded_table(
         raise unknown_name("column of categories", group, vocabulary)
     width = sum(len(vocabulary[column]) if column in vocabulary else 1 for column in columns)
     rows = len(arrays.x_train) + len(arrays.x_test)
-    refuse_oversized(f"the table {name!r} as features", rows * width * 4, on_disk=on_disk)
+    raise_if_oversized(f"the table {name!r} as features", rows * width * 4, on_disk=on_disk)
     numeric = [index for index, column in enumerate(columns) if column not in vocabulary]
     numbers = scale_columns(arrays.x_train[:, numeric], arrays.x_test[:, numeric])
     scaled = Scaled(

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 from fedaudit.core.arguments import dataclass
 from fedaudit.core.errors import BadInput, Damaged, FedauditError
-from fedaudit.core.files import open_regular, refuse_oversized
+from fedaudit.core.files import open_regular, raise_if_oversized
 from fedaudit.datasets.dataset import DataFile
 from fedaudit.datasets.tables.arrow import column_of, unpacked_sizes
-from fedaudit.datasets.tables.columns import Table, refuse_names
+from fedaudit.datasets.tables.columns import Table, raise_if_names_invalid
 from fedaudit.datasets.tables.table import StoredTable, TableSource
 
 
@@ -54,14 +54,14 @@ class parquet(TableSource, DataFile):
                 unpacked = 0
                 for part_size in unpacked_sizes(path):
                     unpacked += part_size
-                    refuse_oversized(path.name, unpacked, on_disk=size)
+                    raise_if_oversized(path.name, unpacked, on_disk=size)
                 with reader.ParquetFile(file) as opened:
                     names = opened.schema_arrow.names
-                    refuse_names(path.name, names)
+                    raise_if_names_invalid(path.name, names)
                     rows = opened.metadata.num_rows
                     used = [name for name in names if self.reads(name)]
                     # Numbers become 64-bit numbers.
-                    refuse_oversized(path.name, 8 * rows * len(used), on_disk=size)
+                    raise_if_oversized(path.name, 8 * rows * len(used), on_disk=size)
                     columns = {
                         name: column_of(path.name, name, opened.read([name]).column(0))
                         for name in used

@@ -17,8 +17,8 @@ from fedaudit.core.files import (
     TooLarge,
     open_regular,
     parse_json,
+    raise_if_absent,
     read_text,
-    refuse_absent,
     regular_size,
 )
 from fedaudit.datasets.formats.images import (
@@ -66,7 +66,7 @@ def read_sample(path: Path, shape: tuple[int, ...] = ()) -> SingleSample:
         BadInput: The file does not exist, has another format, or does not have exactly one sample.
         Damaged: The file is truncated.
     """
-    refuse_absent(path, FORMATS)
+    raise_if_absent(path, FORMATS)
     suffix = path.suffix.lower()
     try:
         if suffix == ".npz":

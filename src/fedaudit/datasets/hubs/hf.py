@@ -17,7 +17,7 @@ from numpy import ndarray
 from fedaudit.core import arguments
 from fedaudit.core.arguments import Count
 from fedaudit.core.errors import BadInput, Damaged, FedauditError, unknown_name
-from fedaudit.core.files import open_regular, refuse_oversized, resolve_links
+from fedaudit.core.files import open_regular, raise_if_oversized, resolve_links
 from fedaudit.core.naming import DataPart, changed_fields
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import AnyArray, Arrays, from_arrays, split_arrays
@@ -138,10 +138,10 @@ class hf(TableSource, DataSource):
         if settings._is_table(source):
             return dataset_of(_stored_table(source, settings), seed)
         if self.tokenizer:
-            settings._refuse_settings(("size", "grey"), "texts")
+            settings._raise_if_settings_inapplicable(("size", "grey"), "texts")
         else:
-            settings._refuse_settings(("longest",), "pictures or lists")
-        settings._refuse_settings(_TABLE_SETTINGS, "one column")
+            settings._raise_if_settings_inapplicable(("longest",), "pictures or lists")
+        settings._raise_if_settings_inapplicable(_TABLE_SETTINGS, "one column")
         return _read_features(source, settings, seed)
 
     def stored(self) -> StoredTable:
@@ -173,7 +173,7 @@ class hf(TableSource, DataSource):
         is_list = not isinstance(self.features, str)
         return not self.tokenizer and (is_list or not (self.features or has_pictures))
 
-    def _refuse_settings(self, names: Collection[str], features: str) -> None:
+    def _raise_if_settings_inapplicable(self, names: Collection[str], features: str) -> None:
         """Raise if one of these settings is given, which do not apply to the type of features."""
         unused = [name for name in changed_fields(self) if name in names]
         if unused:
@@ -248,7 +248,7 @@ def _with_clients_and_groups(
 
 def _stored_table(source: Source, settings: hf) -> StoredTable:
     """Return the table of all parts of the source."""
-    settings._refuse_settings(("size", "grey", "longest"), "a table")
+    settings._raise_if_settings_inapplicable(("size", "grey", "longest"), "a table")
     train, *test = source.parts.values()
     roles = [settings.label, settings.client, settings.person, settings.group]
     listed = list(settings.features)
@@ -280,7 +280,7 @@ def _table(source: Source, name: str, columns: Sequence[str], unread: Sequence[s
     parts = source.parts
     rows = sum(len(next(iter(part.values()))) for part in parts.values())
     # Numbers become 64-bit numbers.
-    refuse_oversized(name, 8 * rows * len(columns), on_disk=source.on_disk)
+    raise_if_oversized(name, 8 * rows * len(columns), on_disk=source.on_disk)
     values = {
         column: join_columns(
             name, column, [_column(part, column).column() for part in parts.values()]
@@ -351,7 +351,7 @@ def _check_parquet(name: str, files: Mapping[str, Sequence[str]]) -> None:
         try:
             for part_size in unpacked_sizes(path):
                 unpacked += part_size
-                refuse_oversized(f"{name} ({path.name})", unpacked, on_disk=on_disk)
+                raise_if_oversized(f"{name} ({path.name})", unpacked, on_disk=on_disk)
         except FedauditError:
             raise
         # pyarrow raises a dozen kinds of errors on damaged files.
@@ -405,7 +405,7 @@ def _tokens(source: Source, part: str, settings: hf) -> AnyArray:
     columns = [_column(source.parts[part], name) for name in names]
     longest = settings.longest or 64
     # Tokens become 64-bit numbers.
-    refuse_oversized(settings.name, 8 * longest * len(columns[0]), on_disk=source.on_disk)
+    raise_if_oversized(settings.name, 8 * longest * len(columns[0]), on_disk=source.on_disk)
     texts = list[tuple[str, ...]]()
     for row, values in enumerate(zip(*columns, strict=True)):
         missing = [name for name, text in zip(names, values, strict=True) if type(text) is not str]

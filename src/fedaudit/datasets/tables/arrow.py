@@ -10,7 +10,7 @@ from jaxtyping import Shaped
 from numpy import ndarray
 
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.files import open_regular, refuse_oversized
+from fedaudit.core.files import open_regular, raise_if_oversized
 from fedaudit.datasets.tables.columns import (
     MISSING,
     Column,
@@ -134,7 +134,7 @@ class ArrowColumn:
                 values = values.flatten()
             # Features become 32-bit numbers.
             memory = max(values.nbytes, 4 * len(values))
-            refuse_oversized(what, memory, on_disk=self.on_disk)
+            raise_if_oversized(what, memory, on_disk=self.on_disk)
             return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(shape)
         except pyarrow.ArrowException as error:
             raise BadInput(

@@ -245,7 +245,7 @@ def _mixed_column_error(
     )
 
 
-def refuse_infinite(table: Table, name: str, column: NumberColumn) -> None:
+def raise_if_infinite(table: Table, name: str, column: NumberColumn) -> None:
     """Raise if a column has infinite numbers."""
     infinite = np.isinf(column.values)
     if infinite.any():
@@ -262,7 +262,7 @@ def _is_invisible(character: str) -> bool:
     return is_format and character not in "\t\n\r\u200c\u200d"
 
 
-def refuse_names(table: str, names: Sequence[str]) -> None:
+def raise_if_names_invalid(table: str, names: Sequence[str]) -> None:
     """Raise if the name of a column is empty, has an invisible character, or is used twice."""
     empty = [number for number, name in enumerate(names, 1) if not name]
     if empty:

@@ -14,7 +14,7 @@ from fedaudit.datasets.tables.columns import (
     NumberColumn,
     Table,
     boolean_column,
-    refuse_names,
+    raise_if_names_invalid,
     text_column,
 )
 from fedaudit.datasets.tables.table import StoredTable, TableSource
@@ -75,7 +75,7 @@ def _table(source: dataframe, frame: object) -> Table:
             "fedaudit.datasets.samples for arrays"
         )
     names = [str(name) for name in frame.columns]
-    refuse_names(source.name, names)
+    raise_if_names_invalid(source.name, names)
     if not len(frame) or not names:
         raise BadInput(f"{source.name!r} has no rows or no columns; give a table with both")
     columns = {

@@ -32,7 +32,7 @@ _MISSING_CLASSES = frozenset({"?", "na", "n/a", "#n/a", "nan", "null"})
 """Texts of missing labels, in lower case; other markers such as "none" are often classes."""
 
 
-def refuse_formatted(table: Table, name: str, column: TextColumn) -> None:
+def raise_if_formatted(table: Table, name: str, column: TextColumn) -> None:
     """Raise if most cells of a column are dates, times or numbers with further characters."""
     instead = f"set categorical = ['{name}'] if they are categories, or ignore = ['{name}']"
     where = f"column {name!r} of {table.name!r} has"
@@ -65,7 +65,7 @@ def _first_cell(table: Table, column: TextColumn, mask: Bool[ndarray, " texts"])
     return table.first(np.append(mask, False)[column.codes])
 
 
-def refuse_misread_numbers(table: Table, name: str, column: TextColumn) -> None:
+def raise_if_misread_numbers(table: Table, name: str, column: TextColumn) -> None:
     """Raise if numbers of a column seem to be dates, or to have marks of thousands.
 
     Dates look like 20240131. Numbers with marks of thousands look like 950 and 1.234: each mark is
@@ -94,7 +94,7 @@ def refuse_misread_numbers(table: Table, name: str, column: TextColumn) -> None:
         )
 
 
-def refuse_missing_classes(table: Table, name: str, classes: Sequence[str]) -> None:
+def raise_if_missing_classes(table: Table, name: str, classes: Sequence[str]) -> None:
     """Raise if a class has a name that usually marks a missing value, such as "NA"."""
     markers = [text for text in classes if text.lower() in _MISSING_CLASSES]
     if markers:
@@ -105,7 +105,7 @@ def refuse_missing_classes(table: Table, name: str, classes: Sequence[str]) -> N
         )
 
 
-def refuse_similar_names(table: Table, what: str, names: Sequence[str]) -> None:
+def raise_if_similar_names(table: Table, what: str, names: Sequence[str]) -> None:
     """Raise if two names of classes or clients differ in case, blanks or leading zeros only."""
     first_by_normal_form = dict[str, str]()
     for name in names:

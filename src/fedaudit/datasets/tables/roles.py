@@ -15,13 +15,13 @@ from fedaudit.datasets.tables.columns import (
     as_numbers,
     as_texts,
     parse_number,
-    refuse_infinite,
+    raise_if_infinite,
 )
 from fedaudit.datasets.tables.misread import (
-    refuse_formatted,
-    refuse_misread_numbers,
-    refuse_missing_classes,
-    refuse_similar_names,
+    raise_if_formatted,
+    raise_if_misread_numbers,
+    raise_if_missing_classes,
+    raise_if_similar_names,
 )
 from fedaudit.datasets.tables.settings import TableSettings
 
@@ -47,7 +47,7 @@ def targets_of(
                 f"label {name!r} of {table.name!r} has texts, and a regression predicts numbers; "
                 "leave regression out, or name another label"
             )
-        refuse_infinite(table, name, numbers)
+        raise_if_infinite(table, name, numbers)
         if np.ptp(numbers.values) == 0:
             raise _constant_error(table, f"label {name!r}", "name another label")
         return numbers.values.astype(np.float32), ()
@@ -55,7 +55,7 @@ def targets_of(
     parsed = [parse_number(word, table.decimal) for word in texts.texts]
     values = [value for value in parsed if value is not None]
     are_numbers = len(values) == len(parsed)
-    refuse_missing_classes(table, name, texts.texts)
+    raise_if_missing_classes(table, name, texts.texts)
     if are_numbers and any(value % 1 != 0 for value in values):
         raise BadInput(
             f"label {name!r} of {table.name!r} has numbers that are not whole; set regression = "
@@ -69,7 +69,7 @@ def targets_of(
             f"label {name!r} of {table.name!r} has {count} distinct values in {table.rows} rows, "
             "too many for classes; name another label, or set regression = true to predict numbers"
         )
-    refuse_similar_names(table, f"label {name!r}", texts.texts)
+    raise_if_similar_names(table, f"label {name!r}", texts.texts)
     order = np.argsort(values, kind="stable") if are_numbers else np.arange(count)
     number = np.empty(count, dtype=np.int64)
     number[order] = np.arange(count)
@@ -87,7 +87,7 @@ def clients_of(table: Table, name: str) -> TextColumn:
     column = as_texts(_complete_column(table, name, "client"))
     if len(column.texts) < 2:
         raise _constant_error(table, f"client {name!r}", "leave client out, or give two clients")
-    refuse_similar_names(table, f"client {name!r}", column.texts)
+    raise_if_similar_names(table, f"client {name!r}", column.texts)
     counts = column.counts
     if counts.min() < _MIN_ROWS:
         smallest = column.texts[int(counts.argmin())]
@@ -154,8 +154,8 @@ def _feature(table: Table, name: str, settings: TableSettings) -> Column:
     numbers = None if is_categorical else as_numbers(table, name)
     if numbers is not None:
         if isinstance(column, TextColumn) and not is_declared_numeric:
-            refuse_misread_numbers(table, name, column)
-        _refuse_useless_numbers(table, name, numbers)
+            raise_if_misread_numbers(table, name, column)
+        _raise_if_useless_numbers(table, name, numbers)
         return numbers
     if is_declared_numeric:
         raise BadInput(
@@ -164,8 +164,8 @@ def _feature(table: Table, name: str, settings: TableSettings) -> Column:
         )
     texts = as_texts(column)
     if not is_declared_categorical:
-        refuse_formatted(table, name, texts)
-    _refuse_useless_texts(table, name, texts)
+        raise_if_formatted(table, name, texts)
+    _raise_if_useless_texts(table, name, texts)
     listed = {str(value) for value in (settings.categories or {}).get(name, ())}
     if listed and not listed & {*texts.texts}:
         raise BadInput(
@@ -175,8 +175,8 @@ def _feature(table: Table, name: str, settings: TableSettings) -> Column:
     return texts
 
 
-def _refuse_useless_numbers(table: Table, name: str, column: NumberColumn) -> None:
-    refuse_infinite(table, name, column)
+def _raise_if_useless_numbers(table: Table, name: str, column: NumberColumn) -> None:
+    raise_if_infinite(table, name, column)
     present = column.values[~column.missing]
     largest = np.abs(present).max(initial=0)
     # Up to this limit, the squares in a standard deviation cannot overflow in 64-bit numbers.
@@ -195,7 +195,7 @@ def _refuse_useless_numbers(table: Table, name: str, column: NumberColumn) -> No
         )
 
 
-def _refuse_useless_texts(table: Table, name: str, column: TextColumn) -> None:
+def _raise_if_useless_texts(table: Table, name: str, column: TextColumn) -> None:
     n_present, n_texts = int(column.counts.sum()), len(column.texts)
     if n_texts + bool(column.missing.any()) < 2:
         raise _constant_error(table, f"column {name!r}", f"set ignore = ['{name}']")

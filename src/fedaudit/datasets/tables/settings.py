@@ -98,7 +98,7 @@ class TableSettings:
         return column not in self.ignore or column in roles
 
 
-def refuse_unknown_columns(table: Table, settings: TableSettings) -> None:
+def raise_if_unknown_columns(table: Table, settings: TableSettings) -> None:
     """Raise if a setting names a column that does not exist, or two settings are contradictory."""
     roles = {name: getattr(settings, name) for name in ("label", "client", "person", "group")}
     lists = {

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Int, Shaped
 from numpy import ndarray
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.files import refuse_oversized
+from fedaudit.core.files import raise_if_oversized
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import positions_of
 from fedaudit.datasets.arrays import MAX_VALUES, Scaled, build_dataset, split, stratification_labels
@@ -25,7 +25,7 @@ from fedaudit.datasets.tables.columns import (
 )
 from fedaudit.datasets.tables.encoding import Encoding, Scaling, encode_columns, max_feature_count
 from fedaudit.datasets.tables.roles import clients_of, features_of, groups_of, people_of, targets_of
-from fedaudit.datasets.tables.settings import TableSettings, refuse_unknown_columns
+from fedaudit.datasets.tables.settings import TableSettings, raise_if_unknown_columns
 from fedaudit.datasets.tables.statement import statement_of
 
 
@@ -98,7 +98,7 @@ def dataset_of(stored: StoredTable, seed: int) -> Dataset:
         settings.hash_width,
     )
     width = max_feature_count(columns, encoding, has_clients=clients is not None)
-    refuse_oversized(f"{table.name} as features", 8 * width * table.rows, on_disk=table.on_disk)
+    raise_if_oversized(f"{table.name} as features", 8 * width * table.rows, on_disk=table.on_disk)
     if width * table.rows > MAX_VALUES:
         raise BadInput(
             f"{table.name} has {width * table.rows:,} feature values and at most {MAX_VALUES:,} "
@@ -109,7 +109,7 @@ def dataset_of(stored: StoredTable, seed: int) -> Dataset:
     n_train = int((~is_test).sum())
     features = torch.from_numpy(result.features[order])
     ordered_targets = torch.from_numpy(targets[order])
-    _refuse_beyond_range(table, result.features)
+    _raise_if_beyond_range(table, result.features)
     group = groups_of(table, settings.group) if settings.group else None
     dataset = build_dataset(
         table.name,
@@ -205,13 +205,13 @@ def _with_missing_values(stored: StoredTable) -> StoredTable:
 
 def _row_roles(stored: StoredTable, seed: int) -> _RowRoles:
     table, settings, is_test = stored
-    refuse_unknown_columns(table, settings)
+    raise_if_unknown_columns(table, settings)
     targets, classes = targets_of(table, settings)
     clients = clients_of(table, settings.client) if settings.client else None
     if is_test is None:
         is_test = _test_rows(table, settings, targets, clients, seed)
     elif clients is not None:
-        _refuse_untrained(table, clients, is_test)
+        _raise_if_untrained(table, clients, is_test)
     return _RowRoles(targets, classes, clients, is_test)
 
 
@@ -234,7 +234,7 @@ def _test_rows(
     return is_test
 
 
-def _refuse_untrained(table: Table, clients: TextColumn, is_test: Bool[ndarray, " rows"]) -> None:
+def _raise_if_untrained(table: Table, clients: TextColumn, is_test: Bool[ndarray, " rows"]) -> None:
     counts = TextColumn(clients.codes[~is_test], clients.texts).counts
     if not counts.all():
         raise BadInput(
@@ -243,7 +243,7 @@ def _refuse_untrained(table: Table, clients: TextColumn, is_test: Bool[ndarray, 
         )
 
 
-def _refuse_beyond_range(table: Table, features: Shaped[ndarray, "rows features"]) -> None:
+def _raise_if_beyond_range(table: Table, features: Shaped[ndarray, "rows features"]) -> None:
     if not np.isfinite(features).all():
         raise BadInput(
             f"features of {table.name!r} exceed the range of 32-bit numbers; declare a larger "

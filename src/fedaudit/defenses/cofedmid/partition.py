@@ -148,7 +148,7 @@ def smallest_size(classes: int, m_min: int) -> int:
     The paper uses a fifth on all of its data sets (2 of 10, 20 of 100, 40 of 200).
     """
     size = m_min or ceil(classes / 5)
-    _refuse_size("m_min", size, classes)
+    _raise_if_size_invalid("m_min", size, classes)
     return size
 
 
@@ -165,7 +165,7 @@ def largest_size(
     Differs: The paper leaves the choice to future work (section 6).
     """
     if m_max:
-        _refuse_size("m_max", m_max, classes)
+        _raise_if_size_invalid("m_max", m_max, classes)
         if m_max < smallest:
             raise _order_error(m_max, smallest)
         return m_max
@@ -186,7 +186,7 @@ def _order_error(m_max: int, m_min: int) -> BadInput:
     )
 
 
-def _refuse_size(name: str, size: int, classes: int) -> None:
+def _raise_if_size_invalid(name: str, size: int, classes: int) -> None:
     if not 1 <= size <= classes:
         raise BadInput(
             f"{name} is a number of classes from 1 to {classes} here (0 to choose it "
@@ -332,7 +332,7 @@ class ClassGuided(CoalitionDefense):
         if 0 < self.m_max < self.m_min:
             raise _order_error(self.m_max, self.m_min)
 
-    def refuse_misfit(self, plan: Plan) -> None:
+    def raise_if_misfit(self, plan: Plan) -> None:
         if not plan.architecture.task.classes:
             raise Unsupported(
                 f"{type(self).__name__} assigns classes, which the task "

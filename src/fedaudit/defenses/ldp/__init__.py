@@ -105,15 +105,15 @@ class LocalDP(ConfiguredDefense):
             )
         return self.perturbed(x, rng)
 
-    def refuse_misfit(self, plan: Plan) -> None:
+    def raise_if_misfit(self, plan: Plan) -> None:
         if not self.off:
             self._require_features(prod(plan.shape))
-            self._refuse_integers(plan.has_integer_features)
+            self._raise_if_integers(plan.has_integer_features)
 
     def prepare(self, data: Samples, client_context: ClientContext) -> Samples:
         if self.off or len(data) == 0:
             return data
-        self._refuse_integers(data.has_whole_numbers)
+        self._raise_if_integers(data.has_whole_numbers)
         features = data.features
         noisy = self(
             features.reshape(len(data), -1), client_context.rng("local differential privacy")
@@ -125,7 +125,7 @@ class LocalDP(ConfiguredDefense):
         epsilon = self.actual_epsilon(work.features)
         return Guarantee(epsilon, UNIT, f"claimed epsilon {self.nominal:g}; {self.method}")
 
-    def _refuse_integers(self, are_integers: bool) -> None:
+    def _raise_if_integers(self, are_integers: bool) -> None:
         if are_integers:
             raise BadInput(
                 f"{type(self).__name__} needs real-valued features, but the features are whole "

@@ -179,7 +179,7 @@ class HoldsOut(Protocol):
 class Server:
     """Honest server, which sends the algorithm's messages. Subclasses may change messages."""
 
-    def refuse_misfit(self, clients: Collection[ClientId], rounds: int) -> None:
+    def raise_if_misfit(self, clients: Collection[ClientId], rounds: int) -> None:
         """Raise before training if the server targets clients or rounds that do not exist.
 
         Args:
@@ -245,7 +245,7 @@ class Tampering(Server):
     change: Mapping[ClientId, Callable[[Model], Model]]
     rounds: frozenset[int] = frozenset()
 
-    def refuse_misfit(self, clients: Collection[ClientId], rounds: int) -> None:
+    def raise_if_misfit(self, clients: Collection[ClientId], rounds: int) -> None:
         unknown_clients = sorted(set(self.change) - set(clients))
         if unknown_clients:
             raise BadInput(

@@ -82,7 +82,7 @@ def distill(
         Unsupported: The student uses torch's global random generator (dropout), or may use it
             (a custom class). Parallel training would then not be reproducible.
     """
-    _refuse_random(student)
+    _raise_if_random(student)
     orders = [torch.randperm(len(features), generator=rng) for _ in range(settings.epochs)]
     train_student = partial(
         _train_student, student, features.to(device), settings=settings, orders=orders
@@ -93,7 +93,7 @@ def distill(
     return dict(zip(clients, models, strict=True))
 
 
-def _refuse_random(student: Model) -> None:
+def _raise_if_random(student: Model) -> None:
     if uses_global_rng(student):
         raise Unsupported(
             "a student with dropout or of a custom class cannot be distilled; set dropout to 0, or "
@@ -203,7 +203,7 @@ class FedMD:
             raise BadInput("FedMD needs at least one client architecture and one public sample")
         if not torch.equal(self.public.ids, torch.arange(len(self.public))):
             raise BadInput("the ids of public samples must be their row numbers 0, 1, ...")
-        _refuse_random(self.student.initial(0))
+        _raise_if_random(self.student.initial(0))
 
     @property
     def architecture(self) -> Architecture:

@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
 from fedaudit.core.errors import BadInput
-from fedaudit.integrations.common import OpenRound, refuse_not_finite, warn
+from fedaudit.integrations.common import OpenRound, raise_if_not_finite, warn
 from fedaudit.integrations.flower.messages import (
     PARTITION,
     Arrays,
@@ -20,7 +20,7 @@ from fedaudit.integrations.flower.messages import (
     record_of,
     weight_of,
 )
-from fedaudit.live.clients import ClientRef, refuse_mixed_references
+from fedaudit.live.clients import ClientRef, raise_if_mixed_references
 from fedaudit.live.recorder import Recorder
 
 _UNNAMED = (
@@ -228,7 +228,7 @@ class FlowerRoundCollector:
             raise BadInput("it has no arrays")
         upload = round.uploads[node] = arrays_of(record)
         sent = round.sent.get(node)
-        refuse_not_finite(upload, lambda: None if sent is None else arrays_of(sent))
+        raise_if_not_finite(upload, lambda: None if sent is None else arrays_of(sent))
         if self._reads_metrics:
             round.reported[node] = metrics_of(reply)
         weight = weight_of(reply, self._weighted_by)
@@ -240,7 +240,7 @@ class FlowerRoundCollector:
         if client is None:
             return
         try:
-            refuse_mixed_references([client], self._recorder.recording.targets)
+            raise_if_mixed_references([client], self._recorder.recording.targets)
         except BadInput as error:
             is_known = node in self._claims.clients
             (round.excluded if is_known else round.misnamed)[node] = str(error)

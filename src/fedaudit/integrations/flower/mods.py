@@ -62,7 +62,7 @@ def defense_mod(
         Unsupported: The defense acts during training, or does not accept updates.
         BadInput: The defense's noise cancels between clients, and seed or weights are missing.
     """
-    _refuse_unsupported(defense, seed, weights)
+    _raise_if_unsupported(defense, seed, weights)
     module = model if isinstance(model, nn.Module) else model()
     architecture = Architecture(type(module).__name__, lambda: copy.deepcopy(module))
     template = Model.of(architecture, module)
@@ -110,7 +110,7 @@ def defense_mod(
     return mod
 
 
-def _refuse_unsupported(
+def _raise_if_unsupported(
     defense: Defense, seed: int | None, weights: ByClient[float] | None
 ) -> None:
     name = type(defense).__name__

@@ -90,7 +90,7 @@ class RecordingStrategy(_Wrapper, Strategy):
             BadInput: There are fewer nodes than audited clients, or the strategy is not of the
                 message interface.
         """
-        _refuse_older(inner)
+        _raise_if_legacy(inner)
         self.inner, self.recorder = inner, recorder
         self._configure, self._aggregate = inner.configure_train, inner.aggregate_train
         self._nodes = ExpectedNodes(recorder, nodes, node_timeout)
@@ -169,7 +169,7 @@ def _answers_query_with_arrays(reply: Message) -> bool:
     return any(len(record) for record in reply.content.array_records.values())
 
 
-def _refuse_older(inner: object) -> None:
+def _raise_if_legacy(inner: object) -> None:
     """Raise if an object is no strategy of the message interface."""
     if isinstance(inner, Strategy):
         return

@@ -12,8 +12,8 @@ import torch
 
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.values import ClientId
-from fedaudit.integrations.common import OpenRound, refuse_not_finite
-from fedaudit.live.clients import ClientRef, is_of_name, refuse_mixed_references
+from fedaudit.integrations.common import OpenRound, raise_if_not_finite
+from fedaudit.live.clients import ClientRef, is_of_name, raise_if_mixed_references
 from fedaudit.live.recorder import Recorder
 from fedaudit.live.weights import Array, as_cpu_tensor
 
@@ -118,7 +118,7 @@ class NvflareRoundCollector:
             sent = round.sent.get(task)
             try:
                 model = round.uploads[task] = _trained_model(upload, sent)
-                refuse_not_finite(model, lambda: sent)
+                raise_if_not_finite(model, lambda: sent)
                 round.weights[task] = upload.weight
                 round.reported[task] = upload.reported if self._reads_metrics else {}
             # Catch any error: an audit must not stop the training that it observes.
@@ -176,7 +176,7 @@ class NvflareRoundCollector:
         for task, site in round.sites.items():
             try:
                 client = client_of(site, self._sites, targets)
-                refuse_mixed_references([client], targets)
+                raise_if_mixed_references([client], targets)
                 clients[task] = client
             except BadInput as error:
                 fault = fault or str(error)

@@ -15,7 +15,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Damaged, type_of
-from fedaudit.core.files import open_regular, refuse_oversized
+from fedaudit.core.files import open_regular, raise_if_oversized
 from fedaudit.core.pretrained import MAX_HEADER, MAX_TENSORS
 from fedaudit.datasets.formats.npz import read_npz
 from fedaudit.observe.tensors import read_tensors
@@ -141,7 +141,7 @@ def _read_torch(path: Path, file: BufferedReader) -> Mapping[str, Tensor] | list
                 f"{path} has a {value.layout} tensor on {value.device}; store plain tensors"
             )
     # A tensor may have more values than its storage, as expanded tensors do.
-    refuse_oversized(
+    raise_if_oversized(
         path_in_folder(path),
         sum(value.numel() * value.element_size() for value in tensors),
         on_disk=path.stat().st_size,
@@ -218,7 +218,7 @@ def _names_to_replace(path: Path, file: BufferedReader) -> Collection[str]:
                 f"most {MAX_TENSORS:,} and {MAX_HEADER:,} are read"
             )
         needed = sum(entry.file_size for entry in entries) + _MEMORY_PER_BYTE * entry.file_size
-        refuse_oversized(path_in_folder(path), needed, on_disk=size)
+        raise_if_oversized(path_in_folder(path), needed, on_disk=size)
         imported_names = set(_imported_names(path, archive.read(entry), len(entries)))
         # Torch writes checksums, and does not compare them when it reads a file.
         if (changed := archive.testzip()) is not None:

@@ -164,7 +164,7 @@ def from_checkpoints(
             f"{assignment('every', str(every))} measures no round of {models.last}; pass a smaller "
             "number"
         )
-    _refuse_other_network(models, model, samples, resolved_task, not_uploaded)
+    _raise_if_other_network(models, model, samples, resolved_task, not_uploaded)
     if warning := _precision_warning(models):
         log(warning)
     if view in UPLOAD_VIEWS:
@@ -201,7 +201,7 @@ def from_checkpoints(
     return Path(out)
 
 
-def _refuse_other_network(
+def _raise_if_other_network(
     models: CheckpointModels,
     network: nn.Module | Callable[[], nn.Module],
     samples: AuditSet,

@@ -31,7 +31,7 @@ def measurements_of(folder: Path) -> Path | None:
     return next((c for c in candidates if any((c / name).is_file() for name in names)), None)
 
 
-def refuse_other_labels(
+def raise_if_other_labels(
     folder: Path, seed: int, ids: Int[ndarray, " samples"], labels: Int[Tensor, " samples"]
 ) -> None:
     """Raise if the data set's labels differ from the labels that are stored in the run.

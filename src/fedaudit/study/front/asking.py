@@ -31,15 +31,15 @@ from fedaudit.evaluation.individual_membership import (
 from fedaudit.evaluation.sample_scores import (
     SampleScores,
     Scores,
+    raise_if_scores_of_another_record,
     read_scores,
-    refuse_scores_of_another_record,
 )
 from fedaudit.report.deciding.caveats import WRONG_SIGN, people_caveat, wrong_sign
 from fedaudit.report.wording import client_name, client_names
 from fedaudit.results.answer import AnswerFields, Contrast
 from fedaudit.results.guessing import HIDES_LEAKS, control_name, mark_doubts
 from fedaudit.results.record import Record
-from fedaudit.study.front.asked_sources import measurements_of, posteriors, refuse_other_labels
+from fedaudit.study.front.asked_sources import measurements_of, posteriors, raise_if_other_labels
 from fedaudit.study.front.matching import (
     AuditedSamples,
     audited_samples,
@@ -141,9 +141,9 @@ def answer_to(
             reliable.
         Damaged: The scores do not belong to the record.
     """
-    _refuse_unanswerable(folder, record)
+    _raise_if_unanswerable(folder, record)
     stored = read_scores(folder / SCORES_FILE)
-    refuse_scores_of_another_record(record, stored)
+    raise_if_scores_of_another_record(record, stored)
     scores = _scores_of_target(record, stored, question)
     units, caveats = _locate(folder, record, scores, question, data_dir)
     first_seed = next(iter(units))
@@ -201,7 +201,7 @@ def answer_to(
     )
 
 
-def _refuse_unanswerable(folder: Path, record: Record) -> None:
+def _raise_if_unanswerable(folder: Path, record: Record) -> None:
     """Raise if the folder is a pack, or the record has no scores of samples."""
     if (folder / MANIFEST_FILE).exists():
         raise BadInput(
@@ -361,7 +361,7 @@ def _read_audited(
     if not record.watched:
         audited = audited_samples(record, seed, units, data_dir)
         if record.unit == "sample":
-            refuse_other_labels(folder, seed, audited.units, audited.labels)
+            raise_if_other_labels(folder, seed, audited.units, audited.labels)
         return audited
     from fedaudit.live.files import read_audit
 

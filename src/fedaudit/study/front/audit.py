@@ -530,7 +530,7 @@ def audit(
     plan: AnyPlan
     if isinstance(federation, Games):
         arguments = {"attacks": attacks, "targets": targets, "audit": audit, "figures": figures}
-        _refuse_federation_settings(options, {**arguments, "workers": workers, "device": device})
+        _raise_if_federation_settings(options, {**arguments, "workers": workers, "device": device})
         plan = plan_of_games(federation, seeds=seeds, name=name, about=options.about)
     else:
         plan = plan_of(
@@ -545,7 +545,7 @@ def audit(
         )
     engine = options.engine
     cluster = engine_named(engine, workers) if isinstance(engine, str) else engine
-    _refuse_unimportable(plan, cluster, workers)
+    _raise_if_unimportable(plan, cluster, workers)
     data_dir = plan.data_dir if options.data_dir is None else Path(options.data_dir)
     with with_registered(plan.objects):
         if out is None:
@@ -571,7 +571,7 @@ def audit(
     return Run._of(folder, plan.objects, data_dir, record)
 
 
-def _refuse_federation_settings(options: AuditOptions, arguments: Mapping[str, object]) -> None:
+def _raise_if_federation_settings(options: AuditOptions, arguments: Mapping[str, object]) -> None:
     """Raise if an argument or option is set that games do not use."""
     defaults = {"attacks": (), "workers": 1, "device": "cpu"}
     changed = [name for name, value in arguments.items() if value != defaults.get(name)]
@@ -580,7 +580,7 @@ def _refuse_federation_settings(options: AuditOptions, arguments: Mapping[str, o
         raise BadInput(f"{changed[0]}= applies only to federations, not to games; leave it out")
 
 
-def _refuse_unimportable(plan: AnyPlan, engine: CountedEngine | None, workers: int) -> None:
+def _raise_if_unimportable(plan: AnyPlan, engine: CountedEngine | None, workers: int) -> None:
     """Raise if worker processes would need an object that they cannot import."""
     if engine is None and workers == 1:
         return

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fedaudit.algorithms import FederatedAlgorithm
 from fedaudit.attacks import Attack
-from fedaudit.core.arguments import Count, Range, dataclass, refuse_invalid
+from fedaudit.core.arguments import Count, Range, dataclass, raise_if_invalid
 from fedaudit.core.display import repr_html
 from fedaudit.core.errors import BadInput, called_by, setting, type_of
 from fedaudit.core.importing import RegisteredObject, with_registered
@@ -27,7 +27,7 @@ from fedaudit.datasets.arrays import InMemory
 from fedaudit.datasets.dataset import Dataset, DataSource
 from fedaudit.datasets.tables.dataframe import dataframe
 from fedaudit.engines.base import CountedEngine
-from fedaudit.engines.local import refuse_unknown_engine
+from fedaudit.engines.local import raise_if_unknown_engine
 from fedaudit.fl.algorithms.base import Algorithm, Server
 from fedaudit.fl.hooks import Defense
 from fedaudit.metrics.catalogue import Metric
@@ -188,13 +188,13 @@ class Federation:
         for defense in as_list(self.defenses):
             check_defense(defense)
         self._sections()
-        refuse_invalid(
+        raise_if_invalid(
             "classes of Federation",
             whole_numbers("classes of Federation", self.classes),
             Sequence[Count],
             (),
         )
-        refuse_invalid("first_class of Federation", self.first_class, _FirstClass, 0)
+        raise_if_invalid("first_class of Federation", self.first_class, _FirstClass, 0)
 
     def _sections(self) -> dict[str, dict[str, object]]:
         """Return the settings of training, shift and risk.
@@ -276,15 +276,17 @@ class AuditOptions:
         if self.view is not None:
             check_part("view", self.view)
         if isinstance(self.engine, str):
-            refuse_unknown_engine(self.engine)
+            raise_if_unknown_engine(self.engine)
         elif not isinstance(self.engine, CountedEngine):
             raise BadInput(
                 f'engine must be "local", "ray" or an object of fedaudit.engines, got '
                 f"{type_of(self.engine)}"
             )
         for name in ("pool", "data_dir"):
-            refuse_invalid(f"{name} of AuditOptions", getattr(self, name), Path | str | None, None)
-        refuse_invalid("about of AuditOptions", self.about, str, "")
+            raise_if_invalid(
+                f"{name} of AuditOptions", getattr(self, name), Path | str | None, None
+            )
+        raise_if_invalid("about of AuditOptions", self.about, str, "")
 
 
 PlanKind = TypeVar("PlanKind", Study, GameStudy)

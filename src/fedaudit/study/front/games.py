@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from fedaudit.core.arguments import Count, dataclass, refuse_invalid
+from fedaudit.core.arguments import Count, dataclass, raise_if_invalid
 from fedaudit.core.errors import BadInput, called_by
 from fedaudit.core.importing import RegisteredObject
 from fedaudit.core.values import short_repr
@@ -99,14 +99,16 @@ class Games:
         if self.defense is not None:
             check_mechanism(self.defense)
         for name in ("clients", "servers"):
-            refuse_invalid(f"{name} of Games", getattr(self, name), Count, 0)
+            raise_if_invalid(f"{name} of Games", getattr(self, name), Count, 0)
         classes = whole_numbers("classes of Games", self.classes)
-        refuse_invalid("classes of Games", classes, Sequence[Count], ())
+        raise_if_invalid("classes of Games", classes, Sequence[Count], ())
         self._sections()
-        refuse_invalid("variants of Games", self.variants, Mapping, {})
+        raise_if_invalid("variants of Games", self.variants, Mapping, {})
         for name, changes in self.variants.items():
-            refuse_invalid(f"variant {name!r} of Games", changes, Mapping)
-        refuse_invalid("grid of Games", self.grid, Mapping | Sequence[Mapping[str, object]] | None)
+            raise_if_invalid(f"variant {name!r} of Games", changes, Mapping)
+        raise_if_invalid(
+            "grid of Games", self.grid, Mapping | Sequence[Mapping[str, object]] | None
+        )
 
     def _sections(self) -> dict[str, dict[str, object]]:
         return section_settings(

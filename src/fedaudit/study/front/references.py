@@ -13,7 +13,7 @@ from fedaudit import attacks
 from fedaudit.algorithms import ALGORITHMS, FederatedAlgorithm
 from fedaudit.attacks import ATTACKS, SOURCE_ATTACKS
 from fedaudit.attacks.base import Attack
-from fedaudit.core.arguments import Range, refuse_invalid
+from fedaudit.core.arguments import Range, raise_if_invalid
 from fedaudit.core.errors import BadInput, an, type_of
 from fedaudit.core.importing import RegisteredObject, known_name
 from fedaudit.core.lazy import Catalogue
@@ -252,7 +252,7 @@ def clients_of(value: object) -> PartitionPart:
         BadInput: The value is neither a number of clients nor a partition.
     """
     if isinstance(value, int) and not isinstance(value, bool):
-        refuse_invalid("clients of Federation", value, _ClientCount, 10)
+        raise_if_invalid("clients of Federation", value, _ClientCount, 10)
         return PartitionPart("iid", {}, value)
     if isinstance(value, PartitionScheme):
         value = value.part()

@@ -17,8 +17,8 @@ from fedaudit.core.files import (
     REPORT_FILE,
     SCORES_FILE,
     exclusive_access,
+    raise_if_absent,
     read_object,
-    refuse_absent,
     write_object,
 )
 from fedaudit.plan.games import AnyStudy, GameStudy, any_study_from
@@ -26,7 +26,7 @@ from fedaudit.plan.identity import DESCRIPTIVE, settings_of
 from fedaudit.plan.sections import Study
 from fedaudit.results.older import ADDITIONS_KEY, resolve_older_settings
 from fedaudit.results.text import one_line, plain, plain_json
-from fedaudit.study.running.outputs import refuse_page_without_source
+from fedaudit.study.running.outputs import raise_if_page_without_source
 
 if TYPE_CHECKING:
     from fedaudit.results.record import Record
@@ -228,7 +228,7 @@ def read_study_file(folder: Path) -> _StudyFile:
         BadInput: The folder has no study.
         Damaged: The study's file cannot be read.
     """
-    refuse_absent(folder, RECORDING)
+    raise_if_absent(folder, RECORDING)
     path = folder / STUDY_FILE
     if not path.is_file():
         if path.exists():
@@ -351,7 +351,7 @@ def additions_or_raise(out: Path, study: AnyStudy) -> Additions | None:
                 f"by a smaller one; add {missing} to the study, or choose another folder with "
                 f"{option('out')}"
             )
-    _refuse_other_weights(out, before, after)
+    _raise_if_other_weights(out, before, after)
     raise BadInput(
         f"{out} has a study with other settings ({difference(before, after)}); choose "
         f"another folder with {option('out')}, or delete it (only seeds, attacks and evaluation "
@@ -359,7 +359,7 @@ def additions_or_raise(out: Path, study: AnyStudy) -> Additions | None:
     )
 
 
-def _refuse_other_weights(
+def _raise_if_other_weights(
     out: Path, before: Mapping[str, object], after: Mapping[str, object]
 ) -> None:
     """Raise if two studies differ in the weights of a network that was passed as an object."""
@@ -395,7 +395,7 @@ def replaceable_record_or_raise(
             that fedaudit did not write, or scores without a record.
     """
     path = folder / RECORD_FILE
-    refuse_page_without_source(folder / REPORT_FILE, path)
+    raise_if_page_without_source(folder / REPORT_FILE, path)
     if not path.exists():
         if (folder / SCORES_FILE).exists():
             raise BadInput(

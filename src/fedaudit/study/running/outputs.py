@@ -11,7 +11,7 @@ from fedaudit.core.files import (
     PAGE_SUFFIXES,
     RECORD_FILE,
     open_regular,
-    refuse_other_suffix,
+    raise_if_other_suffix,
     resolve_links,
 )
 
@@ -55,7 +55,7 @@ def raise_if_not_replaceable(path: Path, records: Sequence[Path]) -> None:
         )
 
 
-def refuse_page_without_source(target: Path, source: Path) -> None:
+def raise_if_page_without_source(target: Path, source: Path) -> None:
     """Raise if a page exists without the JSON file that fedaudit writes with each page.
 
     Args:
@@ -65,7 +65,7 @@ def refuse_page_without_source(target: Path, source: Path) -> None:
     Raises:
         BadInput: The page exists without the JSON file, or is not an HTML page.
     """
-    refuse_foreign_page(target)
+    raise_if_foreign_page(target)
     if target.exists() and not source.exists():
         raise BadInput(
             f"{target} exists without a {source.name}, so fedaudit did not write it and does not "
@@ -73,13 +73,13 @@ def refuse_page_without_source(target: Path, source: Path) -> None:
         )
 
 
-def refuse_foreign_page(target: Path, inputs: Collection[Path] = ()) -> None:
+def raise_if_foreign_page(target: Path, inputs: Collection[Path] = ()) -> None:
     """Raise if an HTML page would replace a file of another kind, or one of its inputs.
 
     Raises:
         BadInput: The file is of another kind or an input, or its name has another suffix.
     """
-    refuse_other_suffix(target, *PAGE_SUFFIXES, what="an HTML page")
+    raise_if_other_suffix(target, *PAGE_SUFFIXES, what="an HTML page")
     if not target.exists():
         return
     if any(path.exists() and target.samefile(path) for path in inputs):
@@ -93,7 +93,7 @@ def refuse_foreign_page(target: Path, inputs: Collection[Path] = ()) -> None:
         )
 
 
-def refuse_missing_folder(target: Path) -> None:
+def raise_if_missing_folder(target: Path) -> None:
     """Raise if the folder of a file does not exist."""
     if not target.parent.is_dir():
         raise BadInput(

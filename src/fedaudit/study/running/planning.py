@@ -272,7 +272,7 @@ def _existing(folder: Path) -> Path:
     return next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
 
 
-def refuse_full_disk(runs: Sequence[Setup], out: Path) -> None:
+def raise_if_full_disk(runs: Sequence[Setup], out: Path) -> None:
     """Raise if the disks have too little space for the runs or the results of a study."""
     space = _Space.of(runs, out)
     run_bytes, result_bytes = space.run_bytes, space.result_bytes

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from fedaudit.core.devices import CPU, fork_generators, refuse_several_workers, samples_on
+from fedaudit.core.devices import CPU, fork_generators, raise_if_several_workers, samples_on
 from fedaudit.core.errors import BadInput, Unsupported, custom_code, setting
 from fedaudit.core.importing import location_of
 from fedaudit.core.metric_names import Origin
@@ -38,7 +38,7 @@ from fedaudit.metrics.rate_limits import nonmember_shortage
 from fedaudit.plan.assignment import prepare_training
 from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import Study
-from fedaudit.study.build import refuse_misfits
+from fedaudit.study.build import raise_if_misfits
 
 POWER = 0.8
 """Power for which the smallest detectable leak is stated."""
@@ -188,7 +188,7 @@ _MIN_DRAW_BYTES = 2**18
 """Minimum cost of drawing a batch, in bytes: a small batch takes as long as copying these."""
 
 
-def refuse_missing_accountant(run: Setup, device: torch.device) -> None:
+def raise_if_missing_accountant(run: Setup, device: torch.device) -> None:
     """Raise if the formal guarantee of a defense cannot be computed with the installed packages."""
     if run.is_additional:
         return
@@ -202,7 +202,7 @@ def refuse_missing_accountant(run: Setup, device: torch.device) -> None:
             run.defenses[client].full_guarantee(workload, delta=FORMAL_DELTA)
 
 
-def refuse_failing_hooks(run: Setup, device: torch.device) -> None:
+def raise_if_failing_hooks(run: Setup, device: torch.device) -> None:
     """Raise if a hook of a custom defense fails, or returns a value of the wrong type."""
     for client, *_ in _clients_by_defense(run).values():
         for part in custom_parts(run.defenses.get(client, UNDEFENDED)):
@@ -231,7 +231,7 @@ def _try_hooks(run: Setup, client: ClientId, defense: Defense, device: torch.dev
         checked_return(defense, "batch", defense.batch(batch, context), Batch)
 
 
-def refuse_untrainable_batches(run: Setup, device: torch.device) -> None:
+def raise_if_untrainable_batches(run: Setup, device: torch.device) -> None:
     """Raise if a network cannot take a training step on the clients' batches.
 
     A step is tried on the smallest and on the largest batch of all clients with the same defense.
@@ -256,7 +256,7 @@ def refuse_untrainable_batches(run: Setup, device: torch.device) -> None:
                     _try_batch(run, net, batch, device)
 
 
-def refuse_unmeasurable_batches(run: Setup, device: torch.device) -> None:
+def raise_if_unmeasurable_batches(run: Setup, device: torch.device) -> None:
     """Raise if a network cannot be run on the batches of audited and test samples.
 
     All batches have the same size, except the last one, which may have a single sample.
@@ -281,19 +281,19 @@ def _measurement_error(
     )
 
 
-def refuse_untrainable_extensions(run: Setup, device: torch.device) -> None:
+def raise_if_untrainable_extensions(run: Setup, device: torch.device) -> None:
     """Raise if an extension could not train the models that it trains after the run."""
     for extension in run.extensions:
-        extension.refuse_untrainable(run)
+        extension.raise_if_untrainable(run)
 
 
 CHECKS: tuple[Callable[[Setup, torch.device], object], ...] = (
     lambda run, device: run.simulate(device=device),
-    refuse_missing_accountant,
-    refuse_failing_hooks,
-    refuse_untrainable_batches,
-    refuse_unmeasurable_batches,
-    refuse_untrainable_extensions,
+    raise_if_missing_accountant,
+    raise_if_failing_hooks,
+    raise_if_untrainable_batches,
+    raise_if_unmeasurable_batches,
+    raise_if_untrainable_extensions,
 )
 """Checks for every run and for its additional federations."""
 
@@ -319,7 +319,7 @@ def check_grid(
         check_run(run, device)
         first_runs.setdefault(run.study.name, run)
 
-    refuse_misfits(studies, data_dir, check)
+    raise_if_misfits(studies, data_dir, check)
     for name, run in first_runs.items():
         for line in detectable_leaks(run):
             log(f"{name}: {line}")
@@ -336,11 +336,11 @@ def _restored_generators() -> Iterator[None]:
         np.random.set_state(state)  # noqa: NPY002
 
 
-def refuse_unsupported_device(
+def raise_if_unsupported_device(
     device: torch.device, workers: int, engine: CountedEngine | None
 ) -> None:
     """Raise if a device, a number of workers and an engine cannot be combined."""
-    refuse_several_workers(device, workers)
+    raise_if_several_workers(device, workers)
     if engine is not None and device.type != "cpu":
         raise Unsupported(
             f"{type(engine).__name__} computes on CPUs, but the device is {device}; leave out the "

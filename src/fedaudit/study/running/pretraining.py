@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedaudit.core.devices import CPU, computing_on, fork_generators
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import Lock, parse_json
-from fedaudit.core.modules import refuse_unusable_model
+from fedaudit.core.modules import raise_if_unusable_model
 from fedaudit.core.pretrained import pretrained_file
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for, seed_globally, seeded
@@ -66,7 +66,7 @@ def pretrain(
             "at this path later"
         )
     if file.is_file():
-        _refuse_other_pretraining(file, study)
+        _raise_if_other_pretraining(file, study)
         log(f"pretrained network: {file}")
         return
     folder = file.with_suffix("")
@@ -97,7 +97,7 @@ def pretrain(
         checkpoint.unlink(missing_ok=True)
 
 
-def _refuse_other_pretraining(file: Path, study: Study) -> None:
+def _raise_if_other_pretraining(file: Path, study: Study) -> None:
     """Raise if a file is not the result of this study's pretraining."""
     notes = read_tensors(file)[1]
     try:
@@ -131,7 +131,7 @@ def _network_and_data(
         weights="",
         **study.model.options,
     )
-    refuse_unusable_model(net.initial(section.seed), train)
+    raise_if_unusable_model(net.initial(section.seed), train)
     return net, train
 
 

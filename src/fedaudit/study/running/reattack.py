@@ -91,7 +91,7 @@ def contradicting_signals(
         parts = resolve(recorded_study(recording))
         for seed in parts.study.seeds:
             run = replace(run_of(parts, seed, data_dir), folder=run_folder(recording, seed))
-            refuse_other_data(run)
+            raise_if_other_data(run)
             stored = stored_rounds(run)
             measured = measure_kept_updates(run, stored, run.signals, Resources())
             for old, new in zip(stored, measured, strict=True):
@@ -176,23 +176,23 @@ def reattack(
     """
     resources = Resources(device=device, progress=progress)
     with code_named_in(recording / STUDY_FILE, trusted=trust, folder=Path.cwd()):
-        _refuse_untrusted(recording, names, trusted=trust)
+        _raise_if_untrusted(recording, names, trusted=trust)
         clock = Clock()
         study = recorded_study(recording)
         parts = resolve(_changed_study(study, names, figures or {}))
-        _refuse_overwriting(out, parts.study)
+        _raise_if_overwriting(out, parts.study)
         delete_partial_files(out, before=clock.start_time)
         measured, notes = list[MeasuredRun](), list[str]()
         for seed in study.seeds:
             run = replace(run_of(parts, seed, data_dir), folder=run_folder(recording, seed))
-            refuse_other_data(run)
+            raise_if_other_data(run)
             rounds = with_all_signals(run, stored_rounds(run), resources, notes.append)
             warn_of_unhashed(run.folder, log)
             run = _drop_unmeasured_attacks(run, rounds, is_required=bool(names))
             run = _fit_attacks(run, recording, resources, log, is_required=bool(names))
             measured.append(MeasuredRun(run, rounds))
         measured = _drop_refused_in_all(measured)
-        before_writing = partial(_refuse_overwriting, out, parts.study)
+        before_writing = partial(_raise_if_overwriting, out, parts.study)
         return evaluate_and_write(
             measured, out, resources, clock, log, notes=notes, before_writing=before_writing
         )
@@ -211,7 +211,7 @@ def _drop_refused_in_all(measured: Sequence[MeasuredRun]) -> list[MeasuredRun]:
     return remaining
 
 
-def _refuse_untrusted(recording: Path, names: Sequence[str], *, trusted: bool) -> None:
+def _raise_if_untrusted(recording: Path, names: Sequence[str], *, trusted: bool) -> None:
     """Raise if the caller, not the study file, names a custom attack and does not trust it.
 
     The error for a custom attack in the study file is raised elsewhere, and names that file.
@@ -226,7 +226,7 @@ def _refuse_untrusted(recording: Path, names: Sequence[str], *, trusted: bool) -
                 import_callable(name, "attack")
 
 
-def _refuse_overwriting(out: Path, study: Study) -> str:
+def _raise_if_overwriting(out: Path, study: Study) -> str:
     """Raise if a folder has a study or results of another one; describe replaced attacks."""
     if (out / STUDY_FILE).exists():
         raise BadInput(
@@ -273,7 +273,7 @@ def _changed_study(study: Study, names: Sequence[str], figures: Mapping[str, obj
     return study_from(values, source="the attack", overrides=figures)
 
 
-def refuse_other_data(run: Setup) -> None:
+def raise_if_other_data(run: Setup) -> None:
     """Raise if the run's settings and data set give other audited samples than those stored."""
     stored, _ = read_tensors(run.folder / "audit.safetensors")
     expected = run.assignment.tensors()

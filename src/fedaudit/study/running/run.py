@@ -15,7 +15,7 @@ from fedaudit.core.files import create_subfolder, delete_partial_files
 from fedaudit.core.importing import exits_as_errors
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.engines.base import CountedEngine
-from fedaudit.engines.local import local_engine, refuse_import_by_worker
+from fedaudit.engines.local import local_engine, raise_if_import_by_worker
 from fedaudit.observe.measurements import Stored
 from fedaudit.observe.tensors import write_tensors
 from fedaudit.plan.parts import Extension, FitContext, MeasuredRun, Resources, Setup
@@ -44,7 +44,7 @@ from fedaudit.study.running.pool import (
     locked,
     write_run_folders,
 )
-from fedaudit.study.running.preflight import check_run, refuse_unsupported_device
+from fedaudit.study.running.preflight import check_run, raise_if_unsupported_device
 
 if TYPE_CHECKING:
     from fedaudit.results.record import Record
@@ -103,10 +103,10 @@ def run_study(
         >>> fa.run_study(study, Path("runs/small")).name
         'small'
     """
-    refuse_import_by_worker()
+    raise_if_import_by_worker()
     out = Path(out)
     clock = Clock()
-    refuse_unsupported_device(device, workers, engine)
+    raise_if_unsupported_device(device, workers, engine)
     parts = resolve(with_stored_source_samples(study, out))
     study = parts.study
     if study.pretraining is not None:
