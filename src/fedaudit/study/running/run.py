@@ -36,7 +36,7 @@ from fedaudit.study.running.observing import (
     with_all_signals,
 )
 from fedaudit.study.running.phases import announce_evaluation, announce_training
-from fedaudit.study.running.planning import plan_lines, refuse_full_disk
+from fedaudit.study.running.planning import plan_lines, raise_if_full_disk
 from fedaudit.study.running.pool import (
     ADDITIONAL_FOLDER,
     assign_folder,
@@ -135,7 +135,7 @@ def run_study(
     notes = additions_note(additions)
     for line in plan_lines(all_runs, out):
         log(line)
-    refuse_full_disk(all_runs, out)
+    raise_if_full_disk(all_runs, out)
     write_run_folders(all_runs, out)
     for folder in {out, *(run.folder for run in all_runs)}:
         delete_partial_files(folder, before=clock.start_time)
