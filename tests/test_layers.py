@@ -74,7 +74,7 @@ DEPENDENCIES: dict[str, str] = {
     "pack": "core.errors core.files core.importing core.metric_names core.values observe.views "
     "plan.values results report summary gate",
     # A file of weights is compared with the models of a recording.
-    "pack.models": "core live.checkpoints live.digests live.weights observe.tensors results pack",
+    "pack.models": "core live.checkpoints live.weights observe report.grid results pack",
     "exports": "core gate pack report results summary",
     "integrations": EVERYTHING_BELOW,
     # Pages on running audits.

@@ -162,6 +162,6 @@ def test_digests_are_those_of_the_files_of_adapter_and_base(tmp_path: Path) -> N
         ("whole.pt", "is the model after the last round"),
         ("base.safetensors", "is the base model, which no client trained"),
     ):
-        findings = compare_model(result, tmp_path / file)
+        findings = compare_model(result, tmp_path / file).findings
         assert not findings.problems
         assert any(text in line for line in (*findings.checked, *findings.unchecked))

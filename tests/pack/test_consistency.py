@@ -217,7 +217,8 @@ def test_choices_that_a_pack_cannot_show_are_named_until_they_are_checked(
     document: Json, tmp_path: Path
 ) -> None:
     """Another policy, an older result and another model need the receiver's own knowledge."""
-    lines = verified(document, tmp_path).unchecked
+    older = forged(document, lambda record: record["coverage"].pop("models"))
+    lines = verified(older, tmp_path).unchecked
     policy, age = "is yours (--policy)", "recent enough (start of the run: 2026-"
     for text in (policy, age, "which model the record is about: it has no digest"):
         assert any(text in line for line in lines), lines

@@ -81,11 +81,11 @@ def test_the_whole_model_and_its_adapter_are_verified(
     packed_record: Record, folder: Path, tmp_path: Path
 ) -> None:
     final = state_after(ROUNDS)
-    whole = compare_model(packed_record, saved(tmp_path, final))
+    whole = compare_model(packed_record, saved(tmp_path, final)).findings
     assert whole.checked == ["model.safetensors is the model after the last round of the record"]
     assert whole.unchecked == []
     adapter = saved(tmp_path, base_of(final, is_base=False), "adapter.pt")
-    findings = compare_model(packed_record, adapter)
+    findings = compare_model(packed_record, adapter).findings
     assert findings.checked == ["adapter.pt is the adapter after the last round of the record"]
     assert packed_record.coverage is not None
     base = packed_record.coverage.base_model
@@ -102,7 +102,7 @@ def test_base_and_earlier_models_are_named(packed_record: Record, tmp_path: Path
         (state_after(0), "is the model that was sent in round 1, which is not the final model"),
         (base_of(state_after(2), is_base=False), "is the adapter after round 2, which is not"),
     ):
-        findings = compare_model(packed_record, saved(tmp_path, state))
+        findings = compare_model(packed_record, saved(tmp_path, state)).findings
         assert not findings.problems
         assert not findings.checked
         assert text in findings.unchecked[0]
@@ -118,7 +118,7 @@ def test_a_changed_weight_and_another_base_are_found(packed_record: Record, tmp_
         ({**adapter, **one_weight_changed(base)}, "other tensors than those of its base model"),
         (final | {"4.weight": torch.ones(1)}, "other tensors than those of its base model"),
     ):
-        (problem,) = compare_model(packed_record, saved(tmp_path, state)).problems
+        (problem,) = compare_model(packed_record, saved(tmp_path, state)).findings.problems
         assert text in problem
 
 

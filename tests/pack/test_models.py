@@ -11,12 +11,18 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fedaudit.core.errors import BadInput
+from fedaudit.core.tasks import CLASSIFICATION
 from fedaudit.live import record as recording_module
 from fedaudit.live.attack import attack_recording
+from fedaudit.live.digests import digests_of_globals
+from fedaudit.live.network import network_of
+from fedaudit.pack.choices import Findings
 from fedaudit.pack.manifest import Manifest
 from fedaudit.pack.models import compare_model
 from fedaudit.pack.packing import write_pack
 from fedaudit.results.read import read_record
+from fedaudit.results.record import Record
+from fedaudit.results.runs import Coverage, ModelDigests
 from tests.live.federation import FEW, POLICY, ROUNDS, data, recorder, rounds
 from tests.programs import exit_code
 
@@ -99,7 +105,7 @@ def test_an_earlier_model_is_named_with_its_round(
 ) -> None:
     record = read_record(pack / "record.json")
     model = saved(tmp_path, models_after()[2])
-    findings = compare_model(record, model)
+    findings = compare_model(record, model).findings
     assert not findings.checked
     assert findings.unchecked == [
         "the final model: model.safetensors is the model after round 2, which is not the final "
@@ -108,7 +114,7 @@ def test_an_earlier_model_is_named_with_its_round(
     assert exit_code("verify", pack, "--model", model) == 0
     assert "that it is about your model" in " ".join(capsys.readouterr().out.split())
     first = saved(tmp_path, next(rounds()).sent)
-    assert "that was sent in round 1" in compare_model(record, first).unchecked[0]
+    assert "that was sent in round 1" in compare_model(record, first).findings.unchecked[0]
 
 
 def test_manifest_verdict_and_summary_name_the_final_model(pack: Path) -> None:
@@ -129,7 +135,7 @@ def test_a_run_that_may_continue_has_no_final_model(tmp_path: Path) -> None:
     assert record.coverage is not None
     assert record.coverage.final_model == ""
     model = saved(tmp_path, models_after()[ROUNDS])
-    assert "may not be the final model" in compare_model(record, model).unchecked[0]
+    assert "may not be the final model" in compare_model(record, model).findings.unchecked[0]
 
 
 def test_without_models_after_rounds_the_final_model_is_unknown(tmp_path: Path) -> None:
@@ -137,7 +143,7 @@ def test_without_models_after_rounds_the_final_model_is_unknown(tmp_path: Path) 
     assert record.coverage is not None
     assert record.coverage.final_model == ""
     model = saved(tmp_path, models_after()[ROUNDS])
-    assert "none of the models" in compare_model(record, model).problems[0]
+    assert "none of the models" in compare_model(record, model).findings.problems[0]
 
 
 class BatchNormNet(nn.Sequential):
@@ -157,9 +163,9 @@ def test_a_state_dict_with_batch_normalisation_is_recognised(tmp_path: Path) -> 
             recording.round(number, sent=state, uploads=uploads, after=state)
     result = attack_recording(tmp_path / "recording", (), tmp_path / "record")
     file = saved(tmp_path, state)
-    assert "after the last round" in compare_model(result, file).checked[0]
+    assert "after the last round" in compare_model(result, file).findings.checked[0]
     other = saved(tmp_path, one_weight_changed(state), "other.safetensors")
-    assert compare_model(result, other).problems
+    assert compare_model(result, other).findings.problems
 
 
 class SharedNet(nn.Sequential):
@@ -178,20 +184,132 @@ class BufferNet(nn.Sequential):
         self.register_buffer("scale", torch.ones(1), persistent=False)
 
 
-@pytest.mark.parametrize("network", [SharedNet, BufferNet])
-def test_networks_whose_state_dict_differs_are_not_identified(
-    network: type[nn.Module], tmp_path: Path
+class TiedBaseNet(SharedNet):
+    """Network whose shared weight is frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self[0].requires_grad_(False)
+        self[2].requires_grad_(False)
+
+
+class QuantizedNet(nn.Sequential):
+    """Network with a frozen parameter of whole numbers."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(64, 10))
+        codes = torch.arange(8, dtype=torch.uint8)
+        self.codes = nn.Parameter(codes, requires_grad=False)
+
+
+class HalfNet(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(64, 10))
+        self.bfloat16()
+
+
+class ExtraNet(nn.Sequential):
+    """Network whose state dict has a tensor that is neither a parameter nor a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(64, 10))
+        self._register_state_dict_hook(  # type: ignore[no-untyped-call]
+            lambda module, state, prefix, metadata: state.update(extra=torch.ones(1))
+        )
+
+
+def compared(
+    network: type[nn.Module], record: Record, file: Path, state: Weights | None = None
+) -> Findings:
+    """Compare a file with a record of one round that ended with a state."""
+    layout = network_of(network, data().split.audit, CLASSIFICATION).layout
+    after = layout.model_of(dict(state or network().state_dict()), subject="it")
+    digests = digests_of_globals(layout, [], after)
+    coverage = Coverage(
+        rounds=1,
+        measured=1,
+        last_measured=1,
+        models=[ModelDigests.model_validate({"round": 1, **digests})] if digests else [],
+        adapter=layout.network.adapter_names,
+        tied=layout.network.tied_names,
+    )
+    return compare_model(record.model_copy(update={"coverage": coverage}), file).findings
+
+
+@pytest.fixture(scope="module")
+def record(pack: Path) -> Record:
+    return read_record(pack / "record.json")
+
+
+@pytest.mark.parametrize("network", [SharedNet, TiedBaseNet])
+def test_a_shared_tensor_is_compared_under_each_of_its_names(
+    network: type[nn.Module], record: Record, tmp_path: Path
 ) -> None:
-    state = dict(network().state_dict())
+    state = {name: value.detach() for name, value in network().state_dict().items()}
+    for omitted in ("", "0.weight", "2.weight"):
+        part = {name: value for name, value in state.items() if name != omitted}
+        file = saved(tmp_path, part, "part.pt")
+        findings = compared(network, record, file, state)
+        assert findings.checked == ["part.pt is the model after the last round of the record"]
+        assert not findings.problems
+        assert not findings.unchecked
+    other = {**state, "2.weight": state["2.weight"] + 1}
+    (problem,) = compared(network, record, saved(tmp_path, other), state).problems
+    assert "other values for '2.weight' than for '0.weight', which are one tensor" in problem
+    both = {**other, "0.weight": other["2.weight"]}
+    assert compared(network, record, saved(tmp_path, both, "both.pt"), state).problems
+
+
+def test_a_recorder_stores_the_names_of_shared_tensors(tmp_path: Path) -> None:
     with recording_module.record(
-        tmp_path / "recording", network, data().split.audit, attacks=FEW, strict=True
+        tmp_path / "recording", SharedNet, data().split.audit, attacks=["blackbox-loss"]
     ) as recording:
+        state = dict(SharedNet().state_dict())
         recording.round(1, sent=state, uploads=dict.fromkeys(range(3), state), after=state)
-    result = attack_recording(tmp_path / "recording", (), tmp_path / "record")
-    file = tmp_path / "model.pt"
-    torch.save(state, file)
-    with pytest.raises(BadInput, match="identifies no model"):
-        compare_model(result, file)
+    coverage = attack_recording(tmp_path / "recording", (), tmp_path / "record").coverage
+    assert coverage is not None
+    assert coverage.tied == {"2.weight": "0.weight"}
+    assert coverage.final_model
+
+
+def test_a_buffer_that_is_not_saved_is_not_compared(record: Record, tmp_path: Path) -> None:
+    state = dict(BufferNet().state_dict())
+    assert compared(BufferNet, record, saved(tmp_path, state), state).checked
+    changed = saved(tmp_path, one_weight_changed(state))
+    assert compared(BufferNet, record, changed, state).problems
+
+
+def test_numbers_of_16_bits_are_those_of_the_recorder_with_32(
+    record: Record, tmp_path: Path
+) -> None:
+    state = dict(HalfNet().state_dict())
+    for weights in (state, {name: value.float() for name, value in state.items()}):
+        assert compared(HalfNet, record, saved(tmp_path, weights), state).checked
+    changed = {name: value.clone() for name, value in state.items()}
+    changed["0.bias"][0] += 0.5
+    assert compared(HalfNet, record, saved(tmp_path, changed), state).problems
+
+
+def test_whole_numbers_and_a_quantized_base_are_listed(record: Record, tmp_path: Path) -> None:
+    state = dict(QuantizedNet().state_dict())
+    adapter = {name: value for name, value in state.items() if name != "codes"}
+    unknown_base = "whether model.safetensors is used with its base model, which the record does"
+    whole = "the whole numbers in model.safetensors, such as 'codes': digests cover only"
+    for weights, others in ((adapter, []), (state, [whole])):
+        findings = compared(QuantizedNet, record, saved(tmp_path, weights), state)
+        assert findings.checked == [
+            "model.safetensors is the adapter after the last round of the record"
+        ]
+        texts = [unknown_base, *others]
+        assert len(findings.unchecked) == len(texts)
+        assert all(map(str.startswith, findings.unchecked, texts))
+
+
+def test_networks_with_other_tensors_are_not_identified(record: Record, tmp_path: Path) -> None:
+    state = dict(ExtraNet().state_dict())
+    del state["extra"]
+    with pytest.raises(BadInput, match=r"identifies no model, .*; record the run again"):
+        compared(ExtraNet, record, saved(tmp_path, state), state)
 
 
 def test_files_that_cannot_be_compared_raise(pack: Path, tmp_path: Path) -> None:

@@ -238,8 +238,8 @@ def verify(
         from fedaudit.pack.models import compare_model
 
         compared = compare_model(result.record, model)
-        is_about_model = bool(compared.checked)
-        result = result.extended(compared)
+        is_about_model = bool(compared.digest)
+        result = result.extended(compared.findings)
     if recording is not None:
         from fedaudit.pack.remaking import compare_with_run
 

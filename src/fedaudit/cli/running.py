@@ -52,7 +52,7 @@ _DEMO = Path(__file__).with_name("demo.toml")
 _DEMO_STUDY = "study.toml"
 """Copy of the study in the demo's folder."""
 
-_RUN_OPTIONS = ("variant", "out", "pool", "data-dir", "workers", "device", "engine")
+_RUN_OPTIONS = ("variant", "out", "pool", "data-dir", "workers", "device", "engine", "keep-model")
 """Options of ``fedaudit run`` that are not settings; errors suggest them for misspelt names."""
 
 
@@ -62,6 +62,7 @@ class _Resources(NamedTuple):
     workers: int = 1
     device: str = "cpu"
     engine: str = "local"
+    keep_model: bool = False
 
 
 @app.command
@@ -104,12 +105,19 @@ def run_command(
     workers: WorkerCount = 0,
     device: DeviceName = "cpu",
     engine: EngineName = "local",
+    keep_model: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
     """Run a study: train, record what the adversary observes, attack, and write a report.
 
     The same command resumes a run that was stopped. Studies and variants with the same settings of
     data, training and defense share their runs. All variants of security games are played, and
     their results are written to one record.
+
+    Parameters
+    ----------
+    keep_model
+        Write the model after the last round next to the record, as model.safetensors; with several
+        seeds or models, one file each.
     """
     with importing():
         from fedaudit.plan.games import GameStudy, kind_of
@@ -118,7 +126,7 @@ def run_command(
     # By running a study, the user trusts the code that it names.
     with code_named_in(study, trusted=True, folder=study.parent), explain_wrong_kind(study, STUDY):
         if kind_of(read_toml(study, "the study")) is not GameStudy:
-            resources = _Resources(pool, data_dir, workers, device, engine)
+            resources = _Resources(pool, data_dir, workers, device, engine, keep_model)
             _run_studies(study, overrides, variant, out, resources)
             return
         is_set = {
@@ -127,6 +135,7 @@ def run_command(
             "workers": workers,
             "device": device != "cpu",
             "engine": engine != "local",
+            "keep-model": keep_model,
         }
         unsupported = [option for option, value in is_set.items() if value]
         if unsupported:
@@ -327,6 +336,7 @@ def _run(
             workers=resources.workers,
             device=device_named(resources.device),
             engine=engine_named(resources.engine, resources.workers),
+            keep_model=resources.keep_model,
             progress=progress,
             log=log,
         )

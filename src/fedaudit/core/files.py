@@ -28,6 +28,9 @@ REPORT_FILE = "report.html"
 SCORES_FILE = "scores.safetensors"
 """Scores of all audited samples, next to their record."""
 
+CHECKPOINT_FILE = "checkpoint.safetensors"
+"""State of a simulated federation after its last complete round, in the folder of a run."""
+
 MANIFEST_FILE = "manifest.json"
 """Manifest of an evidence pack, in its folder."""
 
@@ -50,6 +53,12 @@ MAX_LOG_LINES = 300_000
 
 MAX_RESULT_BYTES = 256 * 2**20
 """Maximum size in bytes of a record, comparison or file of a pack."""
+
+MAX_NAMED_TENSORS = 5000
+"""Maximum number of tensors whose names a record lists."""
+
+MAX_TENSOR_NAME = 300
+"""Maximum number of characters of a tensor's name in a record."""
 
 MAX_KEYS = 100_000
 """Maximum number of keys of a JSON object."""

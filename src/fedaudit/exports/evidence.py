@@ -27,11 +27,13 @@ class ModelFile(NamedTuple):
         name: Name of the file.
         bytes: Size of the file.
         sha256: SHA-256 of the file.
+        tensors: SHA-256 of the tensors, by which the record identifies the model.
     """
 
     name: str
     bytes: int
     sha256: str
+    tensors: str
 
 
 class Evidence(NamedTuple):
@@ -90,6 +92,7 @@ def read_evidence(
         Damaged: The pack fails verification, or the model is not in the record.
     """
     today = today or date.today()
+    tensors = ""
     verified = verify(folder, today=today)
     has_expired = verified.statement is not None and verified.statement.has_expired(today)
     if has_expired and len(verified.problems) == 1:
@@ -98,13 +101,13 @@ def read_evidence(
             "later valid_until (fedaudit pack --statement), or ask the packer to do so"
         )
     if model is not None and verified.record is not None and not verified.problems:
-        compared = compare_model(verified.record, model)
-        verified = verified.extended(compared)
-        if not compared.checked and not compared.problems:
+        findings, tensors = compare_model(verified.record, model)
+        verified = verified.extended(findings)
+        if not tensors and not findings.problems:
             raise BadInput(
                 f"{folder} is not exported as evidence of {model.name}; not confirmed: "
-                f"{compared.unchecked[0]}; give the model after the last round of a recording that "
-                f"was closed, or leave out {option('model')}"
+                f"{findings.unchecked[0]}; give the model after the last round of a study, or of a "
+                f"recording that was closed, or leave out {option('model')}"
             )
     record, manifest, policy = verified.record, verified.manifest, verified.policy
     if verified.problems or record is None or manifest is None or policy is None:
@@ -123,7 +126,7 @@ def read_evidence(
         record,
         evaluate_policy(record, policy),
         _time(record.environment.started),
-        None if model is None else _model_file(model),
+        None if model is None else _model_file(model, tensors),
         verified.statement,
     )
 
@@ -138,7 +141,7 @@ def _time(text: str) -> datetime:
         ) from None
 
 
-def _model_file(path: Path) -> ModelFile:
+def _model_file(path: Path, tensors: str) -> ModelFile:
     digest, size = hashlib.sha256(), 0
     try:
         with open_regular(path) as file:
@@ -149,7 +152,7 @@ def _model_file(path: Path) -> ModelFile:
         raise BadInput(
             f"the model {path} cannot be read ({error}); give the path of a file"
         ) from error
-    return ModelFile(path.name, size, digest.hexdigest())
+    return ModelFile(path.name, size, digest.hexdigest(), tensors)
 
 
 def describe_check(check: Check) -> str:

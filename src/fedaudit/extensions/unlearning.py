@@ -18,7 +18,7 @@ from jaxtyping import Float
 from numpy import ndarray
 from torch import nn
 
-from fedaudit.core.errors import BadInput, Damaged, Unsupported, custom_code, setting, table
+from fedaudit.core.errors import BadInput, Unsupported, custom_code, setting, table
 from fedaudit.core.metric_names import AUC, Origin
 from fedaudit.core.modules import load_module
 from fedaudit.core.seeds import seed_for, seeded
@@ -33,12 +33,12 @@ from fedaudit.core.values import (
     difference,
     norm,
     plus,
-    with_prefix,
 )
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import Assignment
 from fedaudit.evaluation.accuracy import utility
 from fedaudit.evaluation.analysis import analyse
+from fedaudit.evaluation.final_models import models_in_checkpoint
 from fedaudit.evaluation.truth import Findings, run_coordinates, target_truth, view_coordinates
 from fedaudit.extensions.examples import additional_setup, additional_study
 from fedaudit.fl.algorithms.fedavg import FedAvg, FedProx
@@ -47,7 +47,6 @@ from fedaudit.metrics import auc_p_value, holm
 from fedaudit.metrics.delong import SEPARATE, AucInterval
 from fedaudit.metrics.unlearning import describe_verdict, evaluate_unlearning, unlearning_verdict
 from fedaudit.observe.measurements import Stored, stacked
-from fedaudit.observe.tensors import read_tensors
 from fedaudit.plan.optional import UnlearningSection
 from fedaudit.plan.parts import Extension, ExtensionResults, FitContext, MeasuredRun, Scores, Setup
 from fedaudit.plan.sections import ServerSection, Study
@@ -221,31 +220,11 @@ def _with_initial_model(run: Setup, unlearned_run: Setup, section: UnlearningSec
         return unlearned_run
     algorithm = unlearned_run.algorithm
     assert isinstance(algorithm, FedAvg)
-    model = _released_model(run)
+    (model,) = models_in_checkpoint(run).values()
     if section.method == "ascent":
         model = _after_ascent(run, model, section)
     architecture = _initialised_with(algorithm.architecture, model)
     return replace(unlearned_run, algorithm=replace(algorithm, architecture=architecture))
-
-
-def _released_model(run: Setup) -> Model:
-    """Return the run's final model from its checkpoint."""
-    path = run.folder / "checkpoint.safetensors"
-    if not path.is_file():
-        raise BadInput(
-            f"{path} does not exist, but unlearning needs the released model in this file; restore "
-            "the file, or run the study in another folder"
-        )
-    tensors, notes = read_tensors(path)
-    state = with_prefix(tensors, "server/")
-    architecture = run.algorithm.architecture
-    expected = architecture.initial(0).tensors()
-    has_expected_shapes = {name: value.shape for name, value in state.items()} == {
-        name: value.shape for name, value in expected.items()
-    }
-    if notes.get("round") != str(run.study.training.rounds) or not has_expected_shapes:
-        raise Damaged(f"{path} does not contain the run's final model; restore it from a copy")
-    return Model.from_tensors(architecture, state)
 
 
 def _initialised_with(architecture: Architecture, model: Model) -> Architecture:

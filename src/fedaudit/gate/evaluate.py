@@ -89,6 +89,7 @@ def evaluate_policy(record: Record, policy: Policy, baseline: Record | None = No
         kind=safe_record.kind,
         content_hash=safe_record.content_hash,
         model=safe_record.coverage.final_model if safe_record.coverage else "",
+        models=safe_record.coverage.several_final_models if safe_record.coverage else {},
         base_model=safe_record.coverage.base_model if safe_record.coverage else "",
         baseline=baseline.content_hash if baseline is not None else "",
         policy=policy.name,

@@ -92,8 +92,9 @@ class Verdict(RecordPart):
         record: Name of the record.
         kind: "study" or "games".
         content_hash: Content hash of the record.
-        model: SHA-256 of the global model after the last round, or of its adapter; empty if the
-            record identifies no model.
+        model: SHA-256 of the only model after the last round, or of its adapter; empty if the
+            record identifies no model, or several.
+        models: SHA-256 of each model after the last round by seed and name, if there are several.
         base_model: SHA-256 of the base model of an adapter; empty if there is none.
         baseline: Content hash of the record of the last release; empty if none was compared.
         policy: Name of the policy.
@@ -112,6 +113,7 @@ class Verdict(RecordPart):
     kind: Literal["study", "games"]
     content_hash: str
     model: str = ""
+    models: dict[str, str] = Field(default_factory=dict)
     base_model: str = ""
     baseline: str = ""
     policy: str

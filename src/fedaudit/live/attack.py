@@ -338,7 +338,7 @@ def _measured_targets(data: _RecordingData, targets: Sequence[ClientId]) -> tupl
     )
 
 
-_NOT_SETTINGS = {"format", "version", "refused", "conflicts", "is_closed", "adapter"}
+_NOT_SETTINGS = {"format", "version", "refused", "conflicts", "is_closed", "adapter", "tied"}
 
 
 def _config(
@@ -471,6 +471,7 @@ def _coverage(data: _RecordingData, targets: Collection[ClientId]) -> Coverage:
         identity=_identity(data),
         models=_model_digests(data.log),
         adapter=recording.adapter,
+        tied=recording.tied,
         sampled_rounds=_has_skipped_uploads(data, targets),
         guard=guard_coverage(data.decisions),
     )
@@ -478,7 +479,11 @@ def _coverage(data: _RecordingData, targets: Collection[ClientId]) -> Coverage:
 
 def _model_digests(log: Iterable[RoundEntry]) -> list[ModelDigests]:
     """Return the digests of the global models of the last rounds."""
-    models = [ModelDigests(round=entry.round, **entry.models) for entry in log if entry.models]
+    models = [
+        ModelDigests.model_validate({"round": entry.round, **entry.models})
+        for entry in log
+        if entry.models
+    ]
     return sorted(models, key=attrgetter("round"))[-MAX_MODELS:]
 
 

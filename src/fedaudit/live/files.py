@@ -43,7 +43,7 @@ DRAWN_FOR = "drawn_for"
 _UNTRAINED = ("untrained-1", "untrained-2")
 _MAY_DIFFER = {
     *("key", "started", "name", "refused", "sizes"),
-    *("names", "unaudited", "conflicts", "is_closed", "adapter"),
+    *("names", "unaudited", "conflicts", "is_closed", "adapter", "tied"),
 }
 """Settings of a recording that may change when it is continued."""
 

@@ -4,11 +4,7 @@ Wrappers change names. Opacus adds the prefix "_module.", Lightning the attribut
 network. FSDP also adds "_fsdp_wrapped_module." in the middle of names.
 """
 
-import sys
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-
-from torch import nn
 
 from fedaudit.core.errors import BadInput, type_of
 
@@ -109,37 +105,3 @@ class NameTable:
 def _without_wrappers(name: str) -> str:
     *path, last = name.split(".")
     return ".".join([part for part in path if part not in _WRAPPERS] + [last])
-
-
-def sent_names(module: nn.Module) -> dict[str, str]:
-    """Map the names under which PEFT sends trained parameters to the network's names.
-
-    ``get_peft_model_state_dict`` omits the name of an adapter (``lora_A.weight`` for
-    ``lora_A.default.weight``), and the path of the adapted part in a larger network. The result is
-    in PEFT's order, without names that two trained adapters share. It is empty for a network
-    without adapters.
-    """
-    adapted_modules = (item for item in module.named_modules() if hasattr(item[1], "peft_config"))
-    path, adapted = next(adapted_modules, ("", None))
-    # A network with adapters exists only if peft was imported.
-    if adapted is None or "peft" not in sys.modules:
-        return {}
-    from peft import get_peft_model_state_dict
-
-    names_by_address = {
-        p.data_ptr(): name for name, p in module.named_parameters() if p.requires_grad
-    }
-    pairs = [
-        (name, names_by_address[value.data_ptr()])
-        for adapter in adapted.peft_config
-        # With the default, the function would search for the network on the internet.
-        for name, value in get_peft_model_state_dict(
-            adapted, adapter_name=adapter, save_embedding_layers=False
-        ).items()
-        if value.data_ptr() in names_by_address
-    ]
-    counts = Counter(name for name, _ in pairs)
-    unique = {name: network_name for name, network_name in pairs if counts[name] == 1}
-    return unique | {
-        f"{path}.{name}": network_name for name, network_name in unique.items() if path
-    }

@@ -20,8 +20,9 @@ from fedaudit.core.tasks import (
 )
 from fedaudit.core.values import Architecture, Model, Samples
 from fedaudit.datasets.draws.audit_set import AuditSet
-from fedaudit.live.unsent import find_unsent, is_frozen
+from fedaudit.live.unsent import find_unsent
 from fedaudit.live.weights import ModelLayout
+from fedaudit.observe.layout import is_frozen
 
 NetworkSource: TypeAlias = nn.Module | Callable[[], nn.Module]
 """A module, or a function that builds one."""

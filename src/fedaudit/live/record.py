@@ -157,7 +157,8 @@ def record(
         task={"name": resolved_task.name, "options": dict(resolved_task.settings)},
         sizes=by_number(sizes or {}),
         not_uploaded=tuple(not_uploaded),
-        adapter=net.layout.adapter_names,
+        adapter=net.layout.network.adapter_names,
+        tied=net.layout.network.tied_names if net.layout.network.is_identifiable else {},
         unaudited=dict(samples.unaudited),
         model=net.architecture.name,
     )

@@ -34,7 +34,7 @@ from fedaudit.observe.views import View, updates_view, view_named, with_resource
 from fedaudit.plan.sections import TaskSection
 from fedaudit.plan.values import refusal_of
 from fedaudit.results.fields import Count, RecordPart
-from fedaudit.results.runs import AdapterNames
+from fedaudit.results.runs import TensorNames
 from fedaudit.results.text import plain
 
 MAX_CLIENTS = MAX_KEYS
@@ -75,6 +75,7 @@ class Recording(RecordPart):
         not_uploaded: Parameters and buffers declared as not uploaded.
         adapter: Tensors that clients train, each with its name in the file of an adapter. Empty if
             clients train all parameters.
+        tied: Further names of tensors that have several, each with the first name.
         names: Names of clients, by number.
         unaudited: Clients that declined the audit or sent no valid audited samples, with the
             reason.
@@ -105,7 +106,8 @@ class Recording(RecordPart):
         default_factory=dict
     )
     not_uploaded: Annotated[tuple[Text, ...], Field(max_length=MAX_CLIENTS)] = ()
-    adapter: AdapterNames = Field(default_factory=dict)
+    adapter: TensorNames = Field(default_factory=dict)
+    tied: TensorNames = Field(default_factory=dict)
     names: Annotated[
         dict[Client, Annotated[str, Field(max_length=200)]], Field(max_length=MAX_CLIENTS)
     ] = Field(default_factory=dict)

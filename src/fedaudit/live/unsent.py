@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 
 from fedaudit.core.devices import CPU, computing_on
 from fedaudit.core.errors import BadInput
@@ -16,6 +15,7 @@ from fedaudit.core.modules import in_model_dtype, load_module
 from fedaudit.core.seeds import seed_globally, seeded
 from fedaudit.core.values import NO_CLIENT, ClientId, Model, Samples
 from fedaudit.datasets.draws.audit_set import AuditSet
+from fedaudit.observe.layout import normalisation_layers, trained_statistics
 from fedaudit.observe.round import Exposed, Round
 
 ESTIMATED_NOTE = "estimated statistics"
@@ -74,13 +74,7 @@ def find_unsent(model: Model, samples: Samples, declared: Collection[str]) -> Un
                 f"buffer; it has {', '.join(names[:6])} ..."
             )
     module = model.module()
-    layers = _normalisation_layers(module)
-    statistics = {
-        f"{path}.{name}".lstrip(".")
-        for path, layer in layers.items()
-        if not is_frozen(layer)
-        for name in ("running_mean", "running_var")
-    }
+    layers = normalisation_layers(module)
     changed, without_gradient = _train_one_step(model, module, samples)
     layer_buffers = {id(value) for layer in layers.values() for value in layer.buffers()}
     changing = {
@@ -89,26 +83,11 @@ def find_unsent(model: Model, samples: Samples, declared: Collection[str]) -> Un
         if name in changed and id(value) not in layer_buffers
     }
     return UnsentTensors(
-        frozenset(statistics),
+        trained_statistics(module),
         frozenset(changing),
         frozenset(without_gradient),
         frozenset(n for n in names if any(fnmatchcase(n, pattern) for pattern in declared)),
     )
-
-
-def _normalisation_layers(module: nn.Module) -> dict[str, _NormBase]:
-    """Return the layers with running statistics by path; a momentum of 0 never changes them."""
-    return {
-        path: layer
-        for path, layer in module.named_modules()
-        if isinstance(layer, _NormBase) and layer.running_mean is not None and layer.momentum != 0
-    }
-
-
-def is_frozen(layer: nn.Module) -> bool:
-    """Return True if a layer (without its sublayers) has parameters, but none is trainable."""
-    parameters = [*layer.parameters(recurse=False)]
-    return bool(parameters) and not any(value.requires_grad for value in parameters)
 
 
 def _train_one_step(model: Model, module: nn.Module, samples: Samples) -> tuple[set[str], set[str]]:
@@ -207,7 +186,7 @@ def _estimate_statistics(
     task = model.architecture.task
     with computing_on(device), torch.no_grad():
         module = load_module(model, "running statistics", device).eval()
-        for path, layer in _normalisation_layers(module).items():
+        for path, layer in normalisation_layers(module).items():
             if path in paths:
                 layer.reset_running_stats()
                 # With momentum None, torch computes an unweighted mean over batches.

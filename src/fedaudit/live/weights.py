@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
-from itertools import chain
 from typing import TypeAlias, TypeGuard
 
 import numpy as np
@@ -11,10 +10,9 @@ from torch import Tensor, nn
 
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.values import Model, Params
-from fedaudit.live.names import NameTable, sent_names
+from fedaudit.live.names import NameTable
 from fedaudit.live.unsent import UnsentTensors
-from fedaudit.observe.tensors import digest_of
-from fedaudit.results.runs import MAX_ADAPTER_TENSORS, MAX_TENSOR_NAME
+from fedaudit.observe.layout import NetworkLayout
 
 NOT_FINITE = "values that are not finite numbers"
 
@@ -89,17 +87,8 @@ class ModelLayout:
         self.model, self.unsent = model, unsent
         state = module.state_dict()
         self._order = tuple(state)
-        parameters = model.architecture.build_module().named_parameters()
-        self.frozen = {n: value.detach() for n, value in parameters if not value.requires_grad}
-        # Not true with frozen or shared parameters, or with buffers that state dicts leave out.
-        self._state_names = {
-            name
-            for name, value in state.items()
-            if isinstance(value, Tensor) and value.is_floating_point()
-        }
-        self.equals_state_dict = self._state_names == {*model.params, *model.buffers}
-        self._peft_names = sent_names(module)
-        self._tied = _tied_names(module)
+        self.network = NetworkLayout(model, module, unsent.statistics)
+        self._peft_names, self._tied = self.network.peft_names, self.network.tied
         buffers = [name for name, _ in module.named_buffers()]
         self._names = NameTable(
             {*self._order, *buffers, *model.params, *self._peft_names}, model.params
@@ -109,51 +98,6 @@ class ModelLayout:
     def n_values(self) -> int:
         """Number of values in all parameters and buffers."""
         return sum(v.numel() for v in (*self.model.params.values(), *self.model.buffers.values()))
-
-    @cached_property
-    def adapter_names(self) -> dict[str, str]:
-        """Names of all tensors that clients train, each with its name in the file of an adapter.
-
-        Empty without frozen parameters, if clients train a parameter with several names, or if the
-        names are too many or too long for a record.
-        """
-        names = [*self.model.params, *self._trained_statistics]
-        has_aliases = bool({self._tied.get(name) for name in self._state_names} & {*names})
-        if not self.frozen or has_aliases or len(names) > MAX_ADAPTER_TENSORS:
-            return {}
-        # In a larger network, PEFT's names have a form with the path of the adapted part, and one
-        # without. The file of an adapter has the latter.
-        file_names = dict[str, str]()
-        for file_name, name in self._peft_names.items():
-            file_names.setdefault(name, file_name)
-        adapter = {name: file_names.get(name, name) for name in names}
-        longest = max(map(len, chain(adapter, adapter.values())), default=0)
-        return adapter if longest <= MAX_TENSOR_NAME else {}
-
-    @property
-    def _trained_statistics(self) -> list[str]:
-        return [name for name in self.model.buffers if name in self.unsent.statistics]
-
-    def adapter_of(self, model: Model) -> Params:
-        """Return the tensors of a model that clients train."""
-        tensors = {**model.params, **model.buffers}
-        return {name: tensors[name] for name in self.adapter_names if name in tensors}
-
-    def base_tensors(self, model: Model) -> Params:
-        """Return the tensors of a model's state dict that no client trains.
-
-        The result is empty if a frozen parameter is quantized: files may store it in another form.
-        """
-        if not all(value.is_floating_point() for value in self.frozen.values()):
-            return {}
-        tensors = {**self.frozen, **model.buffers}
-        names = sorted(self._state_names - self.adapter_names.keys())
-        return {name: tensors[self._tied.get(name, name)] for name in names}
-
-    @cached_property
-    def frozen_hashes(self) -> dict[str, str]:
-        """SHA-256 of each frozen parameter of the model given to the recorder."""
-        return {name: hash_of_tensor(value) for name, value in self.frozen.items()}
 
     def model_of(self, weights: Weights, *, subject: str, sent: Model | None = None) -> Model:
         """Return a model with the given weights; error messages begin with ``subject``.
@@ -178,7 +122,7 @@ class ModelLayout:
             for name, value in self.model.params.items()
         }
         buffers = self._buffers(arrays, base, subject)
-        for name, value in self.frozen.items():
+        for name, value in self.network.frozen.items():
             if name in arrays:
                 tensor = _converted(arrays, name, value, subject)
                 # A value that equals the recorder's is not stored again for each client.
@@ -223,7 +167,7 @@ class ModelLayout:
         """Frozen parameters and constant buffers that are drawn at random at each build."""
         first, second = (self.model.architecture.build_module(seed) for seed in (0, 1))
         second_values = dict(second.named_parameters()) | dict(second.named_buffers())
-        constant = {*self.frozen, *self.model.buffers} - self.unsent.statistics
+        constant = {*self.network.frozen, *self.model.buffers} - self.unsent.statistics
         return frozenset(
             name
             for name, value in (*first.named_parameters(), *first.named_buffers())
@@ -323,28 +267,12 @@ class ModelLayout:
             )
 
 
-def hash_of_tensor(value: Tensor) -> str:
-    """Return the SHA-256 of a tensor's type, shape and values."""
-    return digest_of({"": value}, {})
-
-
 def _unsent_refusal(subject: str, names: Collection[str], why: str) -> BadInput:
     return BadInput(
         f"{subject} lacks {list_some(names)}, {why}, so the clients' values are unknown; freeze "
         "them in the model given to record if clients do not train them, or name them in "
         "record(not_uploaded=[...]) if they stay at the clients"
     )
-
-
-def _tied_names(module: nn.Module) -> dict[str, str]:
-    """Map every further name of a parameter or buffer to its first name."""
-    pairs = [
-        *module.named_parameters(remove_duplicate=False),
-        *module.named_buffers(remove_duplicate=False),
-    ]
-    first = dict[int, str]()
-    names = {name: first.setdefault(id(value), name) for name, value in pairs}
-    return {name: first_name for name, first_name in names.items() if name != first_name}
 
 
 def _are_equal(value: Array, other: Array, subject: str) -> bool:

@@ -271,6 +271,11 @@ def digest_of(tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> str:
     return digest.hexdigest()
 
 
+def hash_of_tensor(value: Tensor) -> str:
+    """Return the SHA-256 of a tensor's type, shape and values."""
+    return digest_of({"": value}, {})
+
+
 def _order(names: list[str], note: str | None) -> list[str]:
     """Return the names in the order of writing, or sorted for a file without a note about it."""
     if note is None:

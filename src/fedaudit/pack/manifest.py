@@ -78,8 +78,9 @@ class Manifest(RecordPart):
         initial_model: SHA-256 of the model that was sent in the first round; empty if unknown.
         base_model: SHA-256 of the tensors that no client trained, the base model of an adapter;
             empty if clients trained all tensors, or if it is unknown.
-        model: SHA-256 of the model after the last round, or of its adapter, over tensors by name;
-            empty if unknown.
+        model: SHA-256 of the only model after the last round, or of its adapter, over tensors by
+            name; empty if unknown, or if there are several.
+        models: SHA-256 of each model after the last round by seed and name, if there are several.
         made_with: Versions of the packages with which the pack was made.
         files: All files except the manifest.
         digest: SHA-256 of all other fields. A receiver who knows the digest notices if the pack was
@@ -109,6 +110,7 @@ class Manifest(RecordPart):
     initial_model: str = ""
     base_model: str = ""
     model: str = ""
+    models: dict[str, Hash] = Field(default_factory=dict)
     made_with: dict[str, str]
     files: Annotated[list[PackedFile], Field(max_length=100)]
     digest: str = ""
@@ -149,6 +151,7 @@ def manifest_of(
         initial_model=record.coverage.initial_model if record.coverage else "",
         base_model=record.coverage.base_model if record.coverage else "",
         model=record.coverage.final_model if record.coverage else "",
+        models=record.coverage.several_final_models if record.coverage else {},
         made_with=dict(made_with),
         files=list(files),
     )
@@ -171,7 +174,7 @@ def _empty_coverage_fields(manifest: Manifest) -> set[str]:
 
     They are left out, so that digests of older manifests, without these fields, stay valid.
     """
-    names = ("coverage", "identity", "initial_model", "base_model", "model")
+    names = ("coverage", "identity", "initial_model", "base_model", "model", "models")
     return {name for name in names if not getattr(manifest, name)}
 
 

@@ -4,39 +4,58 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput
 from fedaudit.live.checkpoints.files import read_checkpoint
-from fedaudit.live.digests import digest_of_base
 from fedaudit.live.weights import as_cpu_tensor
-from fedaudit.observe.tensors import digest_of
+from fedaudit.observe.digests import digest_of_base, plain_name
+from fedaudit.observe.tensors import digest_of, hash_of_tensor
 from fedaudit.pack.choices import Findings
+from fedaudit.report.grid import shortened
 from fedaudit.results.record import Record
-from fedaudit.results.runs import Coverage
+from fedaudit.results.runs import Coverage, TensorNames
+
+_COUNTER = "num_batches_tracked"
+"""End of the name of BatchNorm's counter, which evaluation does not use."""
+
+
+class ComparedModel(NamedTuple):
+    """Comparison of a file with the models of a record.
+
+    Attributes:
+        findings: Confirmed, unconfirmed and wrong statements about the file.
+        digest: Digest of the final model or adapter that the file has; empty if it has none.
+    """
+
+    findings: Findings
+    digest: str = ""
 
 
 class _KnownModel(NamedTuple):
-    """Global model of a record.
+    """Model of a record.
 
     Attributes:
         digest: SHA-256 of the tensors that clients train.
         base: SHA-256 of the other tensors; empty if there are none, or if it is unknown.
+        name: Name of the model, such as "model-0"; empty for the only model of the server.
         when: Part of a sentence that names the model's round.
-        is_final: True for the model after the last round.
+        is_final: True for a model after the last round.
     """
 
     digest: str
     base: str
+    name: str
     when: str
     is_final: bool = False
 
 
-def compare_model(record: Record, file: Path) -> Findings:
+def compare_model(record: Record, file: Path) -> ComparedModel:
     """Find the model of a file among the models of a record.
 
-    Only the model after the last round, or its adapter, is confirmed. An earlier model and the base
-    model are listed as not checked.
+    Only a model after the last round, or its adapter, is confirmed. An earlier model and the base
+    model are listed as not checked. Numbers of 16 bits may have been 32-bit numbers in the run.
 
     Args:
         record: The packed record.
@@ -49,42 +68,78 @@ def compare_model(record: Record, file: Path) -> Findings:
     """
     coverage = record.coverage
     if coverage is None or not coverage.models:
-        raise BadInput(
-            f"the record identifies no model, so {file} cannot be compared with it; pass the model "
-            "after each round to the recorder (after=); networks with shared parameters and "
-            "results of simulated studies are never identified"
+        remedy = (
+            "record the run again, and pass the model after each round to the recorder (after=)"
+            if record.watched
+            else "run the study again in another folder"
         )
-    trained, others = _split(_read_tensors(file), coverage)
+        raise BadInput(
+            f"the record identifies no model, so {file} cannot be compared with it; {remedy}"
+        )
+    stored = _read_tensors(file)
+    tensors = {name: value for name, value in stored.items() if value.is_floating_point()}
+    whole = [n for n, v in stored.items() if n not in tensors and not n.endswith(_COUNTER)]
+    conflict = _conflicting_names(tensors, coverage.tied)
+    if conflict:
+        first, second = (shortened(repr(name), 80) for name in conflict)
+        text = f"{file.name} has other values for {first} than for {second}, which are one tensor"
+        return ComparedModel(Findings(problems=[text]))
+    tensors = _first_names(tensors, coverage.tied)
+    compared = _compare(tensors, coverage, file.name)
+    if compared.findings.problems and any(_is_half(value) for value in tensors.values()):
+        # A recorder of a network with 16-bit parameters computes with 32 bits, which is exact.
+        as_single = {n: v.float() if _is_half(v) else v for n, v in tensors.items()}
+        other = _compare(as_single, coverage, file.name)
+        compared = compared if other.findings.problems else other
+    if not compared.digest or not whole:
+        return compared
+    text = (
+        f"the whole numbers in {file.name}, such as {shortened(repr(whole[0]), 80)}: digests cover "
+        "only floating-point numbers"
+    )
+    findings = compared.findings
+    return compared._replace(findings=findings._replace(unchecked=[*findings.unchecked, text]))
+
+
+def _is_half(value: Tensor) -> bool:
+    return value.dtype in (torch.float16, torch.bfloat16)
+
+
+def _compare(tensors: Mapping[str, Tensor], coverage: Coverage, file: str) -> ComparedModel:
+    trained, others = _split(tensors, coverage)
     base = digest_of_base(others)
     if not trained:
         is_base = base in {models.base for models in coverage.models}
-        text = f"{file.name} is the base model, which no client trained"
-        return Findings(unchecked=[f"the adapter: {text}"]) if is_base else _unknown(file)
+        text = f"{file} is the base model, which no client trained"
+        return ComparedModel(
+            Findings(unchecked=[f"the adapter: {text}"]) if is_base else _unknown(file)
+        )
     digest = digest_of(trained, {})
     known = next((model for model in _known_models(coverage) if model.digest == digest), None)
     if known is None:
-        return _unknown(file)
-    what, unchecked = "model", list[str]()
+        return ComparedModel(_unknown(file))
+    what, unchecked = known.name or "the model", list[str]()
     if coverage.adapter and not base:
-        what = "adapter"
+        what = f"the adapter of {known.name}" if known.name else "the adapter"
         unchecked = [
-            f"whether {file.name} is used with its base model"
+            f"whether {file} is used with its base model"
             + (f" (SHA-256 {known.base})" if known.base else ", which the record does not identify")
         ]
     elif base and not known.base:
-        unchecked = [f"the tensors of {file.name} that no client trained: they are not identified"]
+        unchecked = [f"the tensors of {file} that no client trained: they are not identified"]
     elif base != known.base:
-        return Findings(
-            problems=[
-                f"{file.name} has the trained tensors of the model {known.when}, but other tensors "
-                "than those of its base model"
-            ]
+        problem = (
+            f"{file} has the trained tensors of {known.name or 'the model'} {known.when}, but "
+            "other tensors than those of its base model"
         )
-    text = f"{file.name} is the {what} {known.when}"
+        return ComparedModel(Findings(problems=[problem]))
+    text = f"{file} is {what} {known.when}"
     if known.is_final:
-        return Findings(checked=[text], unchecked=unchecked)
-    final = "is not the final model" if coverage.final_model else "may not be the final model"
-    return Findings(unchecked=[f"the final model: {text}, which {final}", *unchecked])
+        return ComparedModel(Findings(checked=[text], unchecked=unchecked), digest)
+    final = "is not the final model" if coverage.final_models else "may not be the final model"
+    return ComparedModel(
+        Findings(unchecked=[f"the final model: {text}, which {final}", *unchecked])
+    )
 
 
 def _read_tensors(file: Path) -> dict[str, Tensor]:
@@ -94,9 +149,33 @@ def _read_tensors(file: Path) -> dict[str, Tensor]:
             f"the weights in {file} have no names, so they cannot be compared with the record; "
             "save them with names, such as a state_dict in a safetensors file"
         )
-    tensors = {name: as_cpu_tensor(value, name) for name, value in stored.items()}
-    # Digests of records leave out counts, such as those of batches in BatchNorm.
-    return {name: value for name, value in tensors.items() if value.is_floating_point()}
+    return {name: as_cpu_tensor(value, name) for name, value in stored.items()}
+
+
+def _conflicting_names(tensors: Mapping[str, Tensor], tied: TensorNames) -> tuple[str, str] | None:
+    """Return two names of one tensor under which a file has different values."""
+    names = {plain_name(name): name for name in tensors}
+    for name, first in tied.items():
+        pair = names.get(plain_name(name)), names.get(plain_name(first))
+        if None not in pair:
+            values = [hash_of_tensor(tensors[str(each)]) for each in pair]
+            if values[0] != values[1]:
+                return str(pair[0]), str(pair[1])
+    return None
+
+
+def _first_names(tensors: Mapping[str, Tensor], tied: TensorNames) -> dict[str, Tensor]:
+    """Return tensors with several names once, by the name that the digest uses."""
+    firsts = {plain_name(name): first for name, first in tied.items()}
+    present = {plain_name(name) for name in tensors}
+    renamed = dict[str, Tensor]()
+    for name, value in tensors.items():
+        first = firsts.get(plain_name(name))
+        if first is None:
+            renamed[name] = value
+        elif plain_name(first) not in present:
+            renamed[first] = value
+    return renamed
 
 
 def _split(
@@ -116,22 +195,23 @@ def _split(
 
 def _known_models(coverage: Coverage) -> Iterator[_KnownModel]:
     """Yield the models of a record, the last first."""
+    final = coverage.final_models
     for models in reversed(coverage.models):
         if models.after:
-            is_final = models.after == coverage.final_model and models.round == coverage.rounds
-            when = (
-                "after the last round of the record" if is_final else f"after round {models.round}"
-            )
-            yield _KnownModel(models.after, models.base, when, is_final)
+            is_final = models in final
+            of = "the record" if models.seed is None else f"seed {models.seed}"
+            when = f"after the last round of {of}" if is_final else f"after round {models.round}"
+            yield _KnownModel(models.after, models.base, models.name, when, is_final)
     for models in reversed(coverage.models):
-        when = f"that was sent in round {models.round}"
-        yield _KnownModel(models.sent, models.base, when)
+        if models.sent:
+            when = f"that was sent in round {models.round}"
+            yield _KnownModel(models.sent, models.base, models.name, when)
 
 
-def _unknown(file: Path) -> Findings:
+def _unknown(file: str) -> Findings:
     return Findings(
         problems=[
-            f"{file.name} is none of the models of the record: its weights, their names or their "
-            "types differ"
+            f"{file} is none of the models of the record: its weights, their names or their types "
+            "differ"
         ]
     )

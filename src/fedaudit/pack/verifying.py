@@ -254,6 +254,8 @@ def not_shown_by_pack(record: Record) -> Iterator[str]:
     yield f"{describe_environment(record)}: a pack cannot prove this"
     if record.coverage is None or not record.coverage.models:
         yield "which model the record is about: it has no digest of a model"
+    elif unidentified := record.coverage.unidentified:
+        yield f"which models these are, as the record has no digest: {listed(unidentified)}"
     unconfirmed = ", ".join(sorted(suppressed(record).counts.keys() - {"findings"}))
     yield (
         f"the numbers of suppressed {unconfirmed} in {MANIFEST_FILE}, since the record confirms "

@@ -280,12 +280,15 @@ def release_policy(record: Record) -> Answer:
 def criteria(record: Record) -> Answer:
     """Return which files have the criteria, and the model to which they were applied."""
     coverage = record.coverage
-    digest, base = (coverage.final_model, coverage.base_model) if coverage else ("", "")
-    if not digest:
+    if coverage is None or not coverage.final_models:
         return Answer("stated", fixed("answers.criteria"), fixed("answers.no_model"))
+    base = coverage.base_model
     of_base = f" of the base model with SHA-256 {base}" * bool(base)
-    model = f"Final {'adapter' if base else 'model'}{of_base}: SHA-256 {digest}."
-    return Answer("stated", fixed("answers.criteria"), model)
+    models = [
+        f"{wording.capital(coverage.final_model_name(each))}{of_base}: SHA-256 {each.after}"
+        for each in coverage.final_models
+    ]
+    return Answer("stated", fixed("answers.criteria"), f"{wording.join_some(models)}.")
 
 
 def purpose(record: Record) -> Answer:

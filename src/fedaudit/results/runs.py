@@ -7,6 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
+from fedaudit.core.files import MAX_NAMED_TENSORS, MAX_TENSOR_NAME
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.fields import (
     Count,
@@ -26,11 +27,9 @@ MAX_MODELS = 10_000
 """Maximum number of rounds whose models a record identifies."""
 Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 Reason = Annotated[str, Field(max_length=2000)]
-MAX_ADAPTER_TENSORS = 5000
-MAX_TENSOR_NAME = 300
 _TensorName = Annotated[str, Field(max_length=MAX_TENSOR_NAME)]
-AdapterNames = Annotated[dict[_TensorName, _TensorName], Field(max_length=MAX_ADAPTER_TENSORS)]
-"""Tensors that clients train, each with its name in the file of an adapter."""
+TensorNames = Annotated[dict[_TensorName, _TensorName], Field(max_length=MAX_NAMED_TENSORS)]
+"""Names of tensors, each with another name of the same tensor."""
 
 
 class MissingUpload(RecordPart):
@@ -150,22 +149,34 @@ class GuardCoverage(RecordPart):
 
 
 class ModelDigests(RecordPart):
-    """SHA-256 of the global models of one round, over their tensors by name.
+    """SHA-256 of a model in one round, over its tensors by name.
 
     If clients train only some tensors, ``sent`` and ``after`` cover these tensors, which are called
-    the adapter.
+    the adapter. A recording has the global model of each round. A study has the models after the
+    last round of each run.
 
     Attributes:
         round: Number of the round.
+        seed: Root seed of the run; None in recordings, which have one run.
+        name: Name of the model, such as "model 0" or "personal model of client 3"; empty for the
+            only model of the server.
         base: Tensors that no client trains; empty if clients train all tensors, or if unknown.
         sent: Model that all clients were sent; empty if unknown.
         after: Model after the round; empty if unknown.
     """
 
     round: Count
+    seed: Count | None = None
+    name: Annotated[str, Field(max_length=100)] = ""
     base: Digest = ""
     sent: Digest = ""
     after: Digest = ""
+
+    @property
+    def label(self) -> str:
+        """Run and name of the model, such as "model 0 of seed 1"; empty for the only model."""
+        of_seed = "" if self.seed is None else f"seed {self.seed}"
+        return " of ".join(filter(None, (self.name, of_seed)))
 
 
 class Coverage(RecordPart):
@@ -188,9 +199,14 @@ class Coverage(RecordPart):
         n_missing_uploads: Number of missing uploads that may have been aggregated.
         n_missing_rounds: Number of missing rounds.
         identity: SHA-256 over the models that were sent in all rounds; empty if unknown.
-        models: Digests of the global models, if the recorded loop passed these.
+        models: Digests of models: in a study, of all models after the last round; in a recording,
+            of the global models that the loop passed.
         adapter: Tensors that clients train, each with its name in the file of an adapter. Empty if
             clients train all parameters.
+        tied: Further names of tensors that have several, each with the first name. Digests use
+            only the first.
+        unidentified: Models after the last round of a study that have no digest, such as "5,000
+            personal models".
         sampled_rounds: True if ``every`` skipped rounds in which clients took part.
         guard: Decisions of the client's guard; None if no guard wrote the recording.
     """
@@ -210,7 +226,11 @@ class Coverage(RecordPart):
     models: Annotated[list[ModelDigests], Field(max_length=MAX_MODELS)] = Field(
         default_factory=list
     )
-    adapter: AdapterNames = Field(default_factory=dict)
+    adapter: TensorNames = Field(default_factory=dict)
+    tied: TensorNames = Field(default_factory=dict)
+    unidentified: Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=100)] = (
+        Field(default_factory=list)
+    )
     sampled_rounds: bool = False
     guard: GuardCoverage | None = None
 
@@ -227,12 +247,31 @@ class Coverage(RecordPart):
         return bases.pop() if len(bases) == 1 else ""
 
     @property
+    def final_models(self) -> list[ModelDigests]:
+        """Models after the last round: several in a study of several seeds or models."""
+        if self.is_open:
+            return []
+        return [models for models in self.models if models.round == self.rounds and models.after]
+
+    @property
     def final_model(self) -> str:
-        """SHA-256 of the model after the last round; empty if unknown."""
-        last = self.models[-1] if self.models else None
-        if last is None or last.round != self.rounds or self.is_open:
-            return ""
-        return last.after
+        """SHA-256 of the only model after the last round; empty if unknown, or if several."""
+        models = self.final_models
+        return models[0].after if len(models) == 1 else ""
+
+    def final_model_name(self, models: ModelDigests) -> str:
+        """Return a name for readers of a model after the last round: "final model of seed 1"."""
+        what = models.name or "model"
+        if self.adapter:
+            what = f"adapter of {models.name}" if models.name else "adapter"
+        has_seed = models.seed is not None and len(self.final_models) > 1
+        return f"final {what}" + f" of seed {models.seed}" * has_seed
+
+    @property
+    def several_final_models(self) -> dict[str, str]:
+        """SHA-256 of each model after the last round by its label; empty if there is only one."""
+        models = self.final_models
+        return {each.label: each.after for each in models} if len(models) > 1 else {}
 
     @property
     def is_whole(self) -> bool:

@@ -71,13 +71,22 @@ def log_record(record: Record, sink: Sink, *files: Path) -> None:
         "controls": first.controls,
         "view": safe.view.name,
         "content_hash": record.content_hash,
-        "model": record.coverage.final_model if record.coverage else "",
+        "model": _models_text(record),
     }
     for name, text in texts.items():
         if text:
             sink.text(name, text[:_MAX_TEXT])
     for path in files:
         sink.artifact(path)
+
+
+def _models_text(record: Record) -> str:
+    """Return the digests of the models after the last round."""
+    if record.coverage is None:
+        return ""
+    several = record.coverage.several_final_models
+    texts = [f"{label}: {digest}" for label, digest in several.items()]
+    return ", ".join(texts) or record.coverage.final_model
 
 
 def metrics_of(record: Record) -> Iterator[Metric]:

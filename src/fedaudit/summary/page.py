@@ -242,10 +242,7 @@ def _facts(record: Record) -> dict[str, str]:
         protections = "; ".join(distinct(map(protection_name, record.games)))
         facts["Protection"] = shortened(protections, _LONG)
     else:
-        models = shortened(coverage.identity, 80) if coverage else ""
-        facts["Digest of the models"] = models or _FIXED["models"]
-        if coverage:
-            facts |= _model_digests(coverage)
+        facts |= _model_digests(coverage) if coverage else {"Released model": _FIXED["models"]}
         if record.watched:
             model = wording.setting(record, "recording", "model")
             facts["Model"] = shortened(str(model or ""), _LONG) or "not stated in the result"
@@ -266,17 +263,30 @@ def _facts(record: Record) -> dict[str, str]:
 
 
 def _model_digests(coverage: Coverage) -> dict[str, str]:
-    """Return the known digests from the initial or base model to the final model."""
-    final = "final adapter" if coverage.adapter else "final model"
+    """Return the known digests, from the initial or base model to the final models."""
     digests = {
         "base model": coverage.base_model,
         # The adapter of the first round is untrained, and belongs to no released model.
         "initial model": "" if coverage.adapter else coverage.initial_model,
-        final: coverage.final_model,
     }
-    return {
-        f"Digest of the {name}": f"{digest} (SHA-256)" for name, digest in digests.items() if digest
+    final = coverage.final_models
+    digests |= {coverage.final_model_name(models): models.after for models in final[:MAX_LISTED]}
+    facts = {
+        f"Digest of the {name}": f"{digest} ({_FIXED['tensors']})"
+        for name, digest in digests.items()
+        if digest
     }
+    if not final:
+        facts["Released model"] = _FIXED["models"]
+    if len(final) > MAX_LISTED:
+        excess = len(final) - MAX_LISTED
+        facts["Further models"] = f"{excess}; the manifest of a pack has their digests"
+    if coverage.unidentified:
+        names = wording.join_some([shortened(text, _SHORT) for text in coverage.unidentified])
+        facts["Models without a digest"] = names
+    if coverage.identity:
+        facts["Digest of all models that were sent"] = shortened(coverage.identity, 80)
+    return facts
 
 
 def settings_line(entry: object) -> str:

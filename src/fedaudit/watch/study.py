@@ -9,7 +9,7 @@ import torch
 from fedaudit.attacks import attack_set, resolve_attack
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import FedauditError
-from fedaudit.core.files import RECORD_FILE, read_object
+from fedaudit.core.files import CHECKPOINT_FILE, RECORD_FILE, read_object
 from fedaudit.core.importing import is_custom
 from fedaudit.core.task_catalogue import TASKS, task_named
 from fedaudit.core.values import Architecture, Capability, ClientId
@@ -38,7 +38,6 @@ from fedaudit.watch.reading import Reader, RoundFile, stamp_of
 from fedaudit.watch.state import Participation, Phase, RunState, WatchState
 
 _TRAINING_PHASES: tuple[Phase, ...] = ("waiting", "training", "adversary")
-_CHECKPOINT = "checkpoint.safetensors"
 
 
 class StudyFolder:
@@ -253,7 +252,7 @@ def additional_federations(study: Study) -> int:
 
 def _milestones(folder: Path, files: Sequence[RoundFile]) -> list[Milestone]:
     milestones = [file.milestone for file in files]
-    start, checkpoint = stamp_of(folder / AUDIT_FILE), folder / _CHECKPOINT
+    start, checkpoint = stamp_of(folder / AUDIT_FILE), folder / CHECKPOINT_FILE
     if start and (not milestones or start.changed / 1e9 < milestones[0].time):
         milestones.insert(0, Milestone(0, start.changed / 1e9))
     stamp = stamp_of(checkpoint)

@@ -563,6 +563,7 @@ def audit(
                     workers=workers,
                     device=device_named(device),
                     engine=cluster,
+                    keep_model=options.keep_model,
                     progress=report,
                     log=log,
                 )

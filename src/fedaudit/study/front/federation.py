@@ -242,6 +242,8 @@ class AuditOptions:
         data_dir: Folder of data sets; by default, the folder of the federation's file, or of the
             environment variable ``FEDAUDIT_DATA``.
         about: One sentence about the audit for readers of the report.
+        keep_model: Whether to write the model after the last round next to the record, as
+            ``model.safetensors``. With several seeds or models, there is a file for each.
 
     Raises:
         BadInput: An option is of another type, or a name that does not exist.
@@ -265,6 +267,7 @@ class AuditOptions:
     pool: Path | str | None = None
     data_dir: Path | str | None = None
     about: str = ""
+    keep_model: bool = False
 
     @called_by("objects")
     def __post_init__(self) -> None:

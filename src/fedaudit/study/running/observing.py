@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Damaged, assignment, option
+from fedaudit.core.files import CHECKPOINT_FILE
 from fedaudit.core.values import flat
 from fedaudit.evaluation.accuracy import (
     EvaluationSplit,
@@ -16,6 +17,7 @@ from fedaudit.evaluation.accuracy import (
     are_notes_valid,
     evaluation_split,
 )
+from fedaudit.evaluation.final_models import write_digests
 from fedaudit.fl.algorithms.base import ChoosesModels
 from fedaudit.observe.kept_files import read_rounds, write_round
 from fedaudit.observe.measurements import (
@@ -197,7 +199,8 @@ def observe(run: Setup, resources: Resources) -> list[Stored]:
         Damaged: A file in the folder cannot be read.
     """
     rounds, key = run.study.training.rounds, run.key(resources.device.type)
-    stream = run.simulate(resources.engine, resources.device, run.folder / "checkpoint.safetensors")
+    stream = run.simulate(resources.engine, resources.device, run.folder / CHECKPOINT_FILE)
+    stream = write_digests(stream, run, key)
     for extension in run.extensions:
         stream = extension.watch(stream, run, key, resources.progress)
     stream = record_usage(stream, run.assignment.clients, run.folder, key)

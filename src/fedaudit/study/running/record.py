@@ -18,6 +18,7 @@ from fedaudit.core.values import Capability, flat
 from fedaudit.evaluation.accuracy import accuracy_by_round, utility
 from fedaudit.evaluation.analysis import analyse
 from fedaudit.evaluation.controls import controls, planted_leak
+from fedaudit.evaluation.final_models import read_digests
 from fedaudit.evaluation.sample_scores import write_scores
 from fedaudit.evaluation.truth import Findings, run_coordinates
 from fedaudit.evaluation.uploads import peer_controls, reported_controls
@@ -241,7 +242,7 @@ def _assemble(
         usage=evaluation.usage,
         sources=answers,
         clusters=[cluster.clusters for cluster in clusters],
-        coverage=recording_info.coverage if recording_info else _coverage(runs, stored),
+        coverage=recording_info.coverage if recording_info else _coverage(measured_runs),
         untested=[*_untested(first), *uncovered, *notes],
     )
 
@@ -254,13 +255,15 @@ def _formal_epsilons(runs: Sequence[Setup]) -> list[Estimate]:
     return formal_epsilons(runs)
 
 
-def _coverage(runs: Sequence[Setup], stored: Sequence[Sequence[Stored]]) -> Coverage:
+def _coverage(measured_runs: Sequence[MeasuredRun]) -> Coverage:
     """Return the coverage of a study, with each client's smallest coverage over the runs.
 
     A study measures all rounds that its settings name, or ends in an error.
     """
+    runs = [run for run, _ in measured_runs]
     study, total = runs[0].study, runs[0].study.training.rounds
-    measured = [[round.measured for round in rounds] for rounds in stored]
+    measured = [[round.measured for round in rounds] for _, rounds in measured_runs]
+    final = read_digests(measured_runs)
     clients = []
     for client in sorted({*study.audit.targets}):
         of_runs = []
@@ -276,6 +279,10 @@ def _coverage(runs: Sequence[Setup], stored: Sequence[Sequence[Stored]]) -> Cove
         last_measured=min(rounds[-1].index for rounds in measured),
         every=study.measured_every,
         clients=clients,
+        models=final.models,
+        adapter=final.adapter,
+        tied=final.tied,
+        unidentified=final.unidentified,
     )
 
 

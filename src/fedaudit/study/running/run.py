@@ -16,6 +16,7 @@ from fedaudit.core.importing import exits_as_errors
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.engines.base import CountedEngine
 from fedaudit.engines.local import local_engine, raise_if_import_by_worker
+from fedaudit.evaluation.final_models import refuse_without_server_model, write_models
 from fedaudit.observe.measurements import Stored
 from fedaudit.observe.tensors import write_tensors
 from fedaudit.plan.parts import Extension, FitContext, MeasuredRun, Resources, Setup
@@ -67,6 +68,7 @@ def run_study(
     workers: int = 1,
     device: torch.device = CPU,
     engine: CountedEngine | None = None,
+    keep_model: bool = False,
     progress: Progress = quiet,
     log: Callable[[str], None] = lambda text: None,
 ) -> "Record":
@@ -88,6 +90,8 @@ def run_study(
         device: Device that trains clients and computes signals. A stopped study must resume on the
             same type of device, because CPUs and GPUs differ in the last digits of results.
         engine: Engine that trains clients, instead of local processes.
+        keep_model: Whether to write the model after the last round next to the record, as
+            ``model.safetensors``. With several seeds or models, there is a file for each.
         progress: Called with (phase, done, total) during training, estimates and controls.
         log: Called with lines of text for the user.
 
@@ -116,6 +120,8 @@ def run_study(
     runs = [run_of(parts, seed, data_dir) for seed in study.seeds]
     for run in runs:
         check_run(run, device)
+    if keep_model:
+        refuse_without_server_model(runs[0])
     resources = _resources(engine, workers, study.partition.clients, device, progress)
     # Raise before any folder is created; the additions are returned again by store_study.
     additions_or_raise(out, study)
@@ -156,7 +162,7 @@ def run_study(
     # Imported here, so that training starts before the modules of the evaluation are loaded.
     from fedaudit.study.running.record import evaluate_and_write
 
-    return evaluate_and_write(
+    record = evaluate_and_write(
         measured_runs,
         out,
         resources,
@@ -165,6 +171,10 @@ def run_study(
         notes=notes,
         before_writing=partial(mark_recorded, out, study),
     )
+    if keep_model:
+        for path in write_models([run for run, _ in measured_runs], out):
+            log(f"model: {path}")
+    return record
 
 
 def _resources(
