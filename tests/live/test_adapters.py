@@ -13,10 +13,12 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.tasks import CLASSIFICATION
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.attack import attack_recording
+from fedaudit.live.digests import digests_of_globals
 from fedaudit.live.network import network_of
 from fedaudit.live.recording import read_round_log
 from fedaudit.live.weights import ModelLayout
-from fedaudit.pack.models import compare_model
+from fedaudit.pack.models import compare_model, compare_with
+from fedaudit.results.runs import Coverage, ModelDigests
 
 peft = pytest.importorskip("peft", reason="PEFT is not installed: pip install 'fedaudit[text]'")
 
@@ -163,5 +165,53 @@ def test_digests_are_those_of_the_files_of_adapter_and_base(tmp_path: Path) -> N
         ("base.safetensors", "is the base model, which no client trained"),
     ):
         findings = compare_model(result, tmp_path / file).findings
+        assert not findings.problems
+        assert any(text in line for line in (*findings.checked, *findings.unchecked))
+
+
+class TiedNet(nn.Module):
+    """A network whose frozen output layer has the weight of an earlier frozen layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.inner = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES)
+        self.head = nn.Linear(FEATURES, FEATURES)
+        self.head.weight = self.first.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(torch.tanh(self.inner(self.first(x))))
+        return out
+
+
+@pytest.mark.parametrize("saved", [[], ["head"]], ids=["frozen", "trained copy"])
+def test_tensors_with_several_names_are_those_of_the_files(
+    saved: list[str], tmp_path: Path
+) -> None:
+    """With a trained copy, PEFT gives the copy the name of the original layer."""
+    config = peft.LoraConfig(r=2, target_modules=["inner"], modules_to_save=saved)
+    original = TiedNet()
+    base = {name: value.clone() for name, value in original.state_dict().items()}
+    net = peft.get_peft_model(original, config)
+    layout = shape_of(net)
+    moved(net, 0.5)
+    after = layout.model_of(peft.get_peft_model_state_dict(net), subject="it")
+    coverage = Coverage(
+        rounds=1,
+        measured=1,
+        last_measured=1,
+        models=[ModelDigests.model_validate({"round": 1, **digests_of_globals(layout, [], after)})],
+        adapter=layout.network.adapter_names,
+        tied=layout.network.tied_names,
+    )
+    net.save_pretrained(tmp_path / "saved", save_embedding_layers=False)
+    torch.save(net.state_dict(), tmp_path / "whole.pt")
+    del base["head.weight"]  # a file may have only one of the names
+    save_file(base, tmp_path / "base.safetensors")
+    for file, text in (
+        ("saved/adapter_model.safetensors", "is the adapter after the last round"),
+        ("whole.pt", "is the model after the last round"),
+        ("base.safetensors", "is the base model, which no client trained"),
+    ):
+        findings = compare_with(coverage, tmp_path / file).findings
         assert not findings.problems
         assert any(text in line for line in (*findings.checked, *findings.unchecked))

@@ -15,7 +15,7 @@ from fedaudit.observe.tensors import digest_of, hash_of_tensor
 from fedaudit.pack.choices import Findings
 from fedaudit.report.grid import shortened
 from fedaudit.results.record import Record
-from fedaudit.results.runs import Coverage, TensorNames
+from fedaudit.results.runs import Coverage
 
 _COUNTER = "num_batches_tracked"
 """End of the name of BatchNorm's counter, which evaluation does not use."""
@@ -66,8 +66,7 @@ def compare_model(record: Record, file: Path) -> ComparedModel:
         BadInput: The file cannot be read, its weights have no names, or the record identifies no
             model.
     """
-    coverage = record.coverage
-    if coverage is None or not coverage.models:
+    if record.coverage is None or not record.coverage.models:
         remedy = (
             "record the run again, and pass the model after each round to the recorder (after=)"
             if record.watched
@@ -76,15 +75,24 @@ def compare_model(record: Record, file: Path) -> ComparedModel:
         raise BadInput(
             f"the record identifies no model, so {file} cannot be compared with it; {remedy}"
         )
+    return compare_with(record.coverage, file)
+
+
+def compare_with(coverage: Coverage, file: Path) -> ComparedModel:
+    """Find the model of a file among the models of a coverage; see :func:`compare_model`."""
     stored = _read_tensors(file)
     tensors = {name: value for name, value in stored.items() if value.is_floating_point()}
     whole = [n for n, v in stored.items() if n not in tensors and not n.endswith(_COUNTER)]
-    conflict = _conflicting_names(tensors, coverage.tied)
-    if conflict:
-        first, second = (shortened(repr(name), 80) for name in conflict)
-        text = f"{file.name} has other values for {first} than for {second}, which are one tensor"
-        return ComparedModel(Findings(problems=[text]))
-    tensors = _first_names(tensors, coverage.tied)
+    aliases = list(_aliases(tensors, coverage))
+    for alias in aliases:
+        if alias.stored and hash_of_tensor(tensors[alias.stored]) != hash_of_tensor(
+            tensors[alias.name]
+        ):
+            names = (shortened(repr(name), 80) for name in (alias.name, alias.stored))
+            reason = "it has other values for {} than for {}, which are one tensor".format(*names)
+            return ComparedModel(_unknown(file.name, reason))
+    further = {alias.name: tensors.pop(alias.name) for alias in aliases}
+    tensors |= {alias.first: further[alias.name] for alias in aliases if not alias.stored}
     compared = _compare(tensors, coverage, file.name)
     if compared.findings.problems and any(_is_half(value) for value in tensors.values()):
         # A recorder of a network with 16-bit parameters computes with 32 bits, which is exact.
@@ -152,30 +160,33 @@ def _read_tensors(file: Path) -> dict[str, Tensor]:
     return {name: as_cpu_tensor(value, name) for name, value in stored.items()}
 
 
-def _conflicting_names(tensors: Mapping[str, Tensor], tied: TensorNames) -> tuple[str, str] | None:
-    """Return two names of one tensor under which a file has different values."""
-    names = {plain_name(name): name for name in tensors}
-    for name, first in tied.items():
-        pair = names.get(plain_name(name)), names.get(plain_name(first))
-        if None not in pair:
-            values = [hash_of_tensor(tensors[str(each)]) for each in pair]
-            if values[0] != values[1]:
-                return str(pair[0]), str(pair[1])
-    return None
+class _Alias(NamedTuple):
+    """Further name of a tensor in a file.
+
+    Attributes:
+        name: The name in the file.
+        first: The name that the digest uses.
+        stored: The file's name of the same tensor that stands for ``first``; empty if it has none.
+    """
+
+    name: str
+    first: str
+    stored: str
 
 
-def _first_names(tensors: Mapping[str, Tensor], tied: TensorNames) -> dict[str, Tensor]:
-    """Return tensors with several names once, by the name that the digest uses."""
-    firsts = {plain_name(name): first for name, first in tied.items()}
-    present = {plain_name(name) for name in tensors}
-    renamed = dict[str, Tensor]()
-    for name, value in tensors.items():
-        first = firsts.get(plain_name(name))
-        if first is None:
-            renamed[name] = value
-        elif plain_name(first) not in present:
-            renamed[first] = value
-    return renamed
+def _aliases(tensors: Mapping[str, Tensor], coverage: Coverage) -> Iterator[_Alias]:
+    """Yield the names in a file that the digest does not use."""
+    # PEFT gives a trained copy of a layer the name of the original layer.
+    trained = {*coverage.adapter, *coverage.adapter.values()}
+    names = {plain_name(name): name for name in tensors if name not in trained}
+    for alias, first in coverage.tied.items():
+        name = names.get(plain_name(alias))
+        if first in coverage.adapter:
+            stored = next((n for n in (first, coverage.adapter[first]) if n in tensors), "")
+        else:
+            stored = names.get(plain_name(first), "")
+        if name is not None and name != stored:
+            yield _Alias(name, first, stored)
 
 
 def _split(
@@ -208,10 +219,5 @@ def _known_models(coverage: Coverage) -> Iterator[_KnownModel]:
             yield _KnownModel(models.sent, models.base, models.name, when)
 
 
-def _unknown(file: str) -> Findings:
-    return Findings(
-        problems=[
-            f"{file} is none of the models of the record: its weights, their names or their types "
-            "differ"
-        ]
-    )
+def _unknown(file: str, reason: str = "its weights, their names or their types differ") -> Findings:
+    return Findings(problems=[f"{file} is none of the models of the record: {reason}"])
