@@ -151,7 +151,7 @@ def steps(record: Record, other: Record) -> dict[str, Callable[[], object]]:
 
     def pack() -> None:
         packed = record if record.kind == "games" else suppressed(record, SMALLEST_GROUP)[0]
-        compute_files(packed, policy)
+        compute_files(packed, policy, "")
         read_record(file("packed.json", record_json(packed).encode()))
 
     return {

@@ -38,7 +38,8 @@ def test_the_demo_shows_a_strong_leak_that_cofedmid_lowers(tmp_path: Path) -> No
     assert len(read_studies(tmp_path / "study.toml", {})) == 2
     policy = policy_from(DEFAULT_POLICY)
     for record in (undefended, defended):
-        section = policy_section(record, evaluate_policy(record, policy), policy, "policy.toml")
+        verdict = evaluate_policy(record, policy)
+        section = policy_section(record, verdict, policy, Path("policy.toml"), DEFAULT_POLICY)
         page = summary_html(record, section, "2099-06-30", STATEMENT)
         assert BROWSER is None or n_pages(pdf_of(page, tmp_path)) <= 2
 

@@ -120,7 +120,9 @@ def stored_record(name: str) -> Record:
 
 def outcome(record: Record, text: str = POLICY) -> Section:
     policy = policy_from(text)
-    return policy_section(record, evaluate_policy(record, policy), policy, "policy.toml")
+    return policy_section(
+        record, evaluate_policy(record, policy), policy, Path("policy.toml"), text
+    )
 
 
 def plain(document: str) -> str:
@@ -183,7 +185,7 @@ def test_the_words_for_sizes_are_defined_for_each_metric() -> None:
     assert "Other measures" not in text
     (text,) = section(played(), "The answer").remarks
     assert "AUC" not in text
-    assert "Other measures: weak from 5%, clear from 15%, strong from 30% of the way" in text
+    assert "Other measures: weak from 5%, clear from 15%, strong from 30% of the largest" in text
 
 
 def test_terms_that_records_leave_unexplained_are_explained() -> None:
@@ -243,7 +245,7 @@ def test_a_policy_shows_its_outcome_with_measured_and_allowed_values(
     expected = (rule, "AUC against unseen samples", "0.600", f"{value} ({low}–{high})")
     assert part.table.rows[0][:4] == expected
     assert "“hospital”" in part.lead
-    assert dict(judged.facts)["Digest of the policy"] in summary_markdown(record, judged)
+    assert dict(judged.facts)["Digest of its settings"][:64] in summary_markdown(record, judged)
 
 
 def test_a_lower_bound_below_its_ceiling_proves_nothing() -> None:
@@ -269,11 +271,12 @@ def test_rules_without_a_figure_are_counted_as_not_judged() -> None:
     asking = POLICY.replace('["unseen"]', '["unseen", "other_client"]')
     part = section(record, "What the policy says", outcome(record, asking))
     assert part.paragraphs == (
-        "Of 6 rules: 1 not judged, because the audit has no figure for them; 5 kept.",
+        "Of 6 rules: 1 inconclusive; 5 kept; 1 of these not judged, because the audit has no "
+        "figure for them.",
     )
     assert part.table is not None
     assert part.table.rows[0] == (
-        "– not judged",
+        "– not judged (inconclusive)",
         "AUC against other clients' samples",
         "0.600",
         "–",
@@ -296,7 +299,7 @@ def test_a_policy_is_shown_with_its_owner_file_and_digest(owner: str) -> None:
     judged = outcome(record, f'owner = "{owner}"\n{POLICY}' if owner else POLICY)
     facts = dict(section(record, "What the policy says", judged).facts)
     assert facts["Policy set by"] == (owner or "not stated in the policy’s file")
-    assert facts["File of the policy"] == "policy.toml"
+    assert facts["File of the policy"].startswith("policy.toml (SHA-256 ")
     assert (facts == dict(outcome(record).facts)) is (not owner), "owner and digest"
 
 

@@ -91,7 +91,7 @@ def check(
     record = record_in(path)
     verdict = evaluate_policy(record, rules, older)
     write_verdict(verdict, junit=out / JUNIT, json=out / VERDICT)
-    section = policy_section(record, verdict, rules, policy.name)
+    section = policy_section(record, verdict, rules, policy)
     write_whole(out / SUMMARY, summary_markdown(record, section), private=True)
     log("")
     print_verdict(verdict)

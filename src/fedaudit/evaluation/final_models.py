@@ -185,7 +185,7 @@ def models_in_checkpoint(run: Setup) -> Mapping[str, Model]:
     return run.algorithm.models(state)
 
 
-def refuse_without_server_model(run: Setup) -> None:
+def raise_if_no_server_model(run: Setup) -> None:
     """Raise if the server of a run has no model that could be written to a file."""
     if not run.algorithm.models(run.algorithm.start(0)):
         raise Unsupported(

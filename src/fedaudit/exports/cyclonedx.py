@@ -79,7 +79,7 @@ def _model_card(evidence: Evidence) -> dict[str, object]:
     return {
         "quantitativeAnalysis": {"performanceMetrics": metrics},
         "considerations": {
-            "technicalLimitations": [f"Not tested: {text}" for text in evidence.record.untested]
+            "technicalLimitations": [f"Not tested: {text}" for text in evidence.manifest.untested]
         },
     }
 

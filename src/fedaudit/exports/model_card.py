@@ -42,8 +42,7 @@ def model_card(evidence: Evidence) -> str:
         tags=["federated-learning", "membership-inference", "fedaudit"],
         eval_results=figures or None,
     )
-    section = policy_section(
-        evidence.record, verdict, read_policy(evidence.folder / POLICY_FILE), POLICY_FILE
-    )
+    policy = evidence.folder / POLICY_FILE
+    section = policy_section(evidence.record, verdict, read_policy(policy), policy)
     text = summary_markdown(evidence.record, section, statement=evidence.statement)
     return str(ModelCard(f"---\n{metadata.to_yaml()}\n---\n\n{text}"))

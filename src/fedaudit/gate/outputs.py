@@ -1,5 +1,6 @@
 """Output of a verdict on the terminal, as JSON, as JUnit XML and in summaries."""
 
+import hashlib
 import re
 import textwrap
 from collections import Counter
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.files import open_regular, write_whole
+from fedaudit.core.files import MAX_USER_FILE_BYTES, open_regular, read_text, write_whole
 from fedaudit.gate.evaluate import evaluate_policy, figure_text
 from fedaudit.gate.outcome import Outcome, severity
 from fedaudit.gate.policy import Policy, read_policy
@@ -253,20 +254,37 @@ def evaluated_policy_section(
 ) -> Section:
     """Evaluate a policy on a record, and return the outcome as a section of a summary."""
     policy = read_policy(policy_file)
-    return policy_section(
-        record, evaluate_policy(record, policy, baseline), policy, policy_file.name
-    )
+    verdict = evaluate_policy(record, policy, baseline)
+    return policy_section(record, verdict, policy, policy_file)
 
 
-def policy_section(record: Record, verdict: Verdict, policy: Policy, file: str) -> Section:
-    """Return the outcome of a policy as a section of a summary, with the worst outcome first."""
+def policy_section(
+    record: Record, verdict: Verdict, policy: Policy, file: Path, content: str | None = None
+) -> Section:
+    """Return the outcome of a policy as a section of a summary, with the worst outcome first.
+
+    Args:
+        record: The record.
+        verdict: Verdict of the policy on the record.
+        policy: The policy.
+        file: File of the policy, which is read unless ``content`` is given.
+        content: Text of the file.
+    """
+    if content is None:
+        content = read_text(file, max_bytes=MAX_USER_FILE_BYTES)
+    sha256 = hashlib.sha256(content.encode("utf-8")).hexdigest()
     is_withdrawn = record.kind != "games" and conclusion(record).status in WITHDRAWN
     ranked = sorted(verdict.checks, key=lambda check: severity(check.outcome), reverse=True)
     met = [check for check in ranked if check.ceiling is None and check.outcome is Outcome.PASS]
     rules = [_rule(check, is_withdrawn=is_withdrawn) for check in ranked if check not in met]
-    counts = Counter([*(outcome for outcome, _ in rules), *("pass" for _ in met)])
+    # The numbers of outcomes are those of the verdict's file.
+    counts = Counter(str(check.outcome) for check in verdict.checks)
+    labels = Counter(label for label, _ in rules)
     count_texts = [
         f"{counts[key]} {text['count']}" for key, text in _TEXTS["rules"].items() if counts[key]
+    ]
+    count_texts += [
+        f"{labels[key]} of these {text}" for key, text in _TEXTS["of_these"].items() if labels[key]
     ]
     texts, n_more = _TEXTS["outcomes"][str(verdict.outcome)], len(rules) - MAX_LISTED
     others = f"And {plural(n_more, 'more rule')}, listed in the verdict." if n_more > 0 else ""
@@ -279,8 +297,8 @@ def policy_section(record: Record, verdict: Verdict, policy: Policy, file: str) 
         paragraphs=(f"Of {plural(counts.total(), 'rule')}: {'; '.join(count_texts)}.",),
         facts=(
             ("Policy set by", shortened(policy.owner, 80) or _TEXTS["no_owner"]),
-            ("File of the policy", shortened(file, 80)),
-            ("Digest of the policy", verdict.policy_hash),
+            ("File of the policy", f"{shortened(file.name, 80)} (SHA-256 {sha256})"),
+            ("Digest of its settings", f"{verdict.policy_hash} ({_TEXTS['settings']})"),
         ),
         table=Table(_HEAD, tuple(cells for _, cells in rules[:MAX_LISTED])),
         items=tuple(
@@ -332,7 +350,8 @@ def _rule(check: Check, *, is_withdrawn: bool) -> tuple[str, tuple[str, ...]]:
             counts = f"{number} of {check.figures} figures {_TEXTS['rules'][outcome]['figures']}"
             parts = (worst.what, counts * (check.figures > 1), worst.reason, _needed_samples(check))
             explanation = "; ".join(filter(None, parts))
-    name, outcome_text = shortened(capital(check.name), 120), _TEXTS["rules"][outcome]["row"]
+    name = shortened(capital(check.name), 120)
+    outcome_text = _TEXTS["rules"].get(outcome, {}).get("row") or f"– {outcome} ({check.outcome})"
     cells = (outcome_text, name, allowed, measured, shortened(explanation, _MAX_TEXT))
     return outcome, tuple(cell or MISSING for cell in cells)
 

@@ -16,6 +16,8 @@ from fedaudit.core.files import TooLarge, read_text
 from fedaudit.core.importing import raise_if_missing
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.verdict import Verdict
+from fedaudit.report.deciding.caveats import untested
+from fedaudit.report.wording import printable
 from fedaudit.results.fields import Count, RecordPart
 from fedaudit.results.record import Record
 from fedaudit.results.runs import Coverage
@@ -145,7 +147,7 @@ def manifest_of(
         outcome=verdict.outcome,
         smallest_group=smallest_group,
         suppressed=dict(suppressed),
-        untested=record.untested,
+        untested=untested(printable(record)),
         coverage=_coverage_counts(record.coverage) if record.coverage else {},
         identity=record.coverage.identity if record.coverage else "",
         initial_model=record.coverage.initial_model if record.coverage else "",

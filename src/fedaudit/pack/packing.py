@@ -118,7 +118,7 @@ def write_pack(
         packed, changes = suppressed(original, smallest_group)
         counts = total_suppressed(changes, packed)
     texts[RECORD_FILE] = record_json(packed)
-    computed = compute_files(packed, gate_policy, packer_statement)
+    computed = compute_files(packed, gate_policy, texts[POLICY_FILE], packer_statement)
     _raise_if_other_verdict(
         evaluate_policy(original, gate_policy), computed.verdict, smallest_group
     )
@@ -206,19 +206,18 @@ def _raise_if_unreadable(folder: Path, texts: Mapping[str, str]) -> None:
 
 
 def compute_files(
-    record: Record, policy: Policy, statement: Statement | None = None
+    record: Record, policy: Policy, policy_text: str, statement: Statement | None = None
 ) -> ComputedFiles:
     """Compute all files that are determined by the packed record, the policy and the statement."""
     verdict = evaluate_policy(record, policy)
+    section = policy_section(record, verdict, policy, Path(POLICY_FILE), policy_text)
     texts = {
         VERDICT_FILE: verdict_json(verdict),
         JUNIT_FILE: junit_xml(verdict),
         STUDY_FILE: study_file(resolve_older_settings(record.config)),
         REPORT_FILE: report_html(record),
         CLAUSES_FILE: clauses_json(record, statement),
-        SUMMARY_FILE: summary_html(
-            record, policy_section(record, verdict, policy, POLICY_FILE), statement=statement
-        ),
+        SUMMARY_FILE: summary_html(record, section, statement=statement),
     }
     return ComputedFiles(verdict, texts)
 

@@ -300,8 +300,8 @@ def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
 
     The following entries are removed: the most exposed samples; histograms of scores, since a bin
     may contain a single sample; usage counts of samples; groups, clients and classes with too few
-    samples; source attacks with too few samples of a client; small class counts and small numbers
-    of audited samples.
+    samples; source attacks with too few samples of a client; small class counts, confusion matrices
+    with small counts, and small numbers of audited samples.
 
     An estimate on too few samples loses its value and its curve. Trajectories of its client are
     removed, and controls on that client keep only their outcome. If samples belong to people, sizes
@@ -398,7 +398,8 @@ def least_suppressed(record: Record) -> Mapping[str, int]:
         "histograms": len(runs_with_curves),
         "clients": sum(not classes for classes in record.label_distributions),
         "sources": sum(
-            sum(row.samples for row in row.classes) < row.samples for row in record.sources
+            not row.confusion or sum(row.samples for row in row.classes) < row.samples
+            for row in record.sources
         ),
     }
 
@@ -465,14 +466,16 @@ def _other_clients(row: OtherClients | None, smallest: int) -> OtherClients | No
 
 
 def _source(result: SourceResult, smallest: int) -> SourceResult:
+    removed: dict[str, object] = {}
+    if any(0 < count < smallest for row in result.confusion for count in row):
+        # A single cell follows from the others, the success rate and the clients' samples.
+        removed["confusion"] = []
     counts = {row.label: row.samples for row in result.classes}
     small = hidden_classes(counts, result.samples, smallest)
     visible = [row for row in result.classes if row.label not in small]
-    return (
-        result
-        if len(visible) == len(result.classes)
-        else result.model_copy(update={"classes": visible})
-    )
+    if len(visible) < len(result.classes):
+        removed["classes"] = visible
+    return result.model_copy(update=removed) if removed else result
 
 
 def _count_changes(before: Sequence[object], after: Sequence[object]) -> int:

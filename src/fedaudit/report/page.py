@@ -16,6 +16,7 @@ from fedaudit.report import wording
 from fedaudit.report.advice import advice
 from fedaudit.report.clauses import clause_summary
 from fedaudit.report.clusters import cluster_sentence, cluster_table
+from fedaudit.report.deciding.caveats import untested
 from fedaudit.report.evidence import attacks_tried, is_uninformative
 from fedaudit.report.figures.charts import percent
 from fedaudit.report.first import FirstScreen, first_screen
@@ -115,6 +116,7 @@ def _report(
         meta=[part for part in meta if part],
         first=first,
         clauses=clause_summary(record),
+        untested=untested(record),
         words=wording.glossary_entries(f"{first}{sections}"),
         again=reproducing(record),
         **values,

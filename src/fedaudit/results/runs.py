@@ -385,7 +385,7 @@ class SourceResult(RecordPart):
         clients: Client numbers, in the order of ``confusion``.
         samples: Number of audited samples of all clients together.
         confusion: Number of samples of each client (row) for which each client (column) was
-            predicted.
+            predicted. Empty in a pack if a number is small.
         classes: Success for each class.
         answers: Selective prediction at several thresholds.
         chained: Source inference on predicted members; empty if no audited sample is a non-member.
@@ -418,7 +418,8 @@ class SourceResult(RecordPart):
 
     @model_validator(mode="after")
     def _validate_numbers(self) -> "SourceResult":
-        raise_if_lengths_differ(clients=self.clients, confusion=self.confusion)
+        if self.confusion:
+            raise_if_lengths_differ(clients=self.clients, confusion=self.confusion)
         for row in self.confusion:
             raise_if_lengths_differ(clients=self.clients, confusion=row)
         if self.by_round:
@@ -427,7 +428,7 @@ class SourceResult(RecordPart):
             raise_if_lengths_differ(clients=self.clients, overfitting=self.overfitting)
         if not set(self.absent) <= set(self.clients):
             raise ValueError("absent clients must be among the clients")
-        if sum(map(sum, self.confusion)) != self.samples:
+        if self.confusion and sum(map(sum, self.confusion)) != self.samples:
             raise ValueError(f"the sum of confusion must be {self.samples} samples")
         return self
 

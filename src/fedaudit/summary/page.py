@@ -19,7 +19,7 @@ from fedaudit.report.deciding import caveats
 from fedaudit.report.evidence import SIZES, attacks_tried, distinct, has_membership, outcomes_of
 from fedaudit.report.exposure import exposure_sentence
 from fedaudit.report.first import FirstScreen, first_screen, tiles_of
-from fedaudit.report.fixed import fixed, fixed_texts
+from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.grid import Cell, Tile, clean, shortened
 from fedaudit.report.page import templates
 from fedaudit.report.reproducing import inline_toml, reproducing
@@ -84,6 +84,7 @@ class Summary(NamedTuple):
     sections: tuple[Section, ...]
     signed: str
     valid_until: str
+    digest_note: str = _FIXED["digest_note"]
 
 
 def summary_html(
@@ -388,10 +389,7 @@ def _control_row(row: tuple[Cell, ...]) -> tuple[str, ...]:
 
 
 def _untested(record: Record, undecided: tuple[str, ...]) -> Section:
-    items = [*caveats.unseen_release(record), *record.untested, *_unmeasured(record)]
-    items += caveats.omissions(record)
     if record.kind == "games":
-        items = [*_FIXED["untested_games"], *items]
         games = wording.plural(sum(point.success.total for point in record.games), "game")
         points = wording.plural(len(record.points), "setting")
         scale = _FIXED["scale"]["games"].format(games=games, points=points)
@@ -399,7 +397,7 @@ def _untested(record: Record, undecided: tuple[str, ...]) -> Section:
         attacks = wording.plural(attacks_tried(record), "attack")
         runs = wording.plural(len(record.seeds), "training run")
         scale = _FIXED["scale"]["attacks"].format(attacks=attacks, runs=runs)
-    texts = [_OTHERS.sub(_FIXED["other_adversaries"], item) for item in distinct(items) if item]
+    texts = [_OTHERS.sub(_FIXED["other_adversaries"], item) for item in caveats.untested(record)]
     texts = [_SETTING.sub("", text) for text in texts]
     listed = [wording.sentence(shortened(text, _LONG)) for text in texts]
     excess = len(listed) - MAX_LISTED
@@ -418,18 +416,6 @@ _OTHERS = re.compile(
 """Sentence with the description of the adversary, which the first section has too."""
 _SETTING = re.compile(r" \([a-z_]+\.[a-z_]+ = \w+\)")
 """Setting of a study behind a sentence, which says nothing to the readers of a summary."""
-
-
-def _unmeasured(record: Record) -> Iterator[str]:
-    coverage = record.coverage
-    if caveats.withheld_uploads(record):
-        yield wording.capital(fixed("guard.not_judged"))
-    elif coverage and coverage.rounds - coverage.measured > coverage.n_missing_rounds:
-        skipped = f"{coverage.rounds - coverage.measured} of {coverage.rounds} rounds"
-        yield f"Uploads in {skipped}, which were not measured"
-    yield caveats.coverage_gaps(record)
-    if coverage and coverage.never_measured:
-        yield f"Clients without a measured round: {caveats.client_list(coverage.never_measured)}"
 
 
 def _verifying(record: Record, *, is_judged: bool) -> Section:

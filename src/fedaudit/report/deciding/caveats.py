@@ -1,6 +1,6 @@
 """Units, clients, controls and caveats of a record, in the words that all outputs share."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import exp, log
 from statistics import NormalDist
 from typing import Literal
@@ -288,3 +288,22 @@ def unseen_release(record: Record) -> list[str]:
     """Return a sentence if attacks ran, but none of an adversary that sees only the final model."""
     views = {estimate.view for estimate in record.findings if estimate.attack}
     return [fixed("answers.caveats.released")] if views and "final" not in views else []
+
+
+def untested(record: Record) -> list[str]:
+    """Return everything that an audit did not test, in the order of every page and file."""
+    games: Sequence[str] = fixed_texts("untested")["games"] if record.kind == "games" else ()
+    texts = [*games, *unseen_release(record), *record.untested, *_unmeasured(record)]
+    return [text for text in evidence.distinct([*texts, *omissions(record)]) if text]
+
+
+def _unmeasured(record: Record) -> Iterator[str]:
+    coverage = record.coverage
+    if withheld_uploads(record):
+        yield wording.capital(fixed("guard.not_judged"))
+    elif coverage and coverage.rounds - coverage.measured > coverage.n_missing_rounds:
+        skipped = f"{coverage.rounds - coverage.measured} of {coverage.rounds} rounds"
+        yield f"Uploads in {skipped}, which were not measured"
+    yield coverage_gaps(record)
+    if coverage and coverage.never_measured:
+        yield f"Clients without a measured round: {client_list(coverage.never_measured)}"

@@ -16,7 +16,7 @@ from fedaudit.core.importing import exits_as_errors
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.engines.base import CountedEngine
 from fedaudit.engines.local import local_engine, raise_if_import_by_worker
-from fedaudit.evaluation.final_models import refuse_without_server_model, write_models
+from fedaudit.evaluation.final_models import raise_if_no_server_model, write_models
 from fedaudit.observe.measurements import Stored
 from fedaudit.observe.tensors import write_tensors
 from fedaudit.plan.parts import Extension, FitContext, MeasuredRun, Resources, Setup
@@ -121,7 +121,7 @@ def run_study(
     for run in runs:
         check_run(run, device)
     if keep_model:
-        refuse_without_server_model(runs[0])
+        raise_if_no_server_model(runs[0])
     resources = _resources(engine, workers, study.partition.clients, device, progress)
     # Raise before any folder is created; the additions are returned again by store_study.
     additions_or_raise(out, study)
