@@ -4,7 +4,7 @@ A new algorithm is a file, a row of the catalogue, and an entry in ``SETTINGS`` 
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from inspect import getdoc, signature
@@ -42,6 +42,8 @@ from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import measure
 from fedaudit.signals.outputs import Confidence, Loss
 from fedaudit.signals.updates import GradientCosine, GradientDifference, GradientNorm
+from fedaudit.study.front.contracts.algorithms import ALGORITHM_CONTRACTS, AlgorithmCase
+from fedaudit.study.front.contracts.base import name_of
 from tests.crew import started
 
 PUBLIC_CLASSES, CLASSES = 2, 5
@@ -265,9 +267,12 @@ def test_a_run_depends_only_on_its_seed(name: str) -> None:
     assert bits(run(name, seed=4)) != bits(run_of(name))
 
 
+@pytest.mark.parametrize("contract", ALGORITHM_CONTRACTS, ids=name_of)
 @every_algorithm
-def test_results_do_not_depend_on_client_order(name: str) -> None:
-    assert bits(run(name, clients=dict(reversed(DATA.items())))) == bits(run_of(name))
+def test_algorithms_fulfil_the_contracts_of_check_part(
+    name: str, contract: Callable[[AlgorithmCase], str]
+) -> None:
+    assert contract(AlgorithmCase(partial(make_algorithm, name), DATA)) == ""
 
 
 @pytest.fixture(scope="module")

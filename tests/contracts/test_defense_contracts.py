@@ -1,6 +1,6 @@
 """Contract of every defense in the catalogue."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from inspect import signature
@@ -32,9 +32,11 @@ from fedaudit.fl.chain import Chain
 from fedaudit.fl.hooks import ClientContext, Defense, Plan
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.observe.round import Gradient, Logits, Round, Sent, Update, Upload
+from fedaudit.observe.round import Gradient, Logits, Round, Update, Upload
 from fedaudit.signals.base import VisibleRound
 from fedaudit.signals.outputs import Loss
+from fedaudit.study.front.contracts.base import name_of
+from fedaudit.study.front.contracts.defenses import DEFENSE_CONTRACTS, DefenseCase
 from tests.crew import started
 from tests.simulated_gpu import simulated_gpu
 
@@ -269,15 +271,12 @@ def test_checks_before_training_accept_valid_defenses(name: str) -> None:
         Chain((defense,)).raise_if_misfit(plan)
 
 
+@pytest.mark.parametrize("contract", DEFENSE_CONTRACTS, ids=name_of)
 @every_active
-def test_runs_are_deterministic_and_do_not_change_given_defenses(
-    name: str,
+def test_defenses_fulfil_the_contracts_of_check_part(
+    name: str, contract: Callable[[DefenseCase], str]
 ) -> None:
-    defenses, before = active(name), torch.get_rng_state()
-    alike(run(defenses), active_run(name))
-    assert torch.equal(torch.get_rng_state(), before), "the global generator is not used"
-    for client, defense in defenses.items():
-        assert same(defense.state(), active(name)[client].state())
+    assert contract(DefenseCase(lambda client: active(name)[client])) == ""
 
 
 @pytest.fixture(scope="module")
@@ -299,14 +298,6 @@ def test_a_simulated_gpu_gives_the_results_of_the_cpu(name: str) -> None:
     with simulated_gpu():
         gpu_rounds = run(active(name), how={"device": device_named("cuda")})
     alike(cpu_rounds, gpu_rounds)
-
-
-@every_active
-def test_only_the_defended_clients_first_uploads_change(name: str) -> None:
-    ours, bare = active_run(name)[0], bare_run()[0]
-    for client in DATA:
-        unchanged = same(ours.uploads[client].values, bare.uploads[client].values)
-        assert unchanged is (client not in DEFENDED)
 
 
 @every_active
@@ -360,29 +351,6 @@ def test_an_upload_of_zeros_stays_finite_with_the_same_shapes(
         n: (v.shape, v.dtype) for n, v in zeros.values.items()
     }
     assert all(bool(value.isfinite().all()) for value in sent.values.values())
-
-
-@every_active
-def test_defenses_do_not_modify_the_given_upload(name: str) -> None:
-    model = Model(FEDAVG.architecture, {"w": torch.ones(3)})
-    upload = Update({"w": torch.ones(3)})
-    active(name)[0].upload(upload, client_context().at(model))
-    assert torch.equal(upload.values["w"], torch.ones(3))
-
-
-@every_active
-def test_a_restored_state_continues_the_defense(name: str) -> None:
-    old, new = active(name)[0], active(name)[0]
-    data = old.prepare(DATA[0], client_context(0))
-    assert torch.equal(new.prepare(DATA[0], client_context(0)).ids, data.ids)
-    sent = Sent((FEDAVG.architecture.initial(0),))
-    FEDAVG.run_client(sent, data, {}, old, client_context(1))
-    new.restore(old.state())
-    assert same(new.state(), old.state())
-    ours, theirs = (
-        FEDAVG.run_client(sent, data, {}, d, client_context(2)).upload for d in (old, new)
-    )
-    assert same(ours.values, theirs.values)
 
 
 @pytest.mark.slow

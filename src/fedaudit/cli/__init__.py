@@ -4,7 +4,7 @@ from fedaudit.cli.accounting import budget
 from fedaudit.cli.application import app, main
 from fedaudit.cli.automating import check, init
 from fedaudit.cli.guarding import check_guard
-from fedaudit.cli.planning import plan
+from fedaudit.cli.planning import check_part, plan
 from fedaudit.cli.releasing import check_dp, export, gate, pack, signals, verify
 from fedaudit.cli.running import attack, demo, run_command
 from fedaudit.cli.showing import compare, explain, list_command, report, summary
@@ -17,6 +17,7 @@ __all__ = [
     "check",
     "check_dp",
     "check_guard",
+    "check_part",
     "compare",
     "demo",
     "explain",

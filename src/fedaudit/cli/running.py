@@ -392,8 +392,7 @@ def settings_from(arguments: Sequence[str], *, games: bool = False) -> dict[str,
             if not remaining:
                 raise BadInput(f"{option} needs a value; write it as {option}=value")
             text = remaining.pop(0)
-        _raise_if_undecodable(option, text)
-        settings[name] = _value(option, text)
+        settings[name] = value_of(option, text)
     return settings
 
 
@@ -408,11 +407,13 @@ def _raise_if_undecodable(option: str, text: str) -> None:
         ) from error
 
 
-def _value(option: str, text: str) -> object:
+def value_of(option: str, text: str) -> object:
+    """Parse the value of an option as TOML; a value that is not TOML is a string."""
     from tomllib import TOMLDecodeError
 
     from fedaudit.plan.values import parse_toml
 
+    _raise_if_undecodable(option, text)
     try:
         return parse_toml(f"value = {text}", f"the value of {option}")["value"]
     except BadInput as error:

@@ -1,0 +1,1 @@
+"""Contracts of attacks, defenses, algorithms and partitions, which `fedaudit check-part` runs."""
