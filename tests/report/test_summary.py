@@ -12,7 +12,7 @@ from fedaudit.gate.outputs import policy_section
 from fedaudit.gate.policy import DEFAULT_POLICY, policy_from
 from fedaudit.live.attack import attack_recording
 from fedaudit.report import wording
-from fedaudit.report.grid import clean
+from fedaudit.report.grid import as_one_line
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
 from fedaudit.results.text import escape_markdown
@@ -147,7 +147,7 @@ def test_summaries_of_each_record_kind_have_expected_contents(name: str) -> None
 @pytest.mark.parametrize("name", KINDS)
 def test_html_and_markdown_summaries_have_the_same_text(name: str) -> None:
     record = stored_record(name)
-    page = " ".join(clean(visible(summary_html(record))).split())
+    page = " ".join(as_one_line(visible(summary_html(record))).split())
     page = page.replace("&#39;", "'").replace("&#34;", '"').replace("&lt;", "<")
     page = page.replace("&gt;", ">").replace("&amp;", "&")
     for part in summary_of(record).sections:

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from fedaudit.core import metric_names
 from fedaudit.report.fixed import fixed_texts
-from fedaudit.report.grid import Footnotes, clean, shortened
+from fedaudit.report.grid import Footnotes, as_one_line, shortened
 from fedaudit.report.wording import (
     format_value,
     interval,
@@ -89,7 +89,7 @@ def test_listed_joins_words_with_commas_and_and() -> None:
 
 
 def test_control_and_direction_characters_become_visible() -> None:
-    assert clean("a\u202eb\x00c\ud800d\ne\u2028f") == "a\ufffdb\ufffdc\ufffdd e f"
+    assert as_one_line("a\u202eb\x00c\ud800d\ne\u2028f") == "a\ufffdb\ufffdc\ufffdd e f"
 
 
 @given(st.text(), st.integers(2, 60))

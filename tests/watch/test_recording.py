@@ -77,7 +77,7 @@ def test_the_client_that_missed_the_last_round_is_named(tmp_path: Path) -> None:
     record_rounds(tmp_path / "live", absent=1)
     clients = state_of(tmp_path / "live").clients
     assert clients is not None
-    assert (clients.round, clients.seen, clients.expected) == (ROUNDS, 2, 3)
+    assert (clients.round, clients.n_received, clients.expected) == (ROUNDS, 2, 3)
     assert clients.missing == ("client 1",)
 
 

@@ -166,7 +166,7 @@ def test_runs_in_a_pool_are_found(tmp_path: Path) -> None:
 
 def test_the_clients_of_the_last_round_are_counted(tmp_path: Path) -> None:
     state = state_at(at_round(tmp_path / "small", {1: 2}))
-    assert state.clients == Participation(round=2, seen=3, expected=3, missing=())
+    assert state.clients == Participation(round=2, n_received=3, expected=3, missing=())
 
 
 def test_rounds_of_a_study_with_other_clients_are_refused(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def signals(recording: Path, /, *, out: Path, client: str = "") -> None:
     from fedaudit.live.recording import read_recording
     from fedaudit.live.tables.export import csv_of, signal_table
 
-    raise_if_other_suffix(out, ".csv", what="a CSV table")
+    raise_if_other_suffix(out, ".csv", format_name="a CSV table")
     if out.exists():
         raise BadInput(f"{out} exists; give another file with --out, or delete it")
     table = signal_table(recording, client=client)
@@ -120,7 +120,7 @@ def gate(
     older = [] if baseline is None else [record_path(baseline)]
     for target, suffix, what in ((junit, ".xml", "JUnit XML"), (json, ".json", "JSON")):
         if target is not None:
-            raise_if_other_suffix(target, suffix, what=what)
+            raise_if_other_suffix(target, suffix, format_name=what)
             raise_if_overwriting(target, [path, policy, *older])
     with explain_wrong_kind(policy, POLICY):
         verdict = (

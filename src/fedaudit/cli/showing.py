@@ -350,5 +350,5 @@ def _raise_if_overwriting(target: Path, inputs: list[Path], *, is_html: bool) ->
     if is_html:
         raise_if_foreign_page(target, inputs)
         return
-    raise_if_other_suffix(target, *MARKDOWN_SUFFIXES, what="a Markdown file")
+    raise_if_other_suffix(target, *MARKDOWN_SUFFIXES, format_name="a Markdown file")
     raise_if_overwriting(target, inputs, what="summary", marks=[MARKDOWN_MARK.encode()])

@@ -95,11 +95,13 @@ ClientIds = Annotated[
 ]
 
 
-def raise_if_invalid(what: str, value: object, annotation: object, default: object = ...) -> None:
+def raise_if_invalid(
+    subject: str, value: object, annotation: object, default: object = ...
+) -> None:
     """Raise if an annotation does not allow a value.
 
     Args:
-        what: Name of the value, such as "rounds of FedAvg".
+        subject: Name of the value, such as "rounds of FedAvg".
         value: The value.
         annotation: Type with ranges and conditions. Types that cannot be checked at run time allow
             any value.
@@ -116,7 +118,7 @@ def raise_if_invalid(what: str, value: object, annotation: object, default: obje
     hint = f"; did you mean {near[0]!r}?" if near else ""
     if not near and default is not ...:
         hint = f"; leave it out for {default!r}"
-    raise BadArgument(f"{what} takes {describe_allowed(annotation)}, got {text}{hint}")
+    raise BadArgument(f"{subject} takes {describe_allowed(annotation)}, got {text}{hint}")
 
 
 def _is_allowed(value: object, annotation: object) -> bool:
@@ -261,10 +263,10 @@ def without_ranges(annotation: object) -> object:
     origin, type_arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return without_ranges(type_arguments[0])
-    plain = tuple(map(without_ranges, type_arguments))
+    plain_arguments = tuple(map(without_ranges, type_arguments))
     if origin in (Union, UnionType):
-        return Union[plain]  # noqa: UP007
-    return origin[plain] if origin in (Sequence, tuple, list, dict) else annotation
+        return Union[plain_arguments]  # noqa: UP007
+    return origin[plain_arguments] if origin in (Sequence, tuple, list, dict) else annotation
 
 
 def _check(

@@ -58,12 +58,12 @@ class Denoising(Task):
             BadInput: The model's outputs and the noise differ in shape.
         """
         inputs = {"sample": x} if self.inputs is None else self.inputs.unpack(x)
-        clean = inputs.pop(next(iter(inputs)))
-        clean = clean if clean.is_floating_point() else clean.float()
-        steps, noise = self._draw(module, clean)
-        broadcast_axes = [1] * (clean.ndim - 1)
-        fraction = signal_fraction().to(clean)[steps].view(*steps.shape, *broadcast_axes)
-        noisy = fraction.sqrt() * clean[:, None] + (1 - fraction).sqrt() * noise
+        clean_images = inputs.pop(next(iter(inputs)))
+        clean_images = clean_images if clean_images.is_floating_point() else clean_images.float()
+        steps, noise = self._draw(module, clean_images)
+        broadcast_axes = [1] * (clean_images.ndim - 1)
+        fraction = signal_fraction().to(clean_images)[steps].view(*steps.shape, *broadcast_axes)
+        noisy = fraction.sqrt() * clean_images[:, None] + (1 - fraction).sqrt() * noise
         predicted = logits_of(module(noisy, steps, **inputs))
         if predicted.shape != noisy.shape:
             raise BadInput(
@@ -73,23 +73,25 @@ class Denoising(Task):
             )
         return (predicted - noise).square().flatten(2).mean(2)
 
-    def _draw(self, module: object, clean: Tensor) -> tuple[Tensor, Tensor]:
+    def _draw(self, module: object, clean_images: Tensor) -> tuple[Tensor, Tensor]:
         """Return the noise steps and the noise of each sample's draws."""
         if getattr(module, "training", False):
-            steps = torch.randint(NOISE_STEPS, (len(clean), 1), device=clean.device)
-            return steps, torch.randn_like(clean)[:, None]
+            steps = torch.randint(NOISE_STEPS, (len(clean_images), 1), device=clean_images.device)
+            return steps, torch.randn_like(clean_images)[:, None]
         # Evenly spaced steps vary less than random ones, so that losses can be compared.
         draw_steps = [int((draw + 0.5) * NOISE_STEPS / self.draws) for draw in range(self.draws)]
-        steps = torch.tensor(draw_steps, device=clean.device).expand(len(clean), -1)
-        shape = (self.draws, *clean.shape[1:])
+        steps = torch.tensor(draw_steps, device=clean_images.device).expand(len(clean_images), -1)
+        shape = (self.draws, *clean_images.shape[1:])
         if self.fixed:
-            return steps, _noise(self.seed, shape).to(clean).expand(len(clean), *shape)
+            return steps, _noise(self.seed, shape).to(clean_images).expand(
+                len(clean_images), *shape
+            )
         model_checksum = sum(map(_sum_of_bits, cast(nn.Module, module).parameters()))
         noises = [
             _noise(seed_for(self.seed, model_checksum, _sum_of_bits(sample)), shape)
-            for sample in clean
+            for sample in clean_images
         ]
-        return steps, torch.stack(noises).to(clean)
+        return steps, torch.stack(noises).to(clean_images)
 
 
 @cache

@@ -285,22 +285,22 @@ def read_text(path: Path, *, max_bytes: int) -> str:
     return read_bytes(path, max_bytes=max_bytes).decode("utf-8")
 
 
-def raise_if_other_suffix(path: Path, *suffixes: str, what: str) -> None:
+def raise_if_other_suffix(path: Path, *suffixes: str, format_name: str) -> None:
     """Raise if a file name has a suffix of another format.
 
     Args:
         path: File to be written. A name without a suffix is allowed.
         suffixes: Allowed suffixes with their dot, the usual one first.
-        what: Format of the file, for the message ("an HTML page").
+        format_name: Format of the file, for the message ("an HTML page").
     """
     if path.suffix and path.suffix.lower() not in suffixes:
         raise BadInput(
-            f"{path} would be {what}, but its name ends in {path.suffix!r}; give a name that "
+            f"{path} would be {format_name}, but its name ends in {path.suffix!r}; give a name that "
             f"ends in {suffixes[0]}, such as {path.with_suffix(suffixes[0]).name}"
         )
 
 
-def raise_if_oversized(what: str, needed: int, *, on_disk: int) -> None:
+def raise_if_oversized(subject: str, needed: int, *, on_disk: int) -> None:
     """Raise if a file would take far more memory than its size on disk.
 
     By default, up to 32 times the size on disk is allowed, and 128 MiB for any file: images take
@@ -308,7 +308,7 @@ def raise_if_oversized(what: str, needed: int, *, on_disk: int) -> None:
     to a tenth. ``FEDAUDIT_MAX_GIB`` sets another limit.
 
     Args:
-        what: The file, for the message.
+        subject: The file, for the message.
         needed: Memory in bytes, computed from the file's headers.
         on_disk: Size of the file in bytes.
 
@@ -323,7 +323,8 @@ def raise_if_oversized(what: str, needed: int, *, on_disk: int) -> None:
         # A header of a hundred bytes can state a number that is too large to be printed.
         needed = min(needed, 2**80)
         raise BadInput(
-            f"{what} would take {needed / 2**30:,.2f} GiB of memory for {on_disk:,} bytes on the "
+            f"{subject} would take {needed / 2**30:,.2f} GiB of memory for {on_disk:,} bytes on "
+            "the "
             f"disk, but a file of this size may take at most {limit / 2**30:,.2f}; if you trust "
             f"the file, set {MAX_GIB_VARIABLE}={-(-needed // 2**30) + 1} in the environment"
         )

@@ -342,18 +342,19 @@ def call_part(
         ) from error
 
 
-def raise_if_missing(what: str, extra: str, *packages: str) -> None:
+def raise_if_missing(subject: str, extra: str, *packages: str) -> None:
     """Raise if packages are not installed.
 
     Args:
-        what: What needs the packages, for the message.
+        subject: What needs the packages, for the message.
         extra: Extra of fedaudit that installs the packages.
         packages: Names of the packages.
     """
     for package in packages:
         if find_spec(package) is None:
             raise BadInput(
-                f"{what} needs {package}, which is not installed; pip install 'fedaudit[{extra}]'"
+                f"{subject} needs {package}, which is not installed; pip install "
+                f"'fedaudit[{extra}]'"
             )
 
 

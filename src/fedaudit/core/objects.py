@@ -303,12 +303,12 @@ def _code_text(code: types.CodeType) -> str:
 def _source_digests(value: object) -> list[str]:
     """Return digests of the source of an object's class, and of the classes of its attributes."""
     digests: dict[str, str] = {}
-    pending, seen = [value], set[int]()
+    pending, seen_objects = [value], set[int]()
     while pending:
         item = pending.pop()
-        if id(item) in seen:
+        if id(item) in seen_objects:
             continue
-        seen.add(id(item))
+        seen_objects.add(id(item))
         if isinstance(item, torch.Tensor | np.ndarray | bool | int | float | str | None):
             continue
         if isinstance(item, Mapping):

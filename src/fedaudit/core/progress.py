@@ -119,13 +119,13 @@ def bars() -> Iterator[Progress]:
 
 
 @contextmanager
-def progress_for(wanted: bool | None) -> Iterator[Progress]:
+def progress_for(show_progress: bool | None) -> Iterator[Progress]:
     """Show progress in a notebook, or else as :func:`bars` do.
 
     Args:
-        wanted: Whether to show progress; None to show it in a terminal and in a notebook only.
+        show_progress: Whether to show progress; None shows it only in a terminal or a notebook.
     """
-    if wanted is not False and is_notebook():
+    if show_progress is not False and is_notebook():
         from fedaudit.core.progress_display import NotebookProgress
 
         display = NotebookProgress()
@@ -133,7 +133,9 @@ def progress_for(wanted: bool | None) -> Iterator[Progress]:
             yield display
         finally:
             display.close()
-    elif wanted or (wanted is None and sys.stderr is not None and sys.stderr.isatty()):
+    elif show_progress or (
+        show_progress is None and sys.stderr is not None and sys.stderr.isatty()
+    ):
         with bars() as progress:
             yield progress
     else:

@@ -381,8 +381,8 @@ class Model:
 
     def tensors(self) -> Params:
         """Return parameters and buffers in one dictionary, for checkpoints and uploads."""
-        named = {f"params/{name}": value for name, value in self.params.items()}
-        return named | {f"buffers/{name}": value for name, value in self.buffers.items()}
+        named_params = {f"params/{name}": value for name, value in self.params.items()}
+        return named_params | {f"buffers/{name}": value for name, value in self.buffers.items()}
 
     @staticmethod
     def from_tensors(architecture: Architecture, tensors: Params) -> "Model":

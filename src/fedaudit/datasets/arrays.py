@@ -324,19 +324,19 @@ def build_dataset(
     )
 
 
-def raise_if_identical_features(features: Shaped[Tensor, "samples ..."], what: str) -> None:
+def raise_if_identical_features(features: Shaped[Tensor, "samples ..."], noun: str) -> None:
     """Raise if several samples all have the same features, such as images that became all white."""
     # The first two samples nearly always differ, so the comparison of all samples is rare.
     if len(features) < 2 or not torch.equal(features[0], features[1]):
         return
     if bool((features == features[:1]).all()):
         raise BadInput(
-            f"all {len(features)} {what} have the same features, so nothing can be learned from "
+            f"all {len(features)} {noun} have the same features, so nothing can be learned from "
             "them; check how they are read and scaled"
         )
 
 
-def validate_labels(what: str, labels: AnyArray) -> Int[ndarray, " samples"]:
+def validate_labels(subject: str, labels: AnyArray) -> Int[ndarray, " samples"]:
     """Return labels as 64-bit integers.
 
     Raises:
@@ -344,7 +344,7 @@ def validate_labels(what: str, labels: AnyArray) -> Int[ndarray, " samples"]:
     """
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise BadInput(
-            f"{what} must be one whole number for each sample, got shape {labels.shape} of type "
+            f"{subject} must be one whole number for each sample, got shape {labels.shape} of type "
             f"{labels.dtype}; store class indices as integers, and targets of other tasks as "
             "floating-point numbers"
         )
@@ -388,15 +388,16 @@ def count_classes(train: Int[ndarray, " train"], test: Int[ndarray, " test"]) ->
     Raises:
         BadInput: The training part lacks a class number, or a class of the test part.
     """
-    present = np.unique(train)
-    classes = int(present[-1]) + 1
-    if present[0] < 0 or len(present) != classes:
+    training_classes = np.unique(train)
+    classes = int(training_classes[-1]) + 1
+    if training_classes[0] < 0 or len(training_classes) != classes:
         raise BadInput(
-            f"training labels must use every class from 0 up, got {len(present)} classes between "
-            f"{present[0]} and {present[-1]}; renumber them, or set first_label if they count "
-            "from 1; give targets that are not classes as floating-point numbers"
+            f"training labels must use every class from 0 up, got {len(training_classes)} classes "
+            "between "
+            f"{training_classes[0]} and {training_classes[-1]}; renumber them, or set first_label "
+            "if they count from 1; give targets that are not classes as floating-point numbers"
         )
-    unknown = np.setdiff1d(test, present)
+    unknown = np.setdiff1d(test, training_classes)
     if len(unknown):
         raise BadInput(
             f"test label {unknown[0]} does not occur in the training part (classes 0 to "

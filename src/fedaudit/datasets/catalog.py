@@ -190,21 +190,21 @@ def _locate(name: str, formats: Sequence[str], data_dir: Path | None) -> _Locati
 
 
 def _check_options(
-    what: str, source: Callable[..., DataSource], options: Mapping[str, DataSetting]
+    subject: str, source: Callable[..., DataSource], options: Mapping[str, DataSetting]
 ) -> None:
     """Raise if the source lacks an option, or the option has another type."""
     settings = {n: p for n, p in parameters(source).items() if p.kind is p.KEYWORD_ONLY}
-    _raise_if_unknown(what, options, settings)
+    _raise_if_unknown(subject, options, settings)
     for name, value in options.items():
         raise_if_invalid(
-            f"{name} of {what}", value, settings[name].annotation, settings[name].default
+            f"{name} of {subject}", value, settings[name].annotation, settings[name].default
         )
 
 
-def _raise_if_unknown(what: str, options: Iterable[str], allowed: Collection[str]) -> None:
+def _raise_if_unknown(subject: str, options: Iterable[str], allowed: Collection[str]) -> None:
     for name in options:
         if name not in allowed:
-            raise unknown_name(f"option of {what}", name, allowed)
+            raise unknown_name(f"option of {subject}", name, allowed)
 
 
 def _missing_directory(name: str, folder: Path | None) -> BadInput:

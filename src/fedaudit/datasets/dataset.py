@@ -125,14 +125,14 @@ class Dataset:
             )
 
     def _check_codes(
-        self, what: str, codes: Int[Tensor, " samples"] | None, names: Sequence[str]
+        self, code_kind: str, codes: Int[Tensor, " samples"] | None, names: Sequence[str]
     ) -> None:
         if codes is None:
             return
         if len(codes) != len(self) or int(codes.min()) < 0 or int(codes.max()) >= len(names):
             raise BadInput(
-                f"{self.name!r} has {len(self)} samples, {len(codes)} {what} codes and "
-                f"{len(names)} {what} names; give one code for each sample, below the number of "
+                f"{self.name!r} has {len(self)} samples, {len(codes)} {code_kind} codes and "
+                f"{len(names)} {code_kind} names; give one code for each sample, below the number of "
                 "names"
             )
 
@@ -279,7 +279,7 @@ def with_parts(
     dataset: Dataset,
     train: Samples,
     test: Samples,
-    chosen: Shaped[Tensor, " chosen"],
+    selection: Shaped[Tensor, " chosen"],
     *,
     classes: int,
 ) -> Dataset:
@@ -289,7 +289,7 @@ def with_parts(
         dataset: Data set that contains the samples.
         train: Chosen training samples with consecutive ids.
         test: Chosen test samples with consecutive ids.
-        chosen: Ids of these samples in ``dataset``, or a mask.
+        selection: Ids of these samples in ``dataset``, or a mask.
         classes: Number of classes.
     """
     return replace(
@@ -297,19 +297,19 @@ def with_parts(
         train=train,
         test=test,
         classes=classes,
-        group=None if dataset.group is None else dataset.group[chosen],
-        subject=None if dataset.subject is None else dataset.subject[chosen],
-        client=None if dataset.client is None else dataset.client[chosen],
+        group=None if dataset.group is None else dataset.group[selection],
+        subject=None if dataset.subject is None else dataset.subject[selection],
+        client=None if dataset.client is None else dataset.client[selection],
     )
 
 
 def _relabel(samples: Samples, new_label: Tensor, *, first_id: int = 0) -> Samples:
     labels = new_label[samples.labels]
     is_kept = labels >= 0
-    chosen = samples.take(is_kept)
+    selected_samples = samples.take(is_kept)
     field = "targets" if samples.labels is samples.targets else "labels"
-    ids = torch.arange(first_id, first_id + len(chosen))
-    return chosen.replace(ids=ids, **{field: labels[is_kept]})
+    ids = torch.arange(first_id, first_id + len(selected_samples))
+    return selected_samples.replace(ids=ids, **{field: labels[is_kept]})
 
 
 @dataclass(frozen=True)
@@ -403,8 +403,8 @@ def number_rows(*parts: Samples) -> list[Int[ndarray, " samples"]]:
 
 def rows_in_several_parts(rows: list[Int[ndarray, " samples"]]) -> Int[ndarray, " shared"]:
     """Return the numbers of :func:`number_rows` that occur in more than one part."""
-    distinct = [np.unique(part) for part in rows]
-    numbers, counts = np.unique(np.concatenate(distinct), return_counts=True)
+    unique_by_part = [np.unique(part) for part in rows]
+    numbers, counts = np.unique(np.concatenate(unique_by_part), return_counts=True)
     shared: Int[ndarray, " shared"] = numbers[counts > 1]
     return shared
 
@@ -432,8 +432,8 @@ def _words(rows: Shaped[ndarray, "samples values"]) -> Shaped[ndarray, "samples 
     if rows.dtype.itemsize < 4:
         return rows.astype(np.float32 if rows.dtype.kind == "f" else np.int32).view(np.uint32)
     # Adding 0 turns minus zero into zero. Both are equal, but their bytes differ.
-    clean = rows + rows.dtype.type(0) if rows.dtype.kind == "f" else rows
-    return np.ascontiguousarray(clean).view(np.uint32)
+    rows_without_negative_zero = rows + rows.dtype.type(0) if rows.dtype.kind == "f" else rows
+    return np.ascontiguousarray(rows_without_negative_zero).view(np.uint32)
 
 
 def _content(tensor: Tensor, row: int) -> bytes:

@@ -14,8 +14,8 @@ from fedaudit.observe.round import Upload
 def with_noise(values: Params, std: float, rng: torch.Generator) -> Params:
     """Add independent Gaussian noise to every entry, in the entry's precision."""
 
-    def noise(like: Tensor) -> Tensor:
-        return std * torch.randn(like.shape, dtype=like.dtype, generator=rng)
+    def noise(template: Tensor) -> Tensor:
+        return std * torch.randn(template.shape, dtype=template.dtype, generator=rng)
 
     return {name: value + noise(value) for name, value in values.items()}
 

@@ -94,8 +94,8 @@ def soft_target(
     """
     if classes < 2:
         raise BadInput(f"a soft label needs at least 2 classes, got {classes}")
-    others = ((1 - probability) / (classes - 1))[:, None].expand(-1, classes)
-    return others.scatter(1, labels[:, None].long(), probability[:, None])
+    other_probabilities = ((1 - probability) / (classes - 1))[:, None].expand(-1, classes)
+    return other_probabilities.scatter(1, labels[:, None].long(), probability[:, None])
 
 
 def label_of_entropy(classes: int, threshold: float) -> Float[Tensor, " classes"]:

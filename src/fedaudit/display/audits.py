@@ -18,7 +18,17 @@ from fedaudit.display.cards import (
     record_html,
 )
 from fedaudit.report.first import first_of_record
-from fedaudit.report.grid import Cell, Cells, Content, Grid, Header, clean, grid_of, shortened, tile
+from fedaudit.report.grid import (
+    Cell,
+    Cells,
+    Content,
+    Grid,
+    Header,
+    as_one_line,
+    grid_of,
+    shortened,
+    tile,
+)
 from fedaudit.report.wording import capital, join_some, plural, printable
 
 if TYPE_CHECKING:
@@ -114,10 +124,10 @@ _CHECK_TONES = {"passed": "good", "failed": "alarm", "pass": "good", "fail": "al
 def _filter_card(audit: "FilterAudit") -> Card:
     rows: list[Cells] = [
         {
-            "check": clean(check.name),
+            "check": as_one_line(check.name),
             "result": _outcome(str(check.result)),
-            "measured": clean(check.measured),
-            "declared": clean(check.declared),
+            "measured": as_one_line(check.measured),
+            "declared": as_one_line(check.declared),
         }
         for check in audit.checks
     ]
@@ -125,10 +135,12 @@ def _filter_card(audit: "FilterAudit") -> Card:
         str(audit.verdict),
         f"{shortened(audit.filter, LONGEST_NAME)} {audit.sentence}",
         _FILTER_LOOKS.get(str(audit.verdict), OPEN),
-        caveats=tuple(f"{capital(clean(check.why))}." for check in audit.serious[:3]),
-        next=tuple(dict.fromkeys(clean(check.advice) for check in audit.serious if check.advice)),
+        caveats=tuple(f"{capital(as_one_line(check.why))}." for check in audit.serious[:3]),
+        next=tuple(
+            dict.fromkeys(as_one_line(check.advice) for check in audit.serious if check.advice)
+        ),
         table=grid_of("Checks", rows, words=("result", "measured", "declared")),
-        notes=(f"Declared: {audit.claim.sentence}", f"Tested with {clean(audit.effort)}."),
+        notes=(f"Declared: {audit.claim.sentence}", f"Tested with {as_one_line(audit.effort)}."),
     )
 
 
@@ -158,15 +170,15 @@ def _budget_card(budget: "Budget") -> Card:
     ]
     return Card(
         str(budget.verdict),
-        clean(budget.headline),
+        as_one_line(budget.headline),
         within.get(str(budget.verdict), MEASURED),
         table=grid_of("Epsilon after rounds", rows),
-        notes=tuple(map(clean, budget.remarks)),
+        notes=tuple(map(as_one_line, budget.remarks)),
     )
 
 
 def _budget_text(budget: "Budget") -> str:
-    return f"<Budget {clean(budget.headline)}; print() shows the rounds>"
+    return f"<Budget {as_one_line(budget.headline)}; print() shows the rounds>"
 
 
 _DECISION_LOOKS = {"sent": GOOD, "filtered": OPEN, "withheld": BAD}
@@ -175,7 +187,7 @@ _DECISION_LOOKS = {"sent": GOOD, "filtered": OPEN, "withheld": BAD}
 def _decision_card(decision: "Decision") -> Card:
     return Card(
         decision.outcome,
-        clean(str(decision)),
+        as_one_line(str(decision)),
         _DECISION_LOOKS[decision.outcome],
         table=_decisions_table([decision]) if decision.figures else None,
     )
@@ -185,7 +197,7 @@ def _decisions_table(decisions: Sequence["Decision"]) -> Grid:
     rows = list[Cells]()
     for decision in decisions:
         attacks: dict[Header, Content] = {
-            clean(f.attack): Cell(f"{f.value:.3f}", f"{f.low:.3f}–{f.high:.3f}")
+            as_one_line(f.attack): Cell(f"{f.value:.3f}", f"{f.low:.3f}–{f.high:.3f}")
             for f in decision.figures
         }
         outcome = Cell(decision.outcome, tone="alarm" if not decision.was_sent else "")
@@ -210,7 +222,7 @@ def _guard_card(guard: "Guard") -> Card:
 
 
 def _counted(counts: "Counter[Any]") -> str:
-    return ", ".join(f"{count} {clean(str(name))}" for name, count in counts.items())
+    return ", ".join(f"{count} {as_one_line(str(name))}" for name, count in counts.items())
 
 
 def _guard_text(guard: "Guard") -> str:
@@ -233,9 +245,9 @@ def _gate_card(verdict: "Verdict") -> Card:
         str(verdict.outcome),
         shortened(f"{verdict.record} against the policy {verdict.policy}", 160),
         looks.get(str(verdict.outcome), OPEN),
-        caveats=(clean(verdict.reason),),
+        caveats=(as_one_line(verdict.reason),),
         table=grid_of("Checks", rows, words=("outcome", "reason")),
-        notes=tuple(clean(text) for text in (verdict.limits, *verdict.unjudged) if text),
+        notes=tuple(as_one_line(text) for text in (verdict.limits, *verdict.unjudged) if text),
     )
 
 
@@ -251,10 +263,10 @@ def _answer_card(answer: "Answer") -> Card:
     looks = {None: OPEN, True: BAD, False: MEASURED}
     return Card(
         status,
-        clean(question),
+        as_one_line(question),
         looks[answer.flagged],
-        caveats=tuple(map(clean, answer.caveats)),
-        notes=tuple(map(clean, sentences)),
+        caveats=tuple(map(as_one_line, answer.caveats)),
+        notes=tuple(map(as_one_line, sentences)),
     )
 
 
@@ -267,7 +279,9 @@ def _answer_text(answer: "Answer") -> str:
 
 
 def _metric_card(value: "MetricValue") -> Card:
-    return Card("metric", _metric_words(value), caveats=(clean(value.note),) if value.note else ())
+    return Card(
+        "metric", _metric_words(value), caveats=(as_one_line(value.note),) if value.note else ()
+    )
 
 
 def _metric_words(value: "MetricValue") -> str:
@@ -275,8 +289,8 @@ def _metric_words(value: "MetricValue") -> str:
     limits = "" if value.low is None or value.high is None else f" [{value.low:.3f}, "
     limits += f"{value.high:.3f}]" if limits else ""
     return (
-        f"{clean(value.metric)} {number}{limits}, {value.n_members} members against "
-        f"{value.n_nonmembers} non-members ({clean(value.contrast)})"
+        f"{as_one_line(value.metric)} {number}{limits}, {value.n_members} members against "
+        f"{value.n_nonmembers} non-members ({as_one_line(value.contrast)})"
     )
 
 

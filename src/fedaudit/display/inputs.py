@@ -6,7 +6,7 @@ from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedaudit.display.cards import LONGEST_NAME, MOST_ROWS, Card, hidden_rows
-from fedaudit.report.grid import Cells, clean, grid_of, shortened, tile
+from fedaudit.report.grid import Cells, as_one_line, grid_of, shortened, tile
 from fedaudit.report.wording import join_some, plural
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def _federation_card(federation: "Federation") -> Card:
     rows += [{"part": "defense", "choice": _part_words(part)} for part in listed]
     return Card(
         "federation",
-        f"{clean(str(number))} clients",
+        f"{as_one_line(str(number))} clients",
         table=grid_of("Parts", rows, words=("choice",)),
         next=("Train and attack it with fa.audit.",),
     )
@@ -69,7 +69,7 @@ def _dataset_card(dataset: "Dataset") -> Card:
         tile("Features", shape or "1", shortened(dataset.normalisation, 120)),
         tile("Classes", str(dataset.classes)),
     ]
-    statement = tuple(map(clean, dataset.statement))
+    statement = tuple(map(as_one_line, dataset.statement))
     return Card(
         "data set",
         shortened(dataset.name, LONGEST_NAME),
@@ -85,7 +85,9 @@ def _audit_set_card(audit: "AuditSet") -> Card:
         for client, count in sorted(owners.items())[:MOST_ROWS]
     ]
     fair = int(audit.fair.sum())
-    unaudited = [f"{clean(name)}: {clean(reason)}" for name, reason in audit.unaudited.items()]
+    unaudited = [
+        f"{as_one_line(name)}: {as_one_line(reason)}" for name, reason in audit.unaudited.items()
+    ]
     return Card(
         "audit set",
         f"{plural(len(audit), 'audited sample')} of {plural(len(owners), 'client')}",
@@ -175,7 +177,7 @@ def _recorder_card(recorder: "Recorder") -> Card:
 def _missing(entries: Iterable[Any], names: Any) -> str:
     counts = Counter(client for entry in entries for client in entry.excluded)
     texts = [
-        f"{clean(names.get(client, f'client {client}'))} in {plural(count, 'round')}"
+        f"{as_one_line(names.get(client, f'client {client}'))} in {plural(count, 'round')}"
         for client, count in counts.items()
     ]
     return join_some(texts)

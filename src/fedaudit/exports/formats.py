@@ -86,7 +86,7 @@ def write_export(evidence: Evidence, name: str, out: Path, options: Options) -> 
     if chosen.content is None:
         write_crate(evidence, out, agent=options.agent, organisation=options.organisation)
         return
-    raise_if_other_suffix(out, chosen.suffix, what=chosen.what)
+    raise_if_other_suffix(out, chosen.suffix, format_name=chosen.what)
     if out.exists():
         raise BadInput(
             f"{out} already exists; give another file with {option('out')}, or delete it"

@@ -172,10 +172,10 @@ def _as_attacker(study: Study, section: AttackerSection, view: View) -> View:
         "ascent": "maximises the loss on the audited samples",
     }[section.kind]
     if section.kind != "none":
-        listed = ", ".join(map(str, rounds[:2]))
+        round_list = ", ".join(map(str, rounds[:2]))
         if len(rounds) > 2:
-            listed += f", ... {rounds[-1]}"
-        action += f" in rounds {listed}, and sends the update"
+            round_list += f", ... {rounds[-1]}"
+        action += f" in rounds {round_list}, and sends the update"
         if section.strength != 1:
             action += f" times {section.strength:g}"
     return replace(

@@ -331,7 +331,7 @@ def _estimates(runs: Sequence[_RunStatistics], seed: int | None) -> list[Estimat
 
 
 def _claim_control(
-    run: Setup, canaries: str, unit: str, best: EpsilonBound, claimed: float, attack: str = ""
+    run: Setup, canaries: str, unit: str, best_bound: EpsilonBound, claimed: float, attack: str = ""
 ) -> ControlResult:
     """Return the control that fails if a lower bound exceeds the claimed epsilon."""
     return ControlResult(
@@ -339,8 +339,9 @@ def _claim_control(
         defense=run.study.defense.label,
         expected=f"{canaries} do not refute what the defense claims for {unit}",
         value=None,
-        passed=best.value <= claimed,
-        note=f"epsilon at least {best.value:.3f} ({attack}{best.method}), claimed {claimed:.3f}",
+        passed=best_bound.value <= claimed,
+        note=f"epsilon at least {best_bound.value:.3f} ({attack}{best_bound.method}), "
+        f"claimed {claimed:.3f}",
     )
 
 
@@ -485,5 +486,5 @@ def _sample_control(coins_by_attack: Sequence[CoinScores], claimed: float) -> Co
         refusal = describe_equal_coins(coins_by_attack[0].is_member)
         refused = control(EpsilonBound(0.0, 0.0, ""), claimed)
         return refused.model_copy(update={"passed": None, "note": f"refused: {refusal}"})
-    best, attack = max(bounds, key=lambda pair: (pair[0].value, pair[1], pair[0].method))
-    return control(best, claimed, f"{attack}; ")
+    best_bound, attack = max(bounds, key=lambda pair: (pair[0].value, pair[1], pair[0].method))
+    return control(best_bound, claimed, f"{attack}; ")

@@ -190,11 +190,11 @@ class ExampleSource(Extension):
             return run
         if section.mode == "federation":
             return run.with_extension(_shadow(run, section, dataset))
-        known = _known_members(run, section)
-        key = defense_key(run.study, run.defenses, known.client)
+        known_members = _known_members(run, section)
+        key = defense_key(run.study, run.defenses, known_members.client)
         targets = run.study.audit.targets
         differing = tuple(t for t in targets if defense_key(run.study, run.defenses, t) != key)
-        return run.with_extension(KnownSplit(known, differing))
+        return run.with_extension(KnownSplit(known_members, differing))
 
     def is_needed_by(self, attack: Attack) -> bool:
         return attack.learns
@@ -261,8 +261,10 @@ class KnownSplit(ExampleSource):
         write_measured(create_subfolder(run.folder, KNOWN_FOLDER), measured, {"run": notes["run"]})
 
     def missing_signals(self, run: Setup) -> list[str]:
-        present = signal_names(path_without_links(run.folder, KNOWN_FOLDER))
-        return [signal.name for signal in _learned_signals(run) if signal.name not in present]
+        measured_signals = signal_names(path_without_links(run.folder, KNOWN_FOLDER))
+        return [
+            signal.name for signal in _learned_signals(run) if signal.name not in measured_signals
+        ]
 
     def fit(self, run: Setup, context: FitContext) -> Setup:
         """Fit every attack that learns, on the known samples."""
@@ -275,24 +277,24 @@ class KnownSplit(ExampleSource):
 
     def _read_rounds(self, run: Setup) -> list[MeasuredRound]:
         """Read the measured rounds of the known samples from the run's folder."""
-        folder, known = run.folder, run.folder / KNOWN_FOLDER
+        folder, known_folder = run.folder, run.folder / KNOWN_FOLDER
         stored_rounds = measured_rounds_in(path_without_links(folder, KNOWN_FOLDER))
         rounds = [stored.measured for stored in stored_rounds]
         if tuple(measured.index for measured in rounds) != run.measured_rounds:
             raise BadInput(
-                f"{known} does not contain all measured rounds of the samples from which "
+                f"{known_folder} does not contain all measured rounds of the samples from which "
                 "attacks learn; run the study again in another folder"
             )
         keys = {s.notes.get("run") for s in (*stored_rounds, *measured_rounds_in(folder))}
         if len(keys) > 1:
             raise Damaged(
-                f"{known} belongs to another run; delete {folder} and run the study again"
+                f"{known_folder} belongs to another run; delete {folder} and run the study again"
             )
         for measured in rounds:
             fault = fault_in(measured, run.assignment.clients, len(self.known.samples))
             if fault:
                 raise Damaged(
-                    f"the measured round {measured.index} in {known} is damaged: {fault}; "
+                    f"the measured round {measured.index} in {known_folder} is damaged: {fault}; "
                     f"delete {folder} and run the study again"
                 )
         return rounds

@@ -35,8 +35,8 @@ class GradientCanaries(Chain):
         """Return the noisy gradient with the planted gradients of the drawn canaries."""
         canaries = torch.tensor(self.canaries, dtype=batch.ids.dtype, device=batch.ids.device)
         is_canary = torch.isin(batch.ids, canaries)
-        others = Batch(batch.x[~is_canary], batch.y[~is_canary], batch.ids[~is_canary])
-        gradient = super().gradient(objective, others, context)
+        other_samples = Batch(batch.x[~is_canary], batch.y[~is_canary], batch.ids[~is_canary])
+        gradient = super().gradient(objective, other_samples, context)
         sizes = [value.numel() for value in gradient.values()]
         planted = torch.zeros(sum(sizes))
         # With a multiplicity above 1, every canary has several rows.

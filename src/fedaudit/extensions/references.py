@@ -206,14 +206,14 @@ def _with_tuning_samples(references: tuple[Setup, ...]) -> tuple[Setup, ...]:
     The adversary knows which reference trained on each tuning sample. So it can tune an attack by
     attacking one reference with the help of the others.
     """
-    drawn = []
+    tuned_references = []
     for reference in references[:MAX_ATTACKED_REFERENCES]:
         rng = seeded_numpy(reference.seed, "tuning")
         for client in reference.study.audit.targets:
             data = reference.assignment.clients[client]
             positions = rng.permutation(len(data))[:_N_TUNING_SAMPLES]
-            drawn.append(data.take(torch.from_numpy(positions)))
-    samples = Samples.concatenate(*drawn)
+            tuned_references.append(data.take(torch.from_numpy(positions)))
+    samples = Samples.concatenate(*tuned_references)
     first_positions = np.unique(samples.ids.numpy(), return_index=True)[1]
     samples = samples.take(torch.from_numpy(np.sort(first_positions)))
     return tuple(_extend_audit_set(reference, samples) for reference in references)

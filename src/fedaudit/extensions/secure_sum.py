@@ -187,14 +187,16 @@ def sums_of_others(
         # A canary of length 0 replaces the target's update by zeros; the noise is still added.
         noise_only[target] = run.assignment.clients[target]
         defenses[target] = Chain((CanaryUpload(0, 0, 0.0), run.defenses[target]))
-    others = [client for client in round.selected if client != target]
-    ends = torch.tensor([sizes[client] for client in others]).cumsum(0)
+    other_clients = [client for client in round.selected if client != target]
+    ends = torch.tensor([sizes[client] for client in other_clients]).cumsum(0)
     for draw in range(draws):
         seed = seed_for(run.seed, "sum of others", target, draw)
         order = torch.randperm(len(pool), generator=seeded(seed, "data"))
         # There is one more chunk than clients; the last chunk has the remaining samples.
         *chunks, _ = torch.tensor_split(order, ends)
-        data = {client: pool.take(chunk) for client, chunk in zip(others, chunks, strict=True)}
+        data = {
+            client: pool.take(chunk) for client, chunk in zip(other_clients, chunks, strict=True)
+        }
         yield _weighted_sum(run, round, data | noise_only, defenses, seed)
 
 

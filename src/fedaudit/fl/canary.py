@@ -18,18 +18,18 @@ from fedaudit.observe.round import Round, Update, Upload, select_clients
 from fedaudit.observe.tensors import write_tensors
 
 
-def canary_direction(like: Params, seed: int, number: int) -> Params:
+def canary_direction(template: Params, seed: int, number: int) -> Params:
     """Draw the random unit vector that a canary client sends in every round.
 
     Args:
-        like: Parameters with the shapes of the vector.
+        template: Parameters with the shapes of the vector.
         seed: Seed of the directions.
         number: Number of the canary.
     """
     rng = seeded(seed, "canary", number)
     direction = {
         name: torch.randn(value.shape, dtype=value.dtype, generator=rng)
-        for name, value in like.items()
+        for name, value in template.items()
     }
     return scaled(direction, 1 / norm(direction))
 

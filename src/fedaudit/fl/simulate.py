@@ -179,12 +179,12 @@ def _rounds(
                 {**state.defenses, **results.defenses},
             )
             private_models: Mapping[ClientId, Model] = {}
-            chosen: Mapping[ClientId, str] = {}
+            model_choices: Mapping[ClientId, str] = {}
             trained: Mapping[str, int] = {}
             if isinstance(algorithm, KeepsModels):
                 private_models = algorithm.models_of_clients(state.memories)
             if isinstance(algorithm, ChoosesModels):
-                chosen = algorithm.choices_of_clients(state.memories)
+                model_choices = algorithm.choices_of_clients(state.memories)
                 trained = algorithm.rounds_trained(state.server)
             exposed = algorithm.expose(request.sent, results.uploads, index, rounds, seed)
             if isinstance(algorithm, SendsControlVariates):
@@ -200,7 +200,7 @@ def _rounds(
                 after=algorithm.models(state.server),
                 client_notes=results.facts,
                 private_models=private_models,
-                chosen=chosen,
+                chosen=model_choices,
                 trained=trained,
                 seconds=results.seconds,
             )

@@ -158,13 +158,13 @@ def knowledge_of(contest: Contest, number: int) -> TargetKnowledge:
     """Return the knowledge of a server about the contest's target with this number."""
     target, rng = contest.target(number), seeded(contest.seed, "one row", number)
     copies = contest.pools.clients[target].expand(contest.rules.copies, -1)
-    chosen = torch.randperm(len(contest.pools.servers), generator=rng)[:_N_SAMPLES]
+    positions = torch.randperm(len(contest.pools.servers), generator=rng)[:_N_SAMPLES]
     randomise = contest.randomisers.server
     return TargetKnowledge(
         target,
         neuron=contest.neurons([number]),
         of_target=randomise(copies, rng),
-        of_others=randomise(contest.pools.servers[chosen], rng),
+        of_others=randomise(contest.pools.servers[positions], rng),
         batch=contest.rules.batch,
     )
 

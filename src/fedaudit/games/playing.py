@@ -248,10 +248,10 @@ def raise_if_invalid_settings(study: GameStudy) -> None:
         defense_of(study.rounds)
 
 
-def raise_if_too_few_samples(study: GameStudy, drawn: DrawnSamples) -> None:
+def raise_if_too_few_samples(study: GameStudy, draw: DrawnSamples) -> None:
     """Raise if the games need more samples than were drawn."""
-    features = drawn.samples.features.flatten(1)
-    pools = Pools(features[: drawn.n_clients], features[drawn.n_clients :])
+    features = draw.samples.features.flatten(1)
+    pools = Pools(features[: draw.n_clients], features[draw.n_clients :])
     Contest(pools, rules_of(study), study.seed)
 
 
@@ -339,11 +339,11 @@ def _values_on_new_copies(
     for number in range(min(study.game.certified, study.game.targets)):
         neuron = contest.neurons([number])
         rng = seeded(study.seed, "certificate", number)
-        others = clients[contest.others(number, (count,), rng)]
+        other_samples = clients[contest.others(number, (count,), rng)]
         copies_of_target = clients[contest.target(number)].expand(count, -1)
         values = [
             neuron.values(mechanism.randomisers.server(samples, rng)[None])[0]
-            for samples in (copies_of_target, others)
+            for samples in (copies_of_target, other_samples)
         ]
         new_values.append(_NewValues(number, neuron, *values))
     return new_values
@@ -415,8 +415,10 @@ def _spread_of(new_values: _NewValues) -> Spread:
     both_values = (new_values.of_target.double(), new_values.of_others.double())
     lowest, highest = (float(value) for value in torch.cat(both_values).aminmax())
     edges = torch.linspace(lowest, highest + 1e-9, _N_BINS + 1).double()
-    target, others = (torch.histogram(values, edges).hist.long().tolist() for values in both_values)
-    return Spread(edges=edges.tolist(), of_target=target, of_others=others)
+    target, other_counts = (
+        torch.histogram(values, edges).hist.long().tolist() for values in both_values
+    )
+    return Spread(edges=edges.tolist(), of_target=target, of_others=other_counts)
 
 
 def _max_distance(study: GameStudy) -> float | None:

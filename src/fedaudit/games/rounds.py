@@ -268,8 +268,8 @@ class RoundGames:
         seed, n_games = self._seed(number), self.settings.own_games
         servers = self.contest.pools.servers
         size = (n_games, self.settings.clients, self.contest.rules.batch)
-        chosen = torch.randint(len(servers), size, generator=seeded(seed, "own"))
-        features, labels = servers[chosen], self.labels.servers[chosen]
+        positions = torch.randint(len(servers), size, generator=seeded(seed, "own"))
+        features, labels = servers[positions], self.labels.servers[positions]
         has_target = torch.arange(n_games) % 2 == 0
         target = self.target(number)
         features[has_target, 0, 0], labels[has_target, 0, 0] = target.features[0], target.labels[0]
@@ -287,11 +287,11 @@ class RoundGames:
 
     def batches(self, number: int, count: int) -> tuple[Tensor, Batches]:
         """Return whether each game's batch has the target, and the data of all clients."""
-        drawn = self.contest.draw_batches(number, count)
-        size = (count, self.settings.clients - 1, drawn.samples.shape[1])
+        drawn_batches = self.contest.draw_batches(number, count)
+        size = (count, self.settings.clients - 1, drawn_batches.samples.shape[1])
         others = self.contest.others(number, size, seeded(self._seed(number), "others"))
-        chosen = torch.cat([drawn.samples[:, None], others], dim=1)
-        return drawn.contains_target, Batches(
+        chosen = torch.cat([drawn_batches.samples[:, None], others], dim=1)
+        return drawn_batches.contains_target, Batches(
             self.contest.pools.clients[chosen], self.labels.clients[chosen]
         )
 

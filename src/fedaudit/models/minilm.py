@@ -30,7 +30,7 @@ class MiniLMNetwork(nn.Module):
     The input of the head is the mean of the last layer over prompt and tokens, without padding.
     """
 
-    def __init__(self, classes: int, rank: int, alpha: float, prompt: int) -> None:
+    def __init__(self, classes: int, rank: int, alpha: float, prompt_length: int) -> None:
         super().__init__()
         packages = ("transformers", "peft") if rank else ("transformers",)
         config = json.loads(read_minilm_file("config.json", *packages))
@@ -45,7 +45,7 @@ class MiniLMNetwork(nn.Module):
         encoder.requires_grad_(False)
         width = int(config["hidden_size"])
         self.encoder = with_adapters(encoder, rank, alpha) if rank else encoder
-        self.prompt = nn.Embedding(prompt, width) if prompt else None
+        self.prompt = nn.Embedding(prompt_length, width) if prompt_length else None
         if self.prompt is not None:
             # Token embeddings were initialised with this standard deviation.
             nn.init.normal_(self.prompt.weight, std=float(config["initializer_range"]))
@@ -88,7 +88,7 @@ class MiniLM(ConfiguredModel):
     Attributes:
         rank: Rank of the LoRA adapters; 0 for none.
         alpha: LoRA's alpha, above 0: adapters are scaled by alpha / rank.
-        prompt: Number of trained prompt tokens before each text (prompt tuning); 0 for none.
+        prompt: Number of trainable prompt tokens before each text (prompt tuning); 0 for none.
 
     Examples:
         >>> import fedaudit as fa

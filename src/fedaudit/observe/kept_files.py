@@ -41,7 +41,7 @@ def write_round(folder: Path, round: Round, keep: Keep) -> None:
     clients = sorted(round.exposed)
     bases = [round.exposed[client].base for client in clients]
     visible = [base for base in bases if base is not None]
-    distinct, base_numbers = group_models(visible)
+    unique_models, base_numbers = group_models(visible)
     updates: Iterable[_File] = ()
     if keep == "full":
         if len(visible) < len(clients):
@@ -61,7 +61,7 @@ def write_round(folder: Path, round: Round, keep: Keep) -> None:
         "answered": torch.tensor(round.answered, dtype=torch.int64),
         "stands_for": group_pairs(round.group_of),
     }
-    server |= tensors_of_models("base", dict(enumerate(distinct)))
+    server |= tensors_of_models("base", dict(enumerate(unique_models)))
     server |= tensors_of_models("after", round.after)
     # The server's file is the largest, so it is written first, while updates are converted.
     _write_all(chain([_File(round_folder / "server.safetensors", server, {})], updates))
@@ -154,18 +154,18 @@ def _in_16_bits(name: str, values: Params) -> tuple[Params, float]:
     return {f"{name}/{n}": (v / divisor).half() for n, v in values.items()}, divisor
 
 
-def _from_16_bits(tensors: Params, name: str, like: Params, divisor: float) -> Params:
+def _from_16_bits(tensors: Params, name: str, template: Params, divisor: float) -> Params:
     """Return tensors that :func:`_in_16_bits` compressed.
 
     Raises:
         ValueError: The tensors are not those of the model, or not finite.
     """
     compressed = with_prefix(tensors, f"{name}/")
-    if _shapes(compressed) != _shapes(like):
+    if _shapes(compressed) != _shapes(template):
         raise ValueError("its tensors have other names or shapes than those of the model")
     if not 0 < divisor < math.inf:
         raise ValueError(f"peak {divisor} is out of range")
-    values = scaled({key: compressed[key].float() for key in like}, divisor)
+    values = scaled({key: compressed[key].float() for key in template}, divisor)
     if not all(bool(value.isfinite().all()) for value in values.values()):
         raise ValueError(f"its {name} is not finite")
     return values

@@ -102,9 +102,9 @@ class Measurements:
         values = self.values[torch.arange(len(columns)), columns]
         return values.where(columns[:, None] >= 0, torch.nan)
 
-    def on_samples(self, chosen: Tensor | slice) -> "Measurements":
+    def on_samples(self, selection: Tensor | slice) -> "Measurements":
         """Return the measurements of some samples, chosen by positions, a mask or a slice."""
-        return replace(self, values=self.values[:, :, chosen])
+        return replace(self, values=self.values[:, :, selection])
 
     def peers(self, target: ClientId) -> Iterator[Float[Tensor, "peers samples"]]:
         """Yield, for each round, the values of other clients that received the target's model.

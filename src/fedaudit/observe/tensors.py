@@ -174,15 +174,15 @@ def _raise_if_unreadable(partial: Path, path: Path) -> None:
 def _copy_shared(tensors: Mapping[str, Tensor]) -> Params:
     """Copy tensors that share memory, because safetensors does not accept them."""
     result: Params = {}
-    used: set[int] = set()
+    used_storages: set[int] = set()
     for name, value in tensors.items():
         memory = value.untyped_storage()
-        is_sole_user = memory.data_ptr() not in used and memory.nbytes() == value.nbytes
+        is_sole_user = memory.data_ptr() not in used_storages and memory.nbytes() == value.nbytes
         if not (is_sole_user and value.is_contiguous()):
             result[name] = value.detach().clone(memory_format=torch.contiguous_format)
         else:
             result[name] = value.detach()
-            used.add(memory.data_ptr())
+            used_storages.add(memory.data_ptr())
     return result
 
 

@@ -138,7 +138,7 @@ def _count_uses(ids: Int[Tensor, " samples"], uses: Tensor | None) -> Int[Tensor
 
 
 def record_usage(
-    rounds: Iterable[Round], clients: Mapping[ClientId, Samples], folder: Path, run: str
+    rounds: Iterable[Round], clients: Mapping[ClientId, Samples], folder: Path, run_key: str
 ) -> Iterator[Round]:
     """Move the clients' notes from rounds to a usage file in the run's folder.
 
@@ -153,14 +153,14 @@ def record_usage(
     for round in rounds:
         # Read the file only after the first round: if the folder belongs to another run, the
         # checkpoint is then checked first, which gives a better error message.
-        usage = add_round(usage or read_usage(folder, run) or empty_usage(clients), round)
-        _write(usage, folder, run)
+        usage = add_round(usage or read_usage(folder, run_key) or empty_usage(clients), round)
+        _write(usage, folder, run_key)
         round = replace(round, client_notes={}, seconds={})
         yield round
         del round
 
 
-def _write(usage: Usage, folder: Path, run: str) -> None:
+def _write(usage: Usage, folder: Path, run_key: str) -> None:
     tensors: Params = {
         "clients": torch.tensor(usage.clients, dtype=torch.int64),
         "distinct": usage.distinct,
@@ -175,10 +175,10 @@ def _write(usage: Usage, folder: Path, run: str) -> None:
     tensors["samples"] = torch.tensor([len(usage.ids[client]) for client in usage.clients])
     for name, values in (("ids", usage.ids), ("used", usage.used), ("recycled", usage.recycled)):
         tensors[name] = torch.cat([torch.zeros(0).long(), *(values[c] for c in usage.clients)])
-    write_tensors(tensors, folder / USAGE_FILE, {"run": run})
+    write_tensors(tensors, folder / USAGE_FILE, {"run": run_key})
 
 
-def read_usage(folder: Path, run: str) -> Usage | None:
+def read_usage(folder: Path, run_key: str) -> Usage | None:
     """Read the usage in a run's folder; None if it was never recorded.
 
     Raises:
@@ -194,7 +194,7 @@ def read_usage(folder: Path, run: str) -> Usage | None:
             f"{path} is a link, a folder or another special file, but usage is stored in a regular "
             "file; restore it from a copy, or delete it and the folder's checkpoint"
         )
-    tensors, notes = read_tensors(path)
+    tensors, metadata = read_tensors(path)
     try:
         usage = _usage_in(tensors)
         is_valid = _is_valid(usage)
@@ -202,7 +202,7 @@ def read_usage(folder: Path, run: str) -> Usage | None:
         raise Damaged(
             f"{path} is not a valid usage file ({error}); restore it from a copy"
         ) from error
-    is_same_run = notes.get("run") == run
+    is_same_run = metadata.get("run") == run_key
     if not (is_same_run and is_valid):
         raise Damaged(
             f"{path} {'is damaged' if is_same_run else 'belongs to another run'}; restore it from "
@@ -215,7 +215,7 @@ def _usage_in(tensors: Params) -> Usage:
     clients = tuple(int(client) for client in tensors["clients"].tolist())
     seconds = tensors["seconds"]
     # Files of older versions lack three of the tensors.
-    absent = torch.full(seconds.shape, math.nan)
+    missing_table = torch.full(seconds.shape, math.nan)
     return Usage(
         clients,
         ids=_by_client("ids", clients, tensors),
@@ -224,9 +224,9 @@ def _usage_in(tensors: Params) -> Usage:
         distinct=tensors["distinct"],
         extra_bytes=tensors["extra_bytes"],
         seconds=seconds,
-        filter_cosine=tensors.get("filter_cosine", absent).double(),
-        acted=tensors.get("acted", absent).double(),
-        risk_decided=tensors.get("risk_decided", absent).double(),
+        filter_cosine=tensors.get("filter_cosine", missing_table).double(),
+        acted=tensors.get("acted", missing_table).double(),
+        risk_decided=tensors.get("risk_decided", missing_table).double(),
     )
 
 

@@ -38,25 +38,25 @@ class DistinctModels(NamedTuple):
 
 def group_models(models: Iterable[Model]) -> DistinctModels:
     """Remove duplicates from models; two models are equal if they are bitwise identical."""
-    distinct: list[Model] = []
+    unique_models: list[Model] = []
     numbers = []
     for model in models:
-        equal = (i for i, other in enumerate(distinct) if _are_equal(other, model))
-        number = next(equal, len(distinct))
-        if number == len(distinct):
-            distinct.append(model)
+        equal = (i for i, other in enumerate(unique_models) if _are_equal(other, model))
+        number = next(equal, len(unique_models))
+        if number == len(unique_models):
+            unique_models.append(model)
         numbers.append(number)
-    return DistinctModels(distinct, numbers)
+    return DistinctModels(unique_models, numbers)
 
 
 def _are_equal(first: Model, second: Model) -> bool:
     if first is second or first.params is second.params:
         return True
-    tensors, others = first.tensors(), second.tensors()
+    tensors, second_tensors = first.tensors(), second.tensors()
     return (
         first.architecture == second.architecture
-        and tensors.keys() == others.keys()
-        and all(torch.equal(tensors[name], others[name]) for name in tensors)
+        and tensors.keys() == second_tensors.keys()
+        and all(torch.equal(tensors[name], second_tensors[name]) for name in tensors)
     )
 
 
@@ -75,8 +75,8 @@ def merge_clients(rounds: Iterable[Round], members: Collection[ClientId]) -> Ite
             yield replace(round, group_of=dict(round.group_of))
             continue
         name = group[0]
-        others = [client for client in round.exposed if client not in group]
-        exposed = dict(select_clients(round.exposed, others))
+        other_clients = [client for client in round.exposed if client not in group]
+        exposed = dict(select_clients(round.exposed, other_clients))
         total = sum(round.weights[client] for client in group)
         weights_in_group = [round.weights[client] / total for client in group]
         exposed[name] = _mean(round.exposed, group, weights_in_group)
@@ -234,7 +234,7 @@ class View:
             return False
         return not needs & ~ADVERSARY_RESOURCES & ~self.offers
 
-    def raise_unless_offered(self, needs: Capability, what: str) -> None:
+    def raise_unless_offered(self, needs: Capability, subject: str) -> None:
         """Raise if this view does not offer everything that is needed.
 
         Raises:
@@ -249,7 +249,7 @@ class View:
             # If a study names an attack, tables of shadow or reference models are added to it.
             advice = "" if Capability.CHOOSES_UPLOAD in missing else ", or list the attack by name"
             raise NotVisible(
-                f"{what} needs {names}, which the adversary of the view {self.name!r} does not "
+                f"{subject} needs {names}, which the adversary of the view {self.name!r} does not "
                 f"have; add {table(section)}{advice}"
             )
         suitable = [view.name for view in VIEWS.values() if view.can_offer(needs)]
@@ -262,7 +262,7 @@ class View:
         else:
             hint = "no view of a passive adversary shows it"
         raise NotVisible(
-            f"{what} needs {names}, but this is hidden in the view {self.name!r} "
+            f"{subject} needs {names}, but this is hidden in the view {self.name!r} "
             f"({self.description}); {hint}"
         )
 

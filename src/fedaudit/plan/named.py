@@ -152,14 +152,14 @@ def _published_values(factory: object, parameter: str) -> str:
     return f" (published: {published[1]})" if published else ""
 
 
-def _check_type(what: str, value: Setting, parameter: Parameter) -> None:
+def _check_type(subject: str, value: Setting, parameter: Parameter) -> None:
     annotation = parameter.annotation
     if annotation is parameter.empty:  # Parameters of custom parts may lack annotations.
         return
     if not _is_settable(annotation):
-        raise BadInput(f"{what} cannot be set in a study; remove it")
+        raise BadInput(f"{subject} cannot be set in a study; remove it")
     default = ... if parameter.default is parameter.empty else parameter.default
-    raise_if_invalid(what, value, annotation, default)
+    raise_if_invalid(subject, value, annotation, default)
 
 
 def _is_settable(annotation: object) -> bool:

@@ -83,8 +83,8 @@ class DefenseSection(Section):
         The first group is that of ``name``, and the others are those of ``also``.
         """
         in_also = {client for group in self.also for client in group.clients}
-        others = [client for client in range(clients) if client not in in_also]
-        first_group = others if self.clients is None else sorted(self.clients)
+        other_clients = [client for client in range(clients) if client not in in_also]
+        first_group = other_clients if self.clients is None else sorted(self.clients)
         return [
             Group(tuple(first_group), _defenses(self)),
             *(Group(tuple(sorted(group.clients)), _defenses(group)) for group in self.also),

@@ -235,8 +235,8 @@ class Setup:
 
     def with_extension(self, extension: "Extension") -> "Setup":
         """Return the run with an extension, which replaces any extension of the same class."""
-        others = tuple(e for e in self.extensions if type(e) is not type(extension))
-        return replace(self, extensions=(*others, extension))
+        other_extensions = tuple(e for e in self.extensions if type(e) is not type(extension))
+        return replace(self, extensions=(*other_extensions, extension))
 
     def without_attacks(self, refused: Mapping[str, str]) -> "Setup":
         """Return the run without some attacks.

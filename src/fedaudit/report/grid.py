@@ -75,7 +75,7 @@ class Footnotes:
         return tuple((letter, note) for note, letter in self.notes.items())
 
 
-def clean(text: str) -> str:
+def as_one_line(text: str) -> str:
     """Return text on one line without control, direction or surrogate characters."""
     return text if text.isprintable() else _on_one_line(text)
 
@@ -90,13 +90,13 @@ def _on_one_line(text: str) -> str:
 
 def shortened(text: str, limit: int = 48) -> str:
     """Return clean text cut to a length, with an ellipsis at the cut."""
-    text = clean(text)
+    text = as_one_line(text)
     return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
 
 
 def shorten_middle(text: str, limit: int) -> str:
     """Return clean text cut in the middle, since names often differ at the end."""
-    text = clean(text)
+    text = as_one_line(text)
     if len(text) <= limit:
         return text
     end = (limit - 1) // 3

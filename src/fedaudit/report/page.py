@@ -62,7 +62,7 @@ def write_comparison(comparison: Comparison, records: Sequence[Record], path: Pa
 
 def write_page(path: Path, document: str) -> None:
     """Write a page atomically; only the file's owner can read it, since it may name samples."""
-    files.raise_if_other_suffix(path, *files.PAGE_SUFFIXES, what="an HTML page")
+    files.raise_if_other_suffix(path, *files.PAGE_SUFFIXES, format_name="an HTML page")
     if path.exists() and not path.is_file():
         raise BadInput(
             f"{shortened(str(path), 80)} exists but is not a file; choose another name for the page"

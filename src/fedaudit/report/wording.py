@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from fedaudit.core.metric_names import AUC, LOWER_BOUNDS, rate_of
 from fedaudit.core.sights import SIGHTS
 from fedaudit.report.fixed import fixed_texts
-from fedaudit.report.grid import clean, shorten_middle, shortened
+from fedaudit.report.grid import as_one_line, shorten_middle, shortened
 from fedaudit.results.comparison import Comparison
 from fedaudit.results.estimate import (
     AGREEMENT,
@@ -409,7 +409,7 @@ def without_digests(models: Iterable[BaseModel]) -> TextCleaner:
     texts, digests = set[str](), defaultdict[str, set[str]](set)
 
     def collect(text: str) -> str:
-        texts.add(clean(text))
+        texts.add(as_one_line(text))
         return text
 
     for model in models:
@@ -423,7 +423,7 @@ def without_digests(models: Iterable[BaseModel]) -> TextCleaner:
         return match[0] if len(digests[match[1]]) > 1 else match[1]
 
     def clean_text(text: str) -> str:
-        safe = clean(text)
+        safe = as_one_line(text)
         return _DIGEST.sub(shorten, safe) if "#" in safe else safe
 
     return cache(clean_text)
@@ -431,7 +431,7 @@ def without_digests(models: Iterable[BaseModel]) -> TextCleaner:
 
 def cleaned(
     model: Model,
-    clean_text: TextCleaner = clean,
+    clean_text: TextCleaner = as_one_line,
     clients: Mapping[int, NamedClient] | None = None,
     *,
     watched: bool | None = None,

@@ -183,8 +183,10 @@ def gradient_products(
     raise_if_several_workers(device, workers)
     _raise_if_mismatched(base, updates, features, labels, workers, chunk)
     base, updates, cut = _without_last(base, updates, without)
-    distinct, index = _distinct_updates(base, updates)
-    update_norms = torch.tensor([_norm(base, update) for update in distinct], dtype=torch.float64)
+    unique_updates, index = _distinct_updates(base, updates)
+    update_norms = torch.tensor(
+        [_norm(base, update) for update in unique_updates], dtype=torch.float64
+    )
     if not len(labels):
         empty = torch.zeros(0, dtype=torch.float64)
         return GradientProducts(empty.new_zeros(len(updates), 0), empty, update_norms[index])
@@ -193,7 +195,7 @@ def gradient_products(
         if cache is not None and (cache.base is not base or device != CPU):
             cache = None
         inputs = _Inputs(features, labels, workers, chunk, device, cut, cache)
-        dots, squared_norms = _verified_products(base, distinct, update_norms, inputs)
+        dots, squared_norms = _verified_products(base, unique_updates, update_norms, inputs)
     return GradientProducts(dots.t()[index].contiguous(), squared_norms, update_norms[index])
 
 
@@ -315,21 +317,21 @@ def _without_last(
     if not size:
         return base, updates, {}
     remaining = sum(value.numel() for value in base.params.values()) - size
-    used: Params = {}
+    used_params: Params = {}
     cut: dict[str, int] = {}
     for name, value in base.params.items():
         if remaining > 0:
-            used[name] = value
+            used_params[name] = value
             if remaining < value.numel():
                 cut[name] = remaining
         remaining -= value.numel()
-    frozen = {name: value for name, value in base.params.items() if name not in used}
+    frozen = {name: value for name, value in base.params.items() if name not in used_params}
     shortened: list[Params] = []
     for update in updates:
-        params = {name: update[name] for name in used}
+        params = {name: update[name] for name in used_params}
         params |= {name: first_entries(update[name], count) for name, count in cut.items()}
         shortened.append(params)
-    return Model(base.architecture, used, {**base.buffers, **frozen}), shortened, cut
+    return Model(base.architecture, used_params, {**base.buffers, **frozen}), shortened, cut
 
 
 def cosine(products: GradientProducts) -> Float[Tensor, "clients samples"]:
@@ -372,7 +374,7 @@ def _distinct_updates(base: Model, updates: Sequence[Params]) -> tuple[list[Para
     equal values, but a matrix product rounds equal columns differently at different positions.
     """
     by_ends: dict[tuple[float, ...], list[int]] = {}
-    distinct: list[Params] = []
+    unique_updates: list[Params] = []
     indices = []
     for update in updates:
         # The first and last entry of each parameter distinguish most updates, so that full
@@ -381,14 +383,14 @@ def _distinct_updates(base: Model, updates: Sequence[Params]) -> tuple[list[Para
         ends = tuple(float(p[(end,) * p.dim()]) for p in params for end in (0, -1))
         candidates = by_ends.setdefault(ends, [])
         for index in candidates:
-            if all(torch.equal(distinct[index][name], update[name]) for name in base.params):
+            if all(torch.equal(unique_updates[index][name], update[name]) for name in base.params):
                 break
         else:
-            index = len(distinct)
+            index = len(unique_updates)
             candidates.append(index)
-            distinct.append(update)
+            unique_updates.append(update)
         indices.append(index)
-    return distinct, indices
+    return unique_updates, indices
 
 
 def _verified_products(

@@ -20,7 +20,7 @@ from fedaudit.report.evidence import SIZES, attacks_tried, distinct, has_members
 from fedaudit.report.exposure import exposure_sentence
 from fedaudit.report.first import FirstScreen, first_screen, tiles_of
 from fedaudit.report.fixed import fixed_texts
-from fedaudit.report.grid import Cell, Tile, clean, shortened
+from fedaudit.report.grid import Cell, Tile, as_one_line, shortened
 from fedaudit.report.page import templates
 from fedaudit.report.reproducing import inline_toml, reproducing
 from fedaudit.report.sources import kind_of
@@ -147,7 +147,7 @@ def _paragraph(text: str) -> Markup:
 
 def _code(text: str) -> Markup:
     """Format a command as a code span, in which Markdown decodes no entities or backslashes."""
-    return Markup(f"`{clean(text).replace('`', '')}`")
+    return Markup(f"`{as_one_line(text).replace('`', '')}`")
 
 
 def summary_of(

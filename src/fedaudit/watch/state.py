@@ -65,13 +65,13 @@ class Participation(NamedTuple):
 
     Attributes:
         round: Number of the round.
-        seen: Number of clients whose uploads were received.
+        n_received: Number of clients whose uploads were received.
         expected: Number of clients that were sent the model; None if it is unknown.
         missing: Names of clients without an upload.
     """
 
     round: int
-    seen: int
+    n_received: int
     expected: int | None
     missing: tuple[str, ...] = ()
 

@@ -19,7 +19,7 @@ from fedaudit.report.figures.charts import (
     style,
     ticks,
 )
-from fedaudit.report.grid import Cell, Cells, Grid, Tile, clean, grid_of, shortened, tile
+from fedaudit.report.grid import Cell, Cells, Grid, Tile, as_one_line, grid_of, shortened, tile
 from fedaudit.report.wording import attack_name, interval, join_some, number, plural
 from fedaudit.results.estimate import Interval
 from fedaudit.results.ladder import Auc
@@ -112,16 +112,16 @@ def view_of(state: WatchState) -> View:
         name=shortened(state.name, 80),
         badge=result.status if result else _badge(state),
         look=result.look.replace(" ", "-") if result else "weak-leak" if state.is_silent else "now",
-        headline=result.finding if result else clean(_headline(state)),
-        detail="" if result else clean(_detail(state)),
+        headline=result.finding if result else as_one_line(_headline(state)),
+        detail="" if result else as_one_line(_detail(state)),
         provisional=_provisional(state),
         progress=None if result else _progress(state),
         tiles=tuple(result.numbers if result else _tiles(state)),
         figure=_figure(state),
         # The figures of the result are corrected, and differ from provisional ones.
         tables=() if result else tuple(_tables(state)),
-        texts=tuple(map(clean, filter(None, ("" if result else state.ladder, *state.notes)))),
-        problems=tuple(map(clean, state.problems)),
+        texts=tuple(map(as_one_line, filter(None, ("" if result else state.ladder, *state.notes)))),
+        problems=tuple(map(as_one_line, state.problems)),
         has_report=state.has_report,
         last_change=state.last_change,
     )
@@ -251,7 +251,7 @@ def _tiles(state: WatchState) -> Iterator[Tile]:
         missing = join_some([shortened(name, 40) for name in clients.missing], _MOST_MISSING)
         yield tile(
             f"Clients in round {clients.round}",
-            f"{clients.seen}{of}",
+            f"{clients.n_received}{of}",
             f"missing: {missing}" if missing else "none is missing",
             tone="weak" if missing else "",
         )
@@ -302,7 +302,7 @@ def _figure(state: WatchState) -> Figures | None:
         "held-out samples. Bars: 95 % limits, not corrected for the number of attacks."
     )
     if len(state.runs) > 1:
-        caption = f"{clean(run.title).capitalize()}. {caption}"
+        caption = f"{as_one_line(run.title).capitalize()}. {caption}"
     return Figures("watch", caption, (Choice("", tuple(panels)),), keys, "")
 
 
@@ -438,7 +438,7 @@ def _client_table(figures: RoundFigures) -> Grid:
 def _run_row(run: RunState) -> Cells:
     best = run.figures[-1].strongest if run.figures else None
     return {
-        "run": Cell(clean(run.title)),
+        "run": Cell(as_one_line(run.title)),
         "rounds": Cell(f"{run.done} of {run.total}"),
         **(_auc_cells(best) if best else {"AUC": None, "95 % limits": None}),
     }

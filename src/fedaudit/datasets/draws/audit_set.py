@@ -180,17 +180,17 @@ class Assignment:
         for client, samples in sorted(data.items()):
             order = seeded_numpy(seed, "own samples", client).permutation(len(samples))
             parts.append(samples.take(torch.from_numpy(order[:per_client])))
-        chosen = Samples.concatenate(*parts)
+        source_samples = Samples.concatenate(*parts)
         # A sample may have several owners, so that it is identified by its id and owner.
-        audited = zip(self.audit.samples.ids.tolist(), self.audit.owner.tolist(), strict=True)
-        audited_position = {pair: index for index, pair in enumerate(audited)}
-        pairs = zip(chosen.ids.tolist(), owner.tolist(), strict=True)
+        audited_ids = zip(self.audit.samples.ids.tolist(), self.audit.owner.tolist(), strict=True)
+        audited_position = {pair: index for index, pair in enumerate(audited_ids)}
+        pairs = zip(source_samples.ids.tolist(), owner.tolist(), strict=True)
         position = np.array([audited_position.get(pair, -1) for pair in pairs], dtype=np.int64)
         # Shuffle, so that positions reveal no owner.
         rng = seeded_numpy(seed, "order of own samples")
         unaudited = rng.permutation(np.flatnonzero(position < 0))
         position[unaudited] = len(self.audit) + np.arange(len(unaudited))
-        unaudited_samples = chosen.take(torch.from_numpy(unaudited))
+        unaudited_samples = source_samples.take(torch.from_numpy(unaudited))
         return replace(self, source_samples=SourceSamples(unaudited_samples, position, owner))
 
     def class_counts(self, classes: int) -> dict[ClientId, list[int]]:
@@ -261,15 +261,16 @@ def check_targets(clients: int, targets: Sequence[ClientId]) -> None:
             )
 
 
-def other_positions(count: int, used: Int[ndarray, " used"]) -> Int[ndarray, " free"]:
-    """Return the positions below ``count`` that are not in ``used``, in ascending order."""
+def other_positions(count: int, used_positions: Int[ndarray, " used"]) -> Int[ndarray, " free"]:
+    """Return the positions below ``count`` that are not in ``used_positions``, in ascending "
+    "order."""
     is_unused = np.ones(count, dtype=bool)
-    is_unused[used] = False
+    is_unused[used_positions] = False
     return np.flatnonzero(is_unused)
 
 
 def shadow_assignment(
-    dataset: Dataset, audited: Assignment, draw: Callable[[Dataset], Assignment]
+    dataset: Dataset, audited_assignment: Assignment, draw: Callable[[Dataset], Assignment]
 ) -> Assignment:
     """Draw a shadow federation from training samples that the audited run does not use.
 
@@ -279,8 +280,8 @@ def shadow_assignment(
     Raises:
         BadInput: Too few samples remain for a federation as large as the audited one.
     """
-    free_ids = unused_ids(dataset, audited)
-    needed, available = sum(audited.sizes.values()), len(free_ids)
+    free_ids = unused_ids(dataset, audited_assignment)
+    needed, available = sum(audited_assignment.sizes.values()), len(free_ids)
     if available < needed:
         raise BadInput(
             f"a shadow federation needs {needed} training samples that the audited run does not "
@@ -318,7 +319,7 @@ class KnownMembers(NamedTuple):
 
 def known_split(
     dataset: Dataset,
-    audited: Assignment,
+    audited_assignment: Assignment,
     *,
     client: ClientId,
     trained_on: Int[ndarray, " _"],
@@ -337,10 +338,10 @@ def known_split(
             unaudited.
     """
     rng = seeded_numpy(seed, "known split")
-    audited_ids = audited.audit.samples.ids.numpy()
+    audited_ids = audited_assignment.audit.samples.ids.numpy()
     half = size // 2
     members = np.setdiff1d(trained_on, audited_ids)
-    unused = rng.permutation(unused_ids(dataset, audited).numpy())
+    unused = rng.permutation(unused_ids(dataset, audited_assignment).numpy())
     test_ids = rng.permutation(np.setdiff1d(dataset.test.ids.numpy(), audited_ids))
     non_members = np.concatenate([unused, test_ids])
     if min(len(members), len(non_members)) < half or not half:
@@ -358,11 +359,13 @@ def known_split(
     return KnownMembers(client, dataset.samples(torch.from_numpy(ids[order])), is_member)
 
 
-def unused_ids(dataset: Dataset, audited: Assignment) -> Int[Tensor, " samples"]:
+def unused_ids(dataset: Dataset, audited_assignment: Assignment) -> Int[Tensor, " samples"]:
     """Return ids of training samples that no client trains on and that are not audited."""
-    used = [samples.ids for samples in audited.clients.values()] + [audited.audit.samples.ids]
+    used_ids = [samples.ids for samples in audited_assignment.clients.values()] + [
+        audited_assignment.audit.samples.ids
+    ]
     is_unused = torch.ones(len(dataset), dtype=torch.bool)
-    is_unused[torch.cat(used)] = False
+    is_unused[torch.cat(used_ids)] = False
     return is_unused[: len(dataset.train)].nonzero().flatten()
 
 

@@ -132,16 +132,18 @@ def draw(
     if unit == "person":
         _check_people(dataset, clients, clients_per_person, n_fair, extra_other + extra_unseen)
         draws = _draw_people(dataset, targets=targets, size=n_fair, seed=seed)
-        audited = _assign_people(draws, clients, clients_per_person, seed=seed)
+        audited_units = _assign_people(draws, clients, clients_per_person, seed=seed)
         target_fraction = 1 / 3 / clients_per_person
         others_fraction = 2 / 3 - target_fraction
     else:
         size = n_fair + extra_other + extra_unseen
         draws = _draw_samples(labels, quotas, targets=targets, size=size, seed=seed)
-        audited = _assign_samples(draws, clients, n_fair=n_fair, n_other=extra_other, seed=seed)
+        audited_units = _assign_samples(
+            draws, clients, n_fair=n_fair, n_other=extra_other, seed=seed
+        )
         target_fraction = n_fair / 3 / size
         others_fraction = (n_fair / 3 + extra_other) / size
-    free_positions = other_positions(len(labels), audited.ids)
+    free_positions = other_positions(len(labels), audited_units.ids)
     background_quotas = _background_quotas(
         quotas,
         draws,
@@ -156,7 +158,9 @@ def draw(
     )
     # Ids of the training part are positions in it.
     training_ids = {
-        client: np.concatenate([free_positions[positions], audited.ids[audited.owner == client]])
+        client: np.concatenate(
+            [free_positions[positions], audited_units.ids[audited_units.owner == client]]
+        )
         for client, positions in enumerate(background_positions)
     }
     empty = [target for target in targets if not len(training_ids[target])]
@@ -166,7 +170,7 @@ def draw(
             f"got none of the {n_fair} fairly drawn {'people' if unit == 'person' else 'samples'}; "
             "raise or omit audit.background, or draw more (audit.samples)"
         )
-    return build_assignment(dataset, training_ids, audited, seed=seed)
+    return build_assignment(dataset, training_ids, audited_units, seed=seed)
 
 
 def canaries(
@@ -293,17 +297,17 @@ def _draw_samples(
     rng = seeded_numpy(seed, "audit records")
     classes = quotas.shape[1]
     pools = shuffled_classes(labels, classes, rng)
-    used = np.zeros(classes, dtype=np.int64)
+    used_by_class = np.zeros(classes, dtype=np.int64)
     draws = []
     for target in targets:
         needed = apportion(size, quotas[target])
-        _check_enough(target, needed, np.array([len(pool) for pool in pools]) - used)
-        chosen = [
+        _check_enough(target, needed, np.array([len(pool) for pool in pools]) - used_by_class)
+        drawn_positions = [
             pool[start : start + count]
-            for pool, start, count in zip(pools, used, needed, strict=True)
+            for pool, start, count in zip(pools, used_by_class, needed, strict=True)
         ]
-        draws.append(_TargetDraw(target, rng.permutation(np.concatenate(chosen)), needed))
-        used = used + needed
+        draws.append(_TargetDraw(target, rng.permutation(np.concatenate(drawn_positions)), needed))
+        used_by_class = used_by_class + needed
     return draws
 
 

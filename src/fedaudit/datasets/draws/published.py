@@ -152,8 +152,8 @@ def sia(
     if per_client < 1:
         raise BadInput(f"per_client is {per_client}; give at least 1 (the paper audits 100)")
     positions = _assigned_positions(dataset, clients, partition, targets, seed)
-    each = min(per_client, *(len(assigned) for assigned in positions.values()))
-    n_audited = dict.fromkeys(positions, each)
+    samples_per_client = min(per_client, *(len(assigned) for assigned in positions.values()))
+    n_audited = dict.fromkeys(positions, samples_per_client)
     return _with_audit(
         dataset, positions, target=None, n_unseen=n_unseen, n_audited=n_audited, seed=seed
     )
@@ -199,13 +199,15 @@ def _with_audit(
             f"({n_unseen - len(dataset.test)} short); lower n_unseen"
         )
     rng = seeded_numpy(seed, "audit records")
-    chosen = {
+    audited_positions = {
         client: assigned if client == target else rng.permutation(assigned)[: n_audited[client]]
         for client, assigned in positions.items()
     }
     test = rng.permutation(len(dataset.test))[:n_unseen] + len(dataset.train)
-    ids = np.concatenate([*chosen.values(), test])
-    owners = np.repeat([*chosen, NO_CLIENT], [*map(len, chosen.values()), len(test)])
+    ids = np.concatenate([*audited_positions.values(), test])
+    owners = np.repeat(
+        [*audited_positions, NO_CLIENT], [*map(len, audited_positions.values()), len(test)]
+    )
     return build_assignment(
         dataset, positions, Audited(ids, owners, np.full(len(ids), NO_CLIENT)), seed=seed
     )

@@ -39,7 +39,7 @@ def annotated_pictures(folder: Path, classes: Sequence[str]) -> AnnotatedPicture
     try:
         lines = read_text(file, max_bytes=_MAX_BYTES).splitlines()
         entries = (folder / _PICTURES).iterdir()
-        present = {entry.name for entry in entries if not entry.name.startswith(".")}
+        file_names = {entry.name for entry in entries if not entry.name.startswith(".")}
     except (OSError, TooLarge, UnicodeDecodeError) as error:
         raise BadInput(f"{file} and its pictures cannot be read ({error}); restore them") from error
     class_number = {name: number for number, name in enumerate(classes)}
@@ -53,7 +53,7 @@ def annotated_pictures(folder: Path, classes: Sequence[str]) -> AnnotatedPicture
                 f"{class_name[:80]!r}; list each picture once, with a class of the training part"
             )
         labels[name] = class_number[class_name]
-    unmatched = sorted(labels.keys() ^ present)
+    unmatched = sorted(labels.keys() ^ file_names)
     if unmatched or not labels:
         raise BadInput(
             f"{file} and {folder / _PICTURES} differ in {len(unmatched)} pictures"

@@ -168,12 +168,12 @@ class npz(DataFile):
         if {"x", labels} <= stored.keys():
             rng = seeded_numpy(seed, "split", path.stem)
             x, y = stored["x"], stored[labels]
-            kept = np.arange(len(x))
+            kept_rows = np.arange(len(x))
             if self.distinct and len(x) == len(y):
-                kept = np.sort(np.unique(x, axis=0, return_index=True)[1])
-                x, y = x[kept], y[kept]
+                kept_rows = np.sort(np.unique(x, axis=0, return_index=True)[1])
+                x, y = x[kept_rows], y[kept_rows]
             arrays, positions = split_arrays(x, y, test_share=self.test_share, rng=rng)
-            return arrays, kept[np.concatenate(positions)]
+            return arrays, kept_rows[np.concatenate(positions)]
         raise BadInput(
             f"{path.name} contains {', '.join(sorted(stored)) or 'nothing'}; it must contain "
             f"x_train, y_train, x_test and y_test, or x and {labels}"
@@ -411,8 +411,8 @@ def _coded_table(
     codes = None
     if group:
         index = list(columns).index(group)
-        both = np.concatenate([arrays.x_train[:, index], arrays.x_test[:, index]])
-        codes = torch.from_numpy(both.astype(np.int64))
+        all_values = np.concatenate([arrays.x_train[:, index], arrays.x_test[:, index]])
+        codes = torch.from_numpy(all_values.astype(np.int64))
     return build_dataset(
         name,
         scaled,

@@ -59,12 +59,12 @@ class parquet(TableSource, DataFile):
                     names = opened.schema_arrow.names
                     raise_if_names_invalid(path.name, names)
                     rows = opened.metadata.num_rows
-                    used = [name for name in names if self.reads(name)]
+                    used_names = [name for name in names if self.reads(name)]
                     # Numbers become 64-bit numbers.
-                    raise_if_oversized(path.name, 8 * rows * len(used), on_disk=size)
+                    raise_if_oversized(path.name, 8 * rows * len(used_names), on_disk=size)
                     columns = {
                         name: column_of(path.name, name, opened.read([name]).column(0))
-                        for name in used
+                        for name in used_names
                     }
         except FedauditError:
             raise

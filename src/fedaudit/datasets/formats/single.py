@@ -172,14 +172,14 @@ def _from_json(path: Path, text: str) -> SingleSample:
     return SingleSample(np.array(document, dtype=np.float64), label)
 
 
-def _check_cells(what: object, cells: Mapping[str, object]) -> dict[str, object]:
+def _check_cells(subject: object, cells: Mapping[str, object]) -> dict[str, object]:
     """Return the cells of a row; raise if one is not a number, a text, true, false or missing."""
     for name, value in cells.items():
         is_number = isinstance(value, bool | Real | np.bool_)
         if not (is_number or value is None or isinstance(value, str)):
             raise BadInput(
-                f"{what} has {type_of(value)} as the value of the column {str(name)[:40]!r}; give "
-                "a number, a text, true or false, or None if it is missing"
+                f"{subject} has {type_of(value)} as the value of the column {str(name)[:40]!r}; "
+                "give a number, a text, true or false, or None if it is missing"
             )
     return {str(name): value for name, value in cells.items()}
 

@@ -251,27 +251,31 @@ def _stored_table(source: Source, settings: hf) -> StoredTable:
     settings._raise_if_settings_inapplicable(("size", "grey", "longest"), "a table")
     train, *test = source.parts.values()
     roles = [settings.label, settings.client, settings.person, settings.group]
-    listed = list(settings.features)
-    for name in listed:
+    listed_features = list(settings.features)
+    for name in listed_features:
         _column(train, name)
         if name in (settings.label, settings.client, settings.person):
             raise BadInput(
                 f"features of {settings.name!r} list {name!r}, which is the label, client or "
                 "person; leave it out"
             )
-    requested = {*(listed or train), *roles}
-    used = [name for name in train if name in requested and settings.reads(name)]
-    for name in used:
+    requested = {*(listed_features or train), *roles}
+    used_columns = [name for name in train if name in requested and settings.reads(name)]
+    for name in used_columns:
         if isinstance(next(islice(train[name], 1), None), Mapping | list):
             raise BadInput(
                 f"column {name!r} of {settings.name!r} has pictures or lists; set features = "
                 f"{name!r} to learn from it alone, or ignore = ['{name}']"
             )
-    table = _table(source, settings.name, used, [name for name in train if name not in used])
-    if settings.group and listed and settings.group not in listed:
+    table = _table(
+        source, settings.name, used_columns, [name for name in train if name not in used_columns]
+    )
+    if settings.group and listed_features and settings.group not in listed_features:
         # By default, the column of groups is a feature, too.
         settings = replace(settings, ignore=[*settings.ignore, settings.group])
-    is_test = np.arange(table.rows) >= len(train[used[0]]) if test and used else None
+    is_test = (
+        np.arange(table.rows) >= len(train[used_columns[0]]) if test and used_columns else None
+    )
     return StoredTable(table, settings, is_test)
 
 

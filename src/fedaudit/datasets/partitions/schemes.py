@@ -363,10 +363,12 @@ def apportion(total: int, shares: Num[ndarray, " classes"]) -> Counts:
 
 def limit_quotas(demand: Quotas, available: Counts, *, rng: np.random.Generator) -> Quotas:
     """Reduce the demand for each class to the available samples, at random among the clients."""
-    limited = demand.copy()
+    limited_demand = demand.copy()
     for label in np.flatnonzero(demand.sum(axis=0) > available):
-        limited[:, label] = rng.multivariate_hypergeometric(demand[:, label], int(available[label]))
-    return limited
+        limited_demand[:, label] = rng.multivariate_hypergeometric(
+            demand[:, label], int(available[label])
+        )
+    return limited_demand
 
 
 def _assigned_counts(
@@ -386,8 +388,8 @@ def _assigned_counts(
         )
     if not per_client:
         return counts
-    drawn: Counts = rng.multivariate_hypergeometric(counts, clients * per_client)
-    return drawn
+    drawn_counts: Counts = rng.multivariate_hypergeometric(counts, clients * per_client)
+    return drawn_counts
 
 
 def _with_minimum(draw: Callable[[], Quotas], minimum: int, settings: str) -> Quotas:
@@ -406,5 +408,5 @@ def _sampled_quotas(quotas: Quotas, samples_per_client: int, rng: np.random.Gene
     """Draw each client's samples from its quotas at random; 0 keeps all."""
     if not samples_per_client:
         return quotas
-    drawn = [rng.multivariate_hypergeometric(row, samples_per_client) for row in quotas]
-    return np.stack(drawn)
+    drawn_counts = [rng.multivariate_hypergeometric(row, samples_per_client) for row in quotas]
+    return np.stack(drawn_counts)

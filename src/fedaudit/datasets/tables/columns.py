@@ -112,13 +112,13 @@ def text_column(codes: Int[ndarray, " rows"], texts: Sequence[str]) -> TextColum
 
     A code is the index of a row's text, or negative for a missing text.
     """
-    distinct = sorted({text for text in texts if text})
-    new_code = {text: code for code, text in enumerate(distinct)}
+    unique_texts = sorted({text for text in texts if text})
+    new_code = {text: code for code, text in enumerate(unique_texts)}
     # Negative codes select the last entry.
     new_codes = np.array(
         [*(new_code.get(text, MISSING) for text in texts), MISSING], dtype=np.int64
     )
-    return TextColumn(new_codes[np.where(codes < 0, len(texts), codes)], tuple(distinct))
+    return TextColumn(new_codes[np.where(codes < 0, len(texts), codes)], tuple(unique_texts))
 
 
 def boolean_column(values: Float[ndarray, " rows"]) -> TextColumn:
@@ -159,10 +159,10 @@ def as_texts(column: Column) -> TextColumn:
     """Return a column as texts; whole numbers have no decimal point."""
     if isinstance(column, TextColumn):
         return column
-    present = ~column.missing
-    values, inverse = np.unique(column.values[present], return_inverse=True)
+    is_present = ~column.missing
+    values, inverse = np.unique(column.values[is_present], return_inverse=True)
     codes = np.full(len(column.values), MISSING, dtype=np.int64)
-    codes[present] = inverse
+    codes[is_present] = inverse
     return text_column(codes, [f"{value:.15g}" for value in values])
 
 

@@ -101,9 +101,9 @@ def _column(table: str, name: str, values: "pandas.Series[object]") -> Column:
         return boolean_column(values.to_numpy(dtype=np.float64, na_value=np.nan))
     if types.is_numeric_dtype(values.dtype) and not types.is_complex_dtype(values.dtype):
         return NumberColumn(values.to_numpy(dtype=np.float64, na_value=np.nan))
-    codes, distinct = factorize(values)
-    if all(isinstance(value, str | bool | int) for value in distinct):
-        texts = [str(value).strip() for value in distinct]
+    codes, unique_values = factorize(values)
+    if all(isinstance(value, str | bool | int) for value in unique_values):
+        texts = [str(value).strip() for value in unique_values]
         return text_column(np.asarray(codes, dtype=np.int64), texts)
     raise BadInput(
         f"column {name!r} of {table!r} has values of the type {values.dtype}, but only numbers, "

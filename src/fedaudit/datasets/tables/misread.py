@@ -105,14 +105,15 @@ def raise_if_missing_classes(table: Table, name: str, classes: Sequence[str]) ->
         )
 
 
-def raise_if_similar_names(table: Table, what: str, names: Sequence[str]) -> None:
+def raise_if_similar_names(table: Table, subject: str, names: Sequence[str]) -> None:
     """Raise if two names of classes or clients differ in case, blanks or leading zeros only."""
     first_by_normal_form = dict[str, str]()
     for name in names:
         first = first_by_normal_form.setdefault(_normal_form(name), name)
         if first != name:
             raise BadInput(
-                f"{what} of {table.name!r} has the values {first!r} and {name!r}, which may be the "
+                f"{subject} of {table.name!r} has the values {first!r} and {name!r}, which may be "
+                "the "
                 "same; write them alike, or with names that differ in more than case, blanks or "
                 "zeros"
             )

@@ -76,9 +76,9 @@ def targets_of(
     return number[texts.codes], tuple(texts.texts[index] for index in order)
 
 
-def _constant_error(table: Table, what: str, remedy: str) -> BadInput:
+def _constant_error(table: Table, subject: str, remedy: str) -> BadInput:
     return BadInput(
-        f"{what} of {table.name!r} has the same value in all {table.rows} rows; {remedy}"
+        f"{subject} of {table.name!r} has the same value in all {table.rows} rows; {remedy}"
     )
 
 
@@ -166,8 +166,8 @@ def _feature(table: Table, name: str, settings: TableSettings) -> Column:
     if not is_declared_categorical:
         raise_if_formatted(table, name, texts)
     _raise_if_useless_texts(table, name, texts)
-    listed = {str(value) for value in (settings.categories or {}).get(name, ())}
-    if listed and not listed & {*texts.texts}:
+    listed_categories = {str(value) for value in (settings.categories or {}).get(name, ())}
+    if listed_categories and not listed_categories & {*texts.texts}:
         raise BadInput(
             f"categories of {table.name!r} lists values of {name!r} that no row has; give the "
             f"values as the table has them, or leave {name!r} out of categories"
@@ -177,8 +177,8 @@ def _feature(table: Table, name: str, settings: TableSettings) -> Column:
 
 def _raise_if_useless_numbers(table: Table, name: str, column: NumberColumn) -> None:
     raise_if_infinite(table, name, column)
-    present = column.values[~column.missing]
-    largest = np.abs(present).max(initial=0)
+    known_values = column.values[~column.missing]
+    largest = np.abs(known_values).max(initial=0)
     # Up to this limit, the squares in a standard deviation cannot overflow in 64-bit numbers.
     if largest > _MAX_NUMBER:
         raise BadInput(
@@ -186,7 +186,7 @@ def _raise_if_useless_numbers(table: Table, name: str, column: NumberColumn) -> 
             f"32-bit numbers up to {_MAX_NUMBER:.3g}; scale it, or set ignore = ['{name}']"
         )
     # A constant column with missing values is useful, because a feature indicates missing values.
-    if not len(present) or (np.ptp(present) == 0 and len(present) == table.rows):
+    if not len(known_values) or (np.ptp(known_values) == 0 and len(known_values) == table.rows):
         raise _constant_error(table, f"column {name!r}", f"set ignore = ['{name}']")
     if table.rows > 2 and bool((np.diff(np.sort(column.values)) == 1).all()):
         raise BadInput(

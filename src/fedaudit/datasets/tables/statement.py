@@ -34,23 +34,23 @@ def statement_of(
         descriptions: Description of each column's encoding.
         width: Number of features.
     """
-    what = f"{len(classes)} classes" if classes else "numbers to predict"
-    listed = f" ({', '.join(classes)})" if 0 < len(classes) <= _LISTED else ""
+    label_text = f"{len(classes)} classes" if classes else "numbers to predict"
+    class_list = f" ({', '.join(classes)})" if 0 < len(classes) <= _LISTED else ""
     n_columns = len(table.columns) + len(table.unread)
     yield (
         f"data {table.name}: {table.rows:,} rows, {n_columns} columns, {table.source}; "
-        f"{settings.label!r} has {what}{listed}; {width} features"
+        f"{settings.label!r} has {label_text}{class_list}; {width} features"
     )
     for name, column in islice(table.columns.items(), _LISTED):
-        shown = features.get(name)
-        if shown is None:
+        example = features.get(name)
+        if example is None:
             roles = [role for role in _ROLES if getattr(settings, role) == name]
             use = ", ".join(roles) or "ignored"
             # State the number of values, because a range would reveal the numbers of two people.
-            shown = as_texts(column)
+            example = as_texts(column)
         else:
-            use = "number" if isinstance(shown, NumberColumn) else "category"
-        parts = [use, _values(shown), f"{column.missing.mean():.1%} missing"]
+            use = "number" if isinstance(example, NumberColumn) else "category"
+        parts = [use, _values(example), f"{column.missing.mean():.1%} missing"]
         if name in descriptions:
             parts.append(descriptions[name])
         yield f"column {name}: {', '.join(parts)}"
@@ -64,8 +64,8 @@ def statement_of(
     yield "encoders and scalers: fitted on the training rows of each client alone"
     sizes = zip(clients.texts, clients.counts.tolist(), strict=True)
     rows = ", ".join(f"{name}: {count:,}" for name, count in islice(sizes, _LISTED))
-    more = ", ..." * (len(clients.texts) > _LISTED)
-    yield f"rows of {len(clients.texts)} clients: {rows}{more}"
+    ellipsis = ", ..." * (len(clients.texts) > _LISTED)
+    yield f"rows of {len(clients.texts)} clients: {rows}{ellipsis}"
 
 
 def _values(column: Column) -> str:

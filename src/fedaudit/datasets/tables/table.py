@@ -157,11 +157,11 @@ def rows_with(stored: StoredTable, cells: Mapping[str, object]) -> Bool[ndarray,
         BadInput: A column does not exist or has no value.
     """
     table, settings, _ = _with_missing_values(stored)
-    absent = [name for name in features_of(table, settings) if name not in cells]
-    if absent:
+    missing_names = [name for name in features_of(table, settings) if name not in cells]
+    if missing_names:
         raise BadInput(
-            f"the row has no value of the column {absent[0]!r} of {table.name!r}; give a value for "
-            "each column of features, and an empty one if it is missing"
+            f"the row has no value of the column {missing_names[0]!r} of {table.name!r}; give a "
+            "value for each column of features, and an empty one if it is missing"
         )
     is_equal = np.ones(table.rows, dtype=bool)
     for name, value in cells.items():

@@ -454,8 +454,8 @@ def draw_cohort(
     size = max(1, round(participation * len(clients)))
     if size == len(clients):
         return tuple(clients)
-    chosen = torch.randperm(len(clients), generator=seeded(seed, "cohort", index))[:size]
-    return tuple(sorted(clients[i] for i in chosen.tolist()))
+    positions = torch.randperm(len(clients), generator=seeded(seed, "cohort", index))[:size]
+    return tuple(sorted(clients[i] for i in positions.tolist()))
 
 
 PreferenceName = Literal["threshold", "fixed", "hard"]

@@ -354,5 +354,5 @@ def public_samples(
             f"of {name!r}, got {count}"
         )
     positions = torch.randperm(len(samples), generator=seeded(seed, "public"))[:count]
-    chosen = samples.take(positions.sort().values)
-    return Samples(chosen.features, chosen.labels, torch.arange(count))
+    selected_samples = samples.take(positions.sort().values)
+    return Samples(selected_samples.features, selected_samples.labels, torch.arange(count))

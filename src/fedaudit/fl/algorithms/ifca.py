@@ -87,9 +87,9 @@ class Ifca:
             choice = int(torch.randint(self.count, (), generator=rng))
         else:
             choice = self.choose(sent, data, memory, client_context)
-        chosen = Sent((sent.models[choice],))
+        chosen_model = Sent((sent.models[choice],))
         upload, _ = self._fedavg.run_client(
-            chosen, self.trained_on(data, client_context), {}, defense, client_context
+            chosen_model, self.trained_on(data, client_context), {}, defense, client_context
         )
         update = replace(as_update(upload), choice=choice)
         return LocalResult(update, {CHOICE_KEY: torch.tensor(choice)})

@@ -104,22 +104,27 @@ class Scaffold(FedAvg):
         changes it, the control variates of clients and server still match.
         """
         context = client_context.at(sent.model)
-        of_server, own = with_prefix(sent.extra, CONTROL), self.control_variate(memory)
-        if not own:
-            own = {name: torch.zeros_like(value) for name, value in of_server.items()}
-        correction = difference(of_server, own)
+        server_control, client_control = (
+            with_prefix(sent.extra, CONTROL),
+            self.control_variate(memory),
+        )
+        if not client_control:
+            client_control = {
+                name: torch.zeros_like(value) for name, value in server_control.items()
+            }
+        correction = difference(server_control, client_control)
         terms = AddedTerms(correction=correction)
         trained = train(sent.model, data, self.training, defense, context, terms=terms)
         if self.option == "I":
-            change = difference(self._gradient(data, context), own)
+            change = difference(self._gradient(data, context), client_control)
         else:
-            change = self._mean_change(of_server, trained, context)
+            change = self._mean_change(server_control, trained, context)
         update = update_of(sent.model, trained, samples=len(data), extra=_named(change))
         upload = as_update(apply_upload_hook(defense, update, context))
         # The client receives the server's control variate, and sends a tensor of the same size.
-        size = sum(value.nbytes for value in own.values())
+        size = sum(value.nbytes for value in client_control.values())
         context.note("extra_bytes", torch.tensor([2 * size]))
-        return LocalResult(upload, _named(plus(own, with_prefix(upload.extra, CONTROL))))
+        return LocalResult(upload, _named(plus(client_control, with_prefix(upload.extra, CONTROL))))
 
     def _mean_change(self, of_server: Params, trained: Model, context: TrainingContext) -> Params:
         """Return the change to the mean gradient of the local steps (option II)."""

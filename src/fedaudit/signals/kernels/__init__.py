@@ -233,7 +233,7 @@ def gram_norms(
 def update_blocks(
     updates: Iterable[Float[Tensor, "outputs inner"]],
     shape: tuple[int, int, int],
-    like: Tensor,
+    template: Tensor,
     parts: int = 1,
 ) -> list[list[Float[Tensor, "clients _"]]]:
     """Split updates along the inner axis into the blocks of :func:`blockwise_products`.
@@ -241,22 +241,22 @@ def update_blocks(
     Args:
         updates: Iterable over the clients' updates, which is consumed one update at a time.
         shape: Clients, outputs and inner entries.
-        like: A tensor with the type and device of the blocks.
+        template: A tensor with the type and device of the blocks.
         parts: Number of equal parts of the inner axis.
 
     Returns:
         A list of blocks for each part of the inner axis.
     """
     clients, outputs, inner = shape
-    max_bytes = by_kind(like.device, cpu=BLOCK_BYTES, gpu=BYTES_ON_GPU)
-    width = max_bytes // (_samples_per_block(like) * outputs * like.element_size())
+    max_bytes = by_kind(template.device, cpu=BLOCK_BYTES, gpu=BYTES_ON_GPU)
+    width = max_bytes // (_samples_per_block(template) * outputs * template.element_size())
     # The width is a multiple of a vector register. Splitting the outputs instead of the inner axis
     # would be half as fast.
     width = max(16, width // 16 * 16)
     size = inner // parts
     starts = [[part * size + start for start in range(0, size, width)] for part in range(parts)]
     blocks = [
-        [like.new_empty(clients, outputs, min(width, size - start % size)) for start in row]
+        [template.new_empty(clients, outputs, min(width, size - start % size)) for start in row]
         for row in starts
     ]
     for client, update in enumerate(updates):
@@ -328,5 +328,5 @@ def gradient_blocks(
         offset += width
 
 
-def _samples_per_block(like: Tensor) -> int:
-    return by_kind(like.device, cpu=BLOCK_SAMPLES, gpu=SAMPLES_ON_GPU)
+def _samples_per_block(template: Tensor) -> int:
+    return by_kind(template.device, cpu=BLOCK_SAMPLES, gpu=SAMPLES_ON_GPU)

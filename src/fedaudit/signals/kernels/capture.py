@@ -81,7 +81,7 @@ def disable_grad(module: nn.Module) -> None:
 _AnyValue: TypeAlias = object
 
 
-def owners(module: nn.Module, audited: Iterable[str]) -> dict[str, Owner]:
+def owners(module: nn.Module, audited_names: Iterable[str]) -> dict[str, Owner]:
     """Return the module that owns each audited parameter.
 
     Raises:
@@ -89,7 +89,7 @@ def owners(module: nn.Module, audited: Iterable[str]) -> dict[str, Owner]:
             may use their parameters in ways that cannot be captured.
     """
     params = dict(module.named_parameters())
-    names = {id(params[name]): name for name in audited}
+    names = {id(params[name]): name for name in audited_names}
     by_path: dict[str, Owner] = {}
     owned: set[int] = set()
     for path, part in module.named_modules():

@@ -352,10 +352,10 @@ def two_by_two_kernel(layer: Layer, geometry: Geometry) -> LayerKernel:
 
 
 def _on_both_axes(
-    table: tuple[tuple[int, ...], ...], like: Tensor
+    table: tuple[tuple[int, ...], ...], template: Tensor
 ) -> Float[Tensor, "products pixels"]:
     """Return the coefficients for two-dimensional maps from the coefficients for one axis."""
-    one_axis = like.new_tensor(table)
+    one_axis = template.new_tensor(table)
     return torch.kron(one_axis, one_axis)
 
 

@@ -425,7 +425,7 @@ def _largest_map(parts: Mapping[str, Owner], activations: Mapping[str, Activatio
 def _sizes_of_frozen(module: nn.Module, parts: Mapping[str, Owner]) -> Iterator[list[int]]:
     """Record the output sizes of layers without audited parameters, while the context is open."""
     sizes: list[int] = []
-    audited = {id(part.module) for part in parts.values()}
+    audited_modules = {id(part.module) for part in parts.values()}
 
     def record(module: nn.Module, inputs: tuple[object, ...], out: object) -> None:
         sizes.append(out.numel() if isinstance(out, Tensor) else 0)
@@ -433,7 +433,7 @@ def _sizes_of_frozen(module: nn.Module, parts: Mapping[str, Owner]) -> Iterator[
     handles = [
         part.register_forward_hook(record)
         for part in module.modules()
-        if part._parameters and id(part) not in audited
+        if part._parameters and id(part) not in audited_modules
     ]
     try:
         yield sizes

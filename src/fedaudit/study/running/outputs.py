@@ -79,7 +79,7 @@ def raise_if_foreign_page(target: Path, inputs: Collection[Path] = ()) -> None:
     Raises:
         BadInput: The file is of another kind or an input, or its name has another suffix.
     """
-    raise_if_other_suffix(target, *PAGE_SUFFIXES, what="an HTML page")
+    raise_if_other_suffix(target, *PAGE_SUFFIXES, format_name="an HTML page")
     if not target.exists():
         return
     if any(path.exists() and target.samefile(path) for path in inputs):
