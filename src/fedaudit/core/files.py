@@ -295,8 +295,8 @@ def raise_if_other_suffix(path: Path, *suffixes: str, format_name: str) -> None:
     """
     if path.suffix and path.suffix.lower() not in suffixes:
         raise BadInput(
-            f"{path} would be {format_name}, but its name ends in {path.suffix!r}; give a name that "
-            f"ends in {suffixes[0]}, such as {path.with_suffix(suffixes[0]).name}"
+            f"{path} would be {format_name}, but its name ends in {path.suffix!r}; give a name "
+            f"that ends in {suffixes[0]}, such as {path.with_suffix(suffixes[0]).name}"
         )
 
 

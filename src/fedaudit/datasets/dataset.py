@@ -132,8 +132,8 @@ class Dataset:
         if len(codes) != len(self) or int(codes.min()) < 0 or int(codes.max()) >= len(names):
             raise BadInput(
                 f"{self.name!r} has {len(self)} samples, {len(codes)} {code_kind} codes and "
-                f"{len(names)} {code_kind} names; give one code for each sample, below the number of "
-                "names"
+                f"{len(names)} {code_kind} names; give one code for each sample, below the number "
+                "of names"
             )
 
     def _check_subject(self) -> None:
