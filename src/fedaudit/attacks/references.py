@@ -319,7 +319,7 @@ class LikelihoodRatio(ReferenceCalibrated):
 def _signal_in_round(
     measured: tuple[Measurements, ...], client: ClientId, index: int
 ) -> Float[Tensor, " samples"]:
-    """Return a reference's signal in a round; that of its last measured round if it has none."""
+    """Return a reference's signal in a round, or in its last one if the round was not measured."""
     (m,) = measured
     values = m.of(client)
     was_measured = measured_rounds(values, client)

@@ -116,7 +116,7 @@ def flag(p_value: float, smallest_p_value: float, false_alarm_rate: float) -> bo
 
     Args:
         p_value: P-value of the unit.
-        smallest_p_value: Smallest p-value that is possible with so many non-members.
+        smallest_p_value: Smallest p-value possible, 1 / (1 + number of non-members).
         false_alarm_rate: Largest probability with which a non-member is flagged.
     """
     return None if smallest_p_value > false_alarm_rate else p_value <= false_alarm_rate
@@ -186,7 +186,7 @@ def label_posterior(
     Args:
         counts: Training samples of each class, for each client.
         label: Class of the sample.
-        owner: Client that trains on the sample; -1 for none.
+        owner: Client that trains on the sample; -1 for a held-out sample.
 
     Returns:
         Probability of each client. All are equal if no client has another sample of the class.

@@ -103,7 +103,7 @@ def simulate(
         clients: Training data of each client.
         rounds: Number of rounds of the whole run.
         seed: Root seed of every random draw.
-        defenses: Defenses by client; clients without one are undefended. The run copies them.
+        defenses: Defenses by client; clients without an entry are undefended. The run copies them.
         server: The server, which may tamper with messages.
         engine: Engine that runs the clients; it does not change results.
         participation: Fraction of the clients that take part in each round, in (0, 1].
@@ -465,7 +465,7 @@ def _find_fault(
 
 
 def _find_mismatch(saved: Params, initial: Params, owner: str, *, may_grow: bool = False) -> str:
-    """Describe a difference in name, shape or type from the initial tensors; empty if none."""
+    """Describe a difference in name, shape or type from the initial tensors; empty if all agree."""
     names = sorted(saved.keys() ^ initial.keys())
     if names:
         return f"tensors are missing or too many, such as {names[0][:80]!r}"

@@ -187,7 +187,7 @@ class BackgroundProcess:
             pass
 
     def _measure_next(self, pipe: Connection, attempted: set[int]) -> bool:
-        """Measure the first waiting round that was not attempted; return False without one."""
+        """Measure the first waiting round that was not attempted; return False if none is left."""
         for index, path in waiting_rounds(self._folder):
             if index not in attempted:
                 attempted.add(index)

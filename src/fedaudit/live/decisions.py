@@ -288,7 +288,7 @@ def opened_decisions(folder: Path, *, is_new: bool) -> list[Decision]:
     Args:
         folder: Folder of the guard.
         is_new: Whether the folder has no recording yet. The log is then created first, so that a
-            recording without one is known to be of no guard, or to lack its log.
+            recording without this file is known to be of no guard, or to lack its log.
 
     Raises:
         Damaged: The log is missing or invalid, or the recording is missing.

@@ -87,7 +87,7 @@ class CorrectCounter:
     """Counter of correct predictions, which are already known for one model.
 
     Args:
-        model: The model whose predictions are known; None without one.
+        model: The model whose predictions are known; None if no predictions are known.
         known: Whether each prediction is correct, by ``id`` of the samples.
     """
 

@@ -191,7 +191,7 @@ class Recorder:
                 possible. If not, it does not count as missing, since it was not aggregated. A
                 non-finite upload counts as rejected if ``after`` is finite.
             unattributed_fault: Fault in uploads that cannot be attributed to a client, such as an
-                upload of an unidentified client; empty if there is none.
+                upload of an unidentified client; empty if all clients are identified.
             reported: Accuracy ("accuracy", as a fraction or in percent) and mean loss ("loss") that
                 a client computed on its training data with the uploaded model. They are compared
                 with the recorder's values on audited members.

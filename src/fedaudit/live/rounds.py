@@ -285,7 +285,7 @@ def _round(
 def bases_of(
     sent: Sent, clients: Sequence[ClientId], layout: ModelLayout
 ) -> tuple[dict[ClientId, Model], dict[ClientId, str]]:
-    """Return the model that each client was sent, and a reason for each client without one."""
+    """Return the model that each client was sent, and a reason for each client without a model."""
     # A state dict maps names to arrays; a dictionary of clients maps names to whole models.
     has_clients = isinstance(sent, Mapping) and sent and not any(map(is_array, sent.values()))
     if not has_clients:

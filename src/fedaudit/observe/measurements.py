@@ -217,7 +217,7 @@ def read_measured(folder: Path) -> list[Stored]:
 
 
 def measured_rounds_in(folder: Path) -> list[Stored]:
-    """Read all measured rounds of a run, ascending; return an empty list if there are none.
+    """Read all measured rounds of a run, ascending; return an empty list if no round was measured.
 
     Raises:
         Damaged: A file was not written by fedaudit, or rounds have different signals or samples.

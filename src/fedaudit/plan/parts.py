@@ -438,7 +438,7 @@ class Extension:
         """Raise, before the run, if the extension could not train its models after the run."""
 
     def cost(self) -> str:
-        """Describe the cost of additional federations; empty if there are none."""
+        """Describe the cost of additional federations; empty if none are trained."""
         return ""
 
     def is_needed_by(self, attack: Attack) -> bool:

@@ -368,7 +368,7 @@ class _UpperLimit(NamedTuple):
 
 
 def _largest_limit(record: Record, metric: str) -> _UpperLimit | None:
-    """Return the largest 95% upper limit of a metric; None if there is none or a control failed.
+    """Return the largest 95% upper limit of a metric; None if it has no limit or a control failed.
 
     It is valid for the strongest attack, with the confidence of a single limit.
     """

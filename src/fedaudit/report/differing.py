@@ -22,7 +22,7 @@ def differing_paths(
 
 
 def setting_at(config: object, path: tuple[str, ...]) -> object:
-    """Return the value at a path of keys; ``ABSENT`` if there is none."""
+    """Return the value at a path of keys; ``ABSENT`` if the path does not exist."""
     for key in path:
         config = config.get(key, ABSENT) if isinstance(config, Mapping) else ABSENT
     return config

@@ -120,7 +120,7 @@ def worst_status(statuses: Sequence[Status]) -> Status:
 
 
 def max_size(sizes: Iterable[Size | None]) -> Size | None:
-    """Return the largest of several sizes; None if there is none."""
+    """Return the largest of several sizes; None if all are None."""
     return max(filter(None, sizes), key=_ORDER.index, default=None)
 
 
@@ -199,7 +199,7 @@ def leading_estimates(estimates: list[Estimate]) -> tuple[Estimate, ...]:
 
 
 def largest_estimate(estimates: Iterable[Estimate], metric: str) -> Estimate | None:
-    """Return the estimate of a metric with the largest value; None if none has a value."""
+    """Return the estimate of a metric with the largest value; None if no estimate has a value."""
     values = [
         estimate
         for estimate in estimates

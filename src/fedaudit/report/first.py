@@ -77,7 +77,7 @@ class FirstScreen(NamedTuple):
 
     @property
     def low(self) -> bool:
-        """True if the picture has so few rows that the next steps fit below it."""
+        """True if the picture is short enough for the next steps to fit below it."""
         rows = max((len(forest.lines) for forest in self.picture), default=0)
         return bool(self.numbers) and 0 < rows <= LOW
 

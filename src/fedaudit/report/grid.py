@@ -17,7 +17,7 @@ class Cell:
     Attributes:
         detail: Smaller lines below the text, such as the interval.
         tone: Name of the colour. The text must be clear without the colour.
-        mark: Letter of a footnote; empty if there is none.
+        mark: Letter of a footnote; empty without a footnote.
         full: The full text if ``text`` is shortened.
     """
 

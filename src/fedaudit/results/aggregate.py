@@ -391,7 +391,7 @@ def difference(values: Values, base: Values) -> Difference | None:
 
 
 def mean_difference(gaps: Sequence[Value]) -> Difference | None:
-    """Return the mean of the differences of several seeds; None if there are none."""
+    """Return the mean of the differences of several seeds; None if no seed has a difference."""
     if not gaps:
         return None
     if len(gaps) == 1:

@@ -20,7 +20,7 @@ from fedaudit.results.fields import (
 )
 
 NO_DEFENSE = "none"
-"""Name of the defense if there is none."""
+"""Name that stands for the absence of a defense."""
 AT_THRESHOLD = "at the threshold used"
 """Method of confidence limits that treat a rate's threshold as fixed. No verdict depends on
 them."""
@@ -267,7 +267,7 @@ class Estimate(Interval, Coordinates):
 
     @property
     def doubt(self) -> str:
-        """The failed control that invalidates this estimate; empty if there is none.
+        """The failed control that invalidates this estimate; empty if no control failed.
 
         It is derived from the controls of a record and is not serialised.
         """

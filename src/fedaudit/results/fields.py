@@ -65,8 +65,8 @@ class RecordLimits(RecordPart, Generic[Limit]):
     For permuted members, these are the limits of the central range over shuffles.
 
     Attributes:
-        low: Lower limit; None if there is none.
-        high: Upper limit; None if there is none.
+        low: Lower limit; None if it is unknown.
+        high: Upper limit; None if it is unknown.
     """
 
     low: Limit | None = None

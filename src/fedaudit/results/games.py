@@ -435,7 +435,7 @@ class PointPlayed(GamePoint):
                 raise ValueError(f"{training.stopped} targets stopped, of only {self.targets}")
 
     def estimate(self, metric: str) -> Estimate | None:
-        """Return the figure of a metric; None if there is none."""
+        """Return the value of a metric; None if it was not estimated."""
         return next((estimate for estimate in self.estimates if estimate.metric == metric), None)
 
     def figure(self, metric: str) -> float | None:

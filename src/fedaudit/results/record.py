@@ -263,7 +263,7 @@ class ClientRow(RecordPart):
 
     Attributes:
         audited: Number of audited samples of the client; None if it is too small to publish.
-        name: Name of the client in the data; empty if there is none.
+        name: Name of the client in the data; empty if clients have only numbers.
     """
 
     client: Count
@@ -607,7 +607,7 @@ def games_record(
         name: Name of the study.
         config: The study's own settings.
         played: All points, the study's own first.
-        detected: The detector; None if none was measured.
+        detected: The detector; None if no detector was measured.
         environment: Where and when the study ran.
     """
     points = [_without_estimates(point, GamePoint) for point in played]

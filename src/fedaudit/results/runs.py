@@ -84,8 +84,8 @@ class ClientCoverage(RecordPart):
         client: Number of the client.
         answered: Number of rounds in which the client sent an upload.
         measured: Number of rounds in which this upload was measured.
-        first: The first measured round; None if there is none.
-        last: The last measured round; None if there is none.
+        first: The first measured round; None if no round was measured.
+        last: The last measured round; None if no round was measured.
     """
 
     client: Count

@@ -36,7 +36,7 @@ class ReceivedModelCache:
 
     @property
     def gradient_cache(self) -> "ChunkCache | None":
-        """Cached parts of gradient signals; None if none are cached."""
+        """Cached parts of gradient signals; None if they are not cached."""
         return self._gradient_cache
 
     def inputs(self, layer: str, base: Model) -> list[Tensor] | None:

@@ -266,7 +266,7 @@ def _directions_by_attack(
 
 
 def _undefended(rows: Sequence[Row], index: int) -> int | None:
-    """Return the undefended row with the same other settings as a row; None if there is none."""
+    """Return the undefended row with the same other settings as a row; None if it is missing."""
     return index if rows[index].family == NONE else undefended_base(rows, index)
 
 

@@ -74,7 +74,7 @@ class Watched:
         return state._replace(problems=tuple(self._reader.problems))
 
     def record(self) -> Record | None:
-        """Return the record of the audit; None if there is none, or if it cannot be read."""
+        """Return the record of the audit; None if it is missing or cannot be read."""
         try:
             path = record_at(self.folder)
         except FedauditError:

@@ -77,7 +77,7 @@ class AuditEntry(NamedTuple):
 
     @property
     def auc_text(self) -> str:
-        """The AUC with its limits; empty without one."""
+        """The AUC with its limits; empty if no AUC was estimated."""
         if self.auc is None:
             return ""
         value, low, high = self.auc

@@ -63,7 +63,7 @@ def index_page(
 
 
 def report_links(root: Path, rows: Sequence[Row], page: Path) -> list[str]:
-    """Return the relative address of the report next to each record; empty if there is none."""
+    """Return the relative address of the report next to each record; empty without a report."""
     links = []
     for row in rows:
         report = (root / row.result.path).with_name(REPORT_FILE)

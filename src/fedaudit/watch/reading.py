@@ -108,7 +108,7 @@ class Reader:
             figures.add(stored.measured, file.stamp)
 
     def record(self, path: Path) -> Record | None:
-        """Return the record at a path; None if there is none, or if it cannot be read."""
+        """Return the record at a path; None if it is missing or cannot be read."""
         stamp = stamp_of(path)
         if stamp is None:
             return None

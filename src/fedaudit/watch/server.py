@@ -38,7 +38,7 @@ class Site(Protocol):
     """Pages of a server."""
 
     def answer(self, path: str, query: str) -> Answer | None:
-        """Return the page at a path below the token, such as "events"; None if there is none."""
+        """Return the page at a path below the token, such as "events"; None for an unknown path."""
         ...
 
 

@@ -209,9 +209,9 @@ class Memory:
 
     Attributes:
         learned: State of the bandit algorithm, which is kept between rounds.
-        validation: The held-out samples for validation; None if there are none.
+        validation: The held-out samples for validation; None if no samples are held out.
         back: Ids of the samples that were returned in this round; None before the first round.
-        arm: Interval that was drawn in this round; None if none was drawn.
+        arm: Interval that was drawn in this round; None if no interval was drawn.
     """
 
     learned: Learned
@@ -234,7 +234,7 @@ class Memory:
 
 
 class _ReturnedSamples(NamedTuple):
-    """Positions of returned samples, and the drawn interval (None if none was drawn)."""
+    """Positions of returned samples, and the drawn interval (None if no interval was drawn)."""
 
     positions: Int[Tensor, " _"]
     arm: int | None = None

@@ -378,7 +378,7 @@ class Participants(NamedTuple):
     Attributes:
         algorithm: The federated algorithm.
         data: Data of each client.
-        defenses: Defenses by client; clients without one are undefended.
+        defenses: Defenses by client; clients without an entry are undefended.
     """
 
     algorithm: Algorithm

@@ -37,7 +37,7 @@ class Preference:
         way: How a client weighs loss against risk. "threshold": alpha grows linearly with the
             client's threshold, from 0 at the lowest to 1 at the highest. "fixed": alpha is the same
             for all clients. "hard": the client chooses the smallest loss among the models with a
-            risk up to its threshold, or the smallest risk if there are none.
+            risk up to its threshold, or the smallest risk if all risks are above it.
         alpha: Weight of the loss for "fixed", in [0, 1]; the weight of the risk is 1 - alpha.
         accepted: Range of the risk thresholds (balanced accuracy of an attack; 0.5 is chance
             level).

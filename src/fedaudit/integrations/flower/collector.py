@@ -172,7 +172,7 @@ class FlowerRoundCollector:
 
     @property
     def index(self) -> int | None:
-        """Number of the open round; None without one."""
+        """Number of the open round; None if no round is open."""
         return self._round.index if self._round else None
 
     @property
@@ -296,7 +296,7 @@ def _choose(
 
     Returns:
         The chosen nodes by client, a fault for each other client, and the fault of replies of
-        unidentified clients (empty if there are none).
+        unidentified clients (empty if all clients are identified).
     """
     unsent = dict.fromkeys(round.answered - round.sent.keys(), "it was sent no model")
     faults = {**_faults_of_weights(round), **unsent, **round.excluded}

@@ -79,7 +79,7 @@ def guard_mod(message: Message, context: Context, call_next: ClientAppCallable) 
 
 
 def _request(message: Message) -> _Request | None:
-    """Return the round and the model of a training message; None without one of them."""
+    """Return the round and the model of a training message; None if one of them is missing."""
     record = record_of(message) if is_training(message) and message.has_content() else None
     number = round_of(message)
     if record is None or number is None:

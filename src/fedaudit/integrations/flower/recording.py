@@ -409,7 +409,7 @@ class _Part(NamedTuple):
 
 
 def _read(name: str, reply: Message, seed: int) -> _Part:
-    """Return the audited samples in a reply; raise if it has none, or they are invalid."""
+    """Return the audited samples in a reply; raise if they are missing or invalid."""
     if not reply.has_content():
         lines = (reply.error.reason or "").strip().splitlines() if reply.has_error() else []
         raise BadInput(f"it replies with an error{f' ({lines[-1][:300]})' if lines else ''}")

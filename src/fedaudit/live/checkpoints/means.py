@@ -178,7 +178,7 @@ def _are_comparable(uploads: Mapping[str, StoredWeights]) -> bool:
 
 
 def number_spacing(weights: Weights) -> float:
-    """Return the relative spacing of the coarsest floating-point numbers in weights; 0 for none."""
+    """Return the relative spacing of the coarsest floating-point type in weights; 0 without one."""
     return max((torch.finfo(value.dtype).eps for value in _parameters(weights)), default=0.0)
 
 

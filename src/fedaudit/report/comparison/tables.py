@@ -353,7 +353,7 @@ _FORMAL = (metric_names.FORMAL_EPSILON, metric_names.FORMAL_EPSILON_OF_A_ROUND)
 
 
 def epsilon_comparison(comparison: Comparison, records: Sequence[Record]) -> Grid | None:
-    """Return a table of proven, claimed and measured epsilons by row; None if there are none."""
+    """Return a table of proven, claimed and measured epsilons by row; None if no row has one."""
     headings = headings_of(comparison)
     estimates = []
     for index, row in enumerate(comparison.rows):

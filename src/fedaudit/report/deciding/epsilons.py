@@ -34,7 +34,7 @@ class EpsilonBounds(NamedTuple):
         measured: The bounds, the leading one first.
         claim: The epsilon that the audited training claims; None if it claims none.
         word: "proven" or "claimed"; empty for units for which no training claims an epsilon.
-        deployed: The epsilon that is claimed without canary clients; None if there is none.
+        deployed: The epsilon that is claimed without canary clients; None without such a claim.
         is_ordinary: True for ordinary samples, whose bounds headlines do not mention.
     """
 

@@ -143,7 +143,7 @@ def total_additions(earlier: Additions, added: Additions) -> Additions:
 
 
 def additions_note(additions: Additions | None) -> list[str]:
-    """Return a note on the additions after the first record; empty if there are none."""
+    """Return a note on the additions after the first record; empty if nothing was added."""
     if additions is None or not any(additions):
         return []
     return [

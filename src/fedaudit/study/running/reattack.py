@@ -318,7 +318,7 @@ def _fit_attacks(
 def _measured_federation(
     recording: Path, section: str, run: Setup, description: str, construct: object
 ) -> list[Stored]:
-    """Return the measured rounds of a shadow or reference federation; raise if there are none."""
+    """Return the measured rounds of a shadow or reference federation; raise if they are missing."""
     in_pool = run_folder(recording, run.seed)
     folder = (
         in_pool
