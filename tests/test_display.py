@@ -17,7 +17,7 @@ from fedaudit.datasets.catalog import load
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.policy import DEFAULT_POLICY, policy_from
 from fedaudit.live.audited import Split
-from fedaudit.live.decisions import Decision, Figure
+from fedaudit.live.decisions import AttackAuc, Decision
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.results.record import Record
 from fedaudit.study.front.audit import Scores
@@ -70,7 +70,7 @@ def budget() -> object:
 
 
 def decision() -> Decision:
-    figure = Figure(attack="loss-series", value=0.7, low=0.6, high=0.8)
+    figure = AttackAuc(attack="loss-series", value=0.7, low=0.6, high=0.8)
     return Decision(round=3, outcome="withheld", limit=0.65, decide_by="upper", figures=(figure,))
 
 

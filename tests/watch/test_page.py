@@ -11,7 +11,7 @@ from fedaudit.results.ladder import ladder
 from fedaudit.watch.folder import state_of
 from fedaudit.watch.ladder import place
 from fedaudit.watch.page import state_event, watch_page
-from fedaudit.watch.state import Participation, RoundFigures, RunState, WatchState
+from fedaudit.watch.state import Participation, RoundEstimates, RunState, WatchState
 from fedaudit.watch.text import PROVISIONAL, view_of
 from tests.report.records import HOSTILE, HOSTILE_LINK, HOSTILE_TAG
 from tests.watch.small import at_round, finished, study
@@ -44,17 +44,17 @@ def test_a_finished_study_shows_its_verdict_and_its_report() -> None:
 
 
 def test_an_attack_at_chance_level_is_no_result() -> None:
-    run = RunState("seed 1", 1, 5, (RoundFigures(1, state_of(finished()).figures.aucs),))  # type: ignore[union-attr]
-    lowered = [auc.__class__(0.5, 0.4, 0.6, auc.attack) for auc in run.figures[0].aucs]
-    run = run._replace(figures=(RoundFigures(1, tuple(lowered)),))
+    run = RunState("seed 1", 1, 5, (RoundEstimates(1, state_of(finished()).estimates.aucs),))  # type: ignore[union-attr]
+    lowered = [auc.__class__(0.5, 0.4, 0.6, auc.attack) for auc in run.estimates[0].aucs]
+    run = run._replace(estimates=(RoundEstimates(1, tuple(lowered)),))
     view = view_of(WatchState("small", "study", "training", runs=(run,), current=0))
     assert "That is no result yet." in view.detail
     assert view.tiles[0].tone == ""
 
 
 def test_names_of_strangers_are_escaped_everywhere() -> None:
-    aucs = state_of(finished()).runs[0].figures[-1].aucs
-    figures = RoundFigures(1, aucs, ((BAD, aucs[0]), ("other", aucs[1])), 0.3)
+    aucs = state_of(finished()).runs[0].estimates[-1].aucs
+    figures = RoundEstimates(1, aucs, ((BAD, aucs[0]), ("other", aucs[1])), 0.3)
     state = WatchState(
         name=BAD,
         kind="recording",
@@ -94,10 +94,10 @@ def test_a_hostile_client_name_in_a_recording_is_escaped(tmp_path: Path) -> None
 def test_a_gap_beyond_the_ladder_is_stated() -> None:
     rule = ladder().uploads
     inside, outside = (rule.smallest_gap + rule.largest_gap) / 2, 3 * rule.largest_gap
-    sentence, expected = place(study(), [RoundFigures(1, gap=inside)])
+    sentence, expected = place(study(), [RoundEstimates(1, gap=inside)])
     assert expected == rule.range_at(inside)
     assert f"{expected[0]:.2f} to {expected[1]:.2f}" in sentence
-    sentence, expected = place(study(), [RoundFigures(1, gap=outside)])
+    sentence, expected = place(study(), [RoundEstimates(1, gap=outside)])
     assert expected is None
     assert "larger than in all federations of the leak ladder" in sentence
     assert place(study(audit={"view": "final", "samples": 60}), []) == ("", None)

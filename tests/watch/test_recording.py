@@ -36,7 +36,7 @@ def test_an_open_recording_shows_its_rounds_and_no_verdict(tmp_path: Path) -> No
         live.round(each.number, sent=each.sent, uploads=each.uploads)
         state = watched.state()
         assert (state.kind, state.phase) == ("recording", "recording")
-        assert [row.round for row in state.runs[0].figures] == [*range(1, each.number + 1)]
+        assert [row.round for row in state.runs[0].estimates] == [*range(1, each.number + 1)]
         assert state.result is None
         assert state.seconds_left is None, "the loop does not state its number of rounds"
     live.close()
@@ -47,7 +47,7 @@ def test_an_open_recording_shows_its_rounds_and_no_verdict(tmp_path: Path) -> No
 def test_figures_of_a_recording_are_those_of_its_record(tmp_path: Path) -> None:
     folder = tmp_path / "live"
     record_rounds(folder)
-    last = state_of(folder).runs[0].figures[-1]
+    last = state_of(folder).runs[0].estimates[-1]
     record = attack_recording(folder, (), folder / "attacked")
     for name, auc in last.clients:
         estimates = [
@@ -97,7 +97,7 @@ def test_a_damaged_log_is_named(tmp_path: Path) -> None:
     (folder / LOG_FILE).write_text("nonsense\n")
     state = Watched(folder, clock=lambda: 1e12).state()
     assert LOG_FILE in state.problems[0]
-    assert len(state.runs[0].figures) == ROUNDS
+    assert len(state.runs[0].estimates) == ROUNDS
 
 
 def test_a_round_of_another_recording_is_refused(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_round_of_another_recording_is_refused(tmp_path: Path) -> None:
     path = Path("measured") / "round-000002.safetensors"
     shutil.copy(tmp_path / "one" / path, tmp_path / "two" / path)
     state = Watched(tmp_path / "two", clock=lambda: 1e12).state()
-    assert [row.round for row in state.runs[0].figures] == [1, 3, 4]
+    assert [row.round for row in state.runs[0].estimates] == [1, 3, 4]
     assert "belongs to another recording" in state.problems[0]
 
 
@@ -127,7 +127,7 @@ def test_a_guard_shows_what_it_sent_and_withheld(guarded: Path) -> None:
     assert (state.guard.count("sent"), state.guard.count("withheld")) == (1, 1)
     assert state.guard.limit == 0.6
     assert "withheld" in state.guard.last
-    worst = [upload.figure.value for upload in state.guard.uploads if upload.figure]
+    worst = [upload.auc.value for upload in state.guard.uploads if upload.auc]
     assert worst[0] < 0.6 < worst[1]
 
 

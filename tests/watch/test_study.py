@@ -49,9 +49,9 @@ def test_after_the_last_round_figures_are_those_of_the_record() -> None:
     assert state.problems == ()
     assert [run.done for run in state.runs] == [ROUNDS] * len(SEEDS)
     for run, seed in zip(state.runs, SEEDS, strict=True):
-        last = run.figures[-1]
+        last = run.estimates[-1]
         assert {a.attack: a.value for a in last.aucs} == pytest.approx(aucs_of_record(seed))
-        assert [figures.round for figures in run.figures] == [1, 2, 3, 4]
+        assert [figures.round for figures in run.estimates] == [1, 2, 3, 4]
 
 
 def test_a_finished_study_has_the_verdict_of_its_report() -> None:
@@ -65,7 +65,7 @@ def test_a_finished_study_has_the_verdict_of_its_report() -> None:
 def test_figures_of_a_round_use_no_later_round(tmp_path: Path) -> None:
     earlier = state_at(at_round(tmp_path / "small", {1: 2}))
     complete = state_of(finished())
-    assert earlier.runs[0].figures == complete.runs[0].figures[:2]
+    assert earlier.runs[0].estimates == complete.runs[0].estimates[:2]
 
 
 def test_a_running_study_has_no_verdict_and_states_the_time_left(tmp_path: Path) -> None:
@@ -95,14 +95,14 @@ def test_the_second_seed_is_shown_while_it_is_trained(tmp_path: Path) -> None:
 
 def test_attacks_that_need_more_rounds_appear_later(tmp_path: Path) -> None:
     state = state_at(at_round(tmp_path / "small", {1: 2}))
-    first, second = ({auc.attack for auc in row.aucs} for row in state.runs[0].figures)
+    first, second = ({auc.attack for auc in row.aucs} for row in state.runs[0].estimates)
     assert second - first == {"fta-l"}, "a slope needs two rounds"
 
 
 def test_before_the_first_round_the_study_is_waiting(tmp_path: Path) -> None:
     state = state_at(at_round(tmp_path / "small", {}))
     assert state.phase == "waiting"
-    assert state.figures is None
+    assert state.estimates is None
     assert state.seconds_left is None
 
 
@@ -185,7 +185,7 @@ def test_a_damaged_round_is_named_and_the_others_are_used(
     path = round_file(folder, 2)
     path.write_bytes(path.read_bytes()[:-100] if content is None else content)
     state = state_at(folder, after=60)
-    assert [row.round for row in state.runs[0].figures] == [1, 3]
+    assert [row.round for row in state.runs[0].estimates] == [1, 3]
     assert len(state.problems) == 1
     assert str(path) in state.problems[0]
 
@@ -200,10 +200,10 @@ def test_a_round_that_is_being_written_is_read_later(tmp_path: Path) -> None:
     os.utime(path, (now, now))
     state = watched.state()
     assert state.problems == ()
-    assert [row.round for row in state.runs[0].figures] == [1, 2]
+    assert [row.round for row in state.runs[0].estimates] == [1, 2]
     path.write_bytes(whole)
     os.utime(path, (now + 1, now + 1))
-    assert [row.round for row in watched.state().runs[0].figures] == [1, 2, 3]
+    assert [row.round for row in watched.state().runs[0].estimates] == [1, 2, 3]
 
 
 def test_a_repaired_round_is_read_again(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_a_repaired_round_is_read_again(tmp_path: Path) -> None:
     os.utime(path, (OLD + 1, OLD + 1))
     state = watched.state()
     assert state.problems == ()
-    assert state.runs[0].figures == state_of(finished()).runs[0].figures[:3]
+    assert state.runs[0].estimates == state_of(finished()).runs[0].estimates[:3]
 
 
 def test_a_round_of_another_seed_is_refused(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_redrawn_figures_are_not_shown(tmp_path: Path) -> None:
     folder = at_round(tmp_path / "small", {1: 2})
     change_study(folder, figures={"evaluation": "redraw"})
     state = state_at(folder)
-    assert state.figures is None
+    assert state.estimates is None
     assert any("nothing about leakage" in note for note in state.notes)
 
 

@@ -279,10 +279,10 @@ class Guard:
         candidate = self._candidates.measure_and_judge(index, client_upload)
         changes: dict[str, object] = {"outcome": "sent"}
         if candidate.judgement.exceeds and self._filter is not None:
-            changes = {"outcome": "filtered", "unfiltered": candidate.judgement.figures}
+            changes = {"outcome": "filtered", "unfiltered": candidate.judgement.aucs}
             filtered_upload = client_upload.filtered(self._filter)
             candidate = self._candidates.measure_and_judge(index, filtered_upload)
-        changes["figures"] = candidate.judgement.figures
+        changes["figures"] = candidate.judgement.aucs
         if candidate.judgement.exceeds:
             changes["outcome"] = "withheld"
             return self._store(draft.model_copy(update=changes), None), None

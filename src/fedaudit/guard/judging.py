@@ -7,7 +7,7 @@ from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.guard.policy import GuardPolicy
 from fedaudit.live.aucs import ClientAucs
-from fedaudit.live.decisions import Figure
+from fedaudit.live.decisions import AttackAuc
 from fedaudit.observe.measurements import MeasuredRound, stacked
 from fedaudit.plan.parts import Setup
 
@@ -16,12 +16,12 @@ class Judgement(NamedTuple):
     """Figures of an upload.
 
     Attributes:
-        figures: AUC of each attack with confidence limits, without attacks that need more measured
+        aucs: AUC of each attack with confidence limits, without attacks that need more measured
             rounds.
-        exceeds: True if at least one figure is above the policy's limit.
+        exceeds: True if at least one AUC is above the policy's limit.
     """
 
-    figures: tuple[Figure, ...]
+    aucs: tuple[AttackAuc, ...]
     exceeds: bool
 
 
@@ -47,19 +47,19 @@ class Judge:
         Raises:
             BadInput: No attack could be measured, or one failed.
         """
-        selected, figures = self._aucs.select(stacked(rounds, {self._client})), list[Figure]()
+        selected, aucs = self._aucs.select(stacked(rounds, {self._client})), list[AttackAuc]()
         for name, attack in self._attacks.items():
             try:
-                figure = self._aucs.figure(name, attack, selected, self._policy.level)
+                auc = self._aucs.auc_of(name, attack, selected, self._policy.level)
             except FedauditError as error:
                 # Do not log the original message, which may contain numbers of samples.
                 raise BadInput(f"the attack {name!r} could not be measured") from error
-            if figure is not None:
-                figures.append(figure)
-        if not figures:
+            if auc is not None:
+                aucs.append(auc)
+        if not aucs:
             raise BadInput(
                 "every attack of the policy needs several rounds, so the first upload cannot be "
                 "measured; add an attack that needs only one round, such as blackbox-loss"
             )
-        exceeds = any(self._policy.exceeds(f.value, f.low, f.high) for f in figures)
-        return Judgement(tuple(figures), exceeds)
+        exceeds = any(self._policy.exceeds(f.value, f.low, f.high) for f in aucs)
+        return Judgement(tuple(aucs), exceeds)

@@ -9,7 +9,7 @@ from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import TooFewRounds
 from fedaudit.core.values import ClientId
 from fedaudit.evaluation.truth import target_truth
-from fedaudit.live.decisions import Figure
+from fedaudit.live.decisions import AttackAuc
 from fedaudit.metrics import auc_interval
 from fedaudit.observe.measurements import Measurements
 from fedaudit.plan.parts import RecordingInfo, Setup
@@ -36,20 +36,20 @@ class ClientAucs:
         self.nonmembers = len(self._is_member) - self.members
 
     def select(self, measurements: Mapping[str, Measurements]) -> dict[str, Measurements]:
-        """Return the measurements of the client's members and non-members, for :meth:`figure`."""
+        """Return the measurements of the client's members and non-members, for :meth:`auc_of`."""
         return {name: m.on_samples(self._positions) for name, m in measurements.items()}
 
-    def figure(
+    def auc_of(
         self,
         name: str,
         attack: Attack,
         selected: Mapping[str, Measurements],
         confidence: float = 0.95,
-    ) -> Figure | None:
+    ) -> AttackAuc | None:
         """Return the AUC of an attack; None if it needs more measured rounds.
 
         Args:
-            name: Name of the attack in the figure.
+            name: Name of the attack in the result.
             attack: The attack.
             selected: Measurements that :meth:`select` returns, once for all attacks.
             confidence: Confidence level of the limits, in (0, 1).
@@ -63,4 +63,4 @@ class ClientAucs:
             interval = auc_interval(scores[self._compared], self._is_member, confidence=confidence)
         except TooFewRounds:
             return None
-        return Figure(attack=name, value=interval.value, low=interval.low, high=interval.high)
+        return AttackAuc(attack=name, value=interval.value, low=interval.low, high=interval.high)

@@ -53,7 +53,7 @@ def value_to_compare(decide_by: DecideBy, value: float, low: float, high: float)
     return max(by_direction[decide_by])
 
 
-class Figure(RecordPart):
+class AttackAuc(RecordPart):
     """AUC of one attack on the client, with its confidence limits.
 
     Attributes:
@@ -94,8 +94,8 @@ class Decision(RecordPart):
     outcome: GuardOutcome
     limit: Fraction
     decide_by: DecideBy
-    figures: Annotated[tuple[Figure, ...], Field(max_length=100)] = ()
-    unfiltered: Annotated[tuple[Figure, ...], Field(max_length=100)] = ()
+    figures: Annotated[tuple[AttackAuc, ...], Field(max_length=100)] = ()
+    unfiltered: Annotated[tuple[AttackAuc, ...], Field(max_length=100)] = ()
     reason: Annotated[str, Field(max_length=2000)] = ""
     received: Digest = ""
     upload: Digest = ""
@@ -123,7 +123,7 @@ class Decision(RecordPart):
         return not self.was_sent and not self.figures
 
     @property
-    def worst(self) -> Figure | None:
+    def worst(self) -> AttackAuc | None:
         """The figure nearest to the limit or farthest above it; None if nothing was measured."""
         return max(
             self.figures,

@@ -114,14 +114,14 @@ class RoundSender:
         selected = self._aucs[client].select(measurements)
         for name, attack in self._attacks.items():
             try:
-                estimate = self._aucs[client].figure(name, attack, selected)
+                auc = self._aucs[client].auc_of(name, attack, selected)
             except FedauditError:
                 continue
-            if estimate is not None:
+            if auc is not None:
                 path = path_of("membership", name, "unseen", self._client_name(client), "auc")
-                yield path, estimate.value
-                yield f"{path}_low", estimate.low
-                yield f"{path}_high", estimate.high
+                yield path, auc.value
+                yield f"{path}_low", auc.low
+                yield f"{path}_high", auc.high
 
     def _client_name(self, client: ClientId) -> str:
         return plain(self._recording.names.get(client, f"client {client}"))

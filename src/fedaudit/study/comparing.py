@@ -78,7 +78,7 @@ NO_UNDEFENDED_ROW = "there is no row without a defense, which decides the attack
 NO_SHARED_RUN = "no run has every attack that counts, so there is no average"
 
 
-class _AttackFigures(NamedTuple):
+class _AttackEstimates(NamedTuple):
     """Estimates of a row for one attack, contrast and metric.
 
     Attributes:
@@ -103,8 +103,8 @@ class _AttackFigures(NamedTuple):
     combined_attacks: Mapping[int | None, tuple[str, ...]] = {}
 
 
-_RowFigures = dict[AttackKey, _AttackFigures]
-_NO_FIGURES = _AttackFigures({})
+_RowEstimates = dict[AttackKey, _AttackEstimates]
+_NO_FIGURES = _AttackEstimates({})
 
 
 def compare_records(records: Sequence[Record], paths: Sequence[str] = ()) -> Comparison:
@@ -137,8 +137,8 @@ def compare_records(records: Sequence[Record], paths: Sequence[str] = ()) -> Com
         )
     records = [mark_doubts(record) for record in records]
     rows = rows_of(records)
-    figures_by_attack = [_attack_figures(records[row.source], row.family) for row in rows]
-    figures = _with_combined_figures(rows, figures_by_attack)
+    figures_by_attack = [_attack_estimates(records[row.source], row.family) for row in rows]
+    figures = _with_combined_estimates(rows, figures_by_attack)
     return Comparison(
         sources=[
             Source(name=record.name, content_hash=record.content_hash, path=path)
@@ -186,7 +186,7 @@ def record_paths(comparison: Path) -> list[Path]:
     return paths
 
 
-def _keys(figures: Sequence[_RowFigures]) -> list[AttackKey]:
+def _keys(figures: Sequence[_RowEstimates]) -> list[AttackKey]:
     """Return the keys of all rows. Attacks without a value in any row come last."""
     items = [(key, attack) for row_figures in figures for key, attack in row_figures.items()]
     with_values = [key for key, attack in items if attack.values]
@@ -194,9 +194,9 @@ def _keys(figures: Sequence[_RowFigures]) -> list[AttackKey]:
     return list(dict.fromkeys([*with_values, *with_notes]))
 
 
-def _with_combined_figures(
-    rows: Sequence[Row], figures: Sequence[_RowFigures]
-) -> list[_RowFigures]:
+def _with_combined_estimates(
+    rows: Sequence[Row], figures: Sequence[_RowEstimates]
+) -> list[_RowEstimates]:
     """Add the mean over attacks and the strongest attack to each row.
 
     The mean is over the attacks that all rows have and that are above chance level in the
@@ -207,7 +207,7 @@ def _with_combined_figures(
         undefended = _undefended(rows, index)
         base = {} if undefended is None else figures[undefended]
         directions = {key: attack.directions for key, attack in base.items()}
-        combined: _RowFigures = {}
+        combined: _RowEstimates = {}
         for contrast, metric in dict.fromkeys((key.contrast, key.metric) for key in keys):
             attack_keys = [key for key in keys if (key.contrast, key.metric) == (contrast, metric)]
             shared_keys = [
@@ -227,25 +227,25 @@ def _with_combined_figures(
 
 
 def _mean_attack(
-    keys: Sequence[AttackKey], figures: _RowFigures, directions: Directions
-) -> _AttackFigures:
+    keys: Sequence[AttackKey], figures: _RowEstimates, directions: Directions
+) -> _AttackEstimates:
     """Return the mean over the attacks that are above chance level without a defense."""
     mean = average(_values_by_attack(keys, figures), _directions_by_attack(keys, directions))
     note = None
     if not mean.values:
         note = NO_SHARED_RUN if mean.attacks else NOTHING_COUNTS
-    return _AttackFigures(mean.values, note, combined_attacks=mean.attacks)
+    return _AttackEstimates(mean.values, note, combined_attacks=mean.attacks)
 
 
 def _strongest_attack(
-    keys: Sequence[AttackKey], figures: _RowFigures, directions: Directions
-) -> _AttackFigures:
+    keys: Sequence[AttackKey], figures: _RowEstimates, directions: Directions
+) -> _AttackEstimates:
     best = strongest(_values_by_attack(keys, figures), _directions_by_attack(keys, directions))
     attacks = [figures[key] for key in keys if key in figures]
     above_chance = {
         target for attack in attacks for target, direction in attack.directions.items() if direction
     }
-    return _AttackFigures(
+    return _AttackEstimates(
         best.values,
         above_chance=frozenset(above_chance),
         has_tests=any(attack.has_tests for attack in attacks),
@@ -253,7 +253,7 @@ def _strongest_attack(
     )
 
 
-def _values_by_attack(keys: Sequence[AttackKey], figures: _RowFigures) -> dict[str, Values]:
+def _values_by_attack(keys: Sequence[AttackKey], figures: _RowEstimates) -> dict[str, Values]:
     return {
         key.attack: figures[key].values for key in keys if key in figures and figures[key].values
     }
@@ -270,13 +270,13 @@ def _undefended(rows: Sequence[Row], index: int) -> int | None:
     return index if rows[index].family == NONE else undefended_base(rows, index)
 
 
-def _entries(rows: Sequence[Row], figures: Sequence[_RowFigures]) -> list[AttackEntry]:
+def _entries(rows: Sequence[Row], figures: Sequence[_RowEstimates]) -> list[AttackEntry]:
     keys, entries = _keys(figures), list[AttackEntry]()
     # A dictionary keeps the order and drops repetitions.
     references = dict[tuple[int, Targets], None]()
 
     def add(
-        row: int, role: EntryRole, targets: Targets, bases: Mapping[AttackKey, _RowFigures]
+        row: int, role: EntryRole, targets: Targets, bases: Mapping[AttackKey, _RowEstimates]
     ) -> None:
         entries.extend(
             _entry(row, role, key, figures[row], targets, bases.get(key)) for key in keys
@@ -285,7 +285,7 @@ def _entries(rows: Sequence[Row], figures: Sequence[_RowFigures]) -> list[Attack
     for index, row in enumerate(rows):
         defending = _defending_clients(row, figures[index])
         not_defending = _audited_clients(figures[index]) - defending
-        bases = dict[AttackKey, _RowFigures]()
+        bases = dict[AttackKey, _RowEstimates]()
         if row.base is not None:
             is_same = _undefended(rows, index) == _undefended(rows, row.base)
             # Means of rows with different undefended rows are over different attacks.
@@ -306,9 +306,9 @@ def _entry(
     row: int,
     role: EntryRole,
     key: AttackKey,
-    figures: _RowFigures,
+    figures: _RowEstimates,
     targets: Targets,
-    base: _RowFigures | None,
+    base: _RowEstimates | None,
 ) -> AttackEntry:
     attack = figures.get(key, _NO_FIGURES)
     values = restrict_targets(attack.values, targets)
@@ -348,7 +348,7 @@ def _clients(values: Values) -> Targets:
     return frozenset(target for by_target in values.values() for target in by_target)
 
 
-def _gap_notes(values: Values, figures: _RowFigures, base: Values | None) -> Iterator[str]:
+def _gap_notes(values: Values, figures: _RowEstimates, base: Values | None) -> Iterator[str]:
     """Yield notes on runs without the estimate, and on clients without a change of the estimate."""
     clients = _clients(values)
     seeds = {seed for attack in figures.values() for seed in attack.values if seed is not None}
@@ -495,18 +495,18 @@ def _is_compared(estimate: Estimate) -> bool:
     return bool(estimate.attack) and is_rate and estimate.within != "client"
 
 
-def _audited_clients(figures: _RowFigures) -> Targets:
+def _audited_clients(figures: _RowEstimates) -> Targets:
     """Return all clients with estimates in a row."""
     return frozenset().union(*(_clients(attack.values) for attack in figures.values()))
 
 
-def _defending_clients(row: Row, figures: _RowFigures) -> Targets:
+def _defending_clients(row: Row, figures: _RowEstimates) -> Targets:
     """Return the audited clients that use a row's defense; all if it has no coalition."""
     targets = _audited_clients(figures)
     return targets if row.coalition is None else targets.intersection(row.coalition)
 
 
-def _attack_figures(record: Record, family: str) -> _RowFigures:
+def _attack_estimates(record: Record, family: str) -> _RowEstimates:
     """Return a record's estimates of attacks on a defense, those with values first."""
     candidates = [
         estimate
@@ -526,7 +526,7 @@ def _attack_figures(record: Record, family: str) -> _RowFigures:
     ]:
         key = AttackKey(estimate.attack, estimate.contrast, estimate.metric)
         groups.setdefault(key, []).append(estimate)
-    by_key, directions = _RowFigures(), directions_of(candidates)
+    by_key, directions = _RowEstimates(), directions_of(candidates)
     for key, estimates in groups.items():
         values: dict[int | None, dict[int | None, Value]] = {}
         tested = []
@@ -536,7 +536,7 @@ def _attack_figures(record: Record, family: str) -> _RowFigures:
             values.setdefault(estimate.seed, {})[estimate.target] = _value(estimate)
             if estimate.significant is not None and has_means == (estimate.seed is None):
                 tested.append(estimate)
-        by_key[key] = _AttackFigures(
+        by_key[key] = _AttackEstimates(
             values=values,
             note=next((estimate.note for estimate in estimates if estimate.value is None), None),
             above_chance=frozenset(

@@ -31,7 +31,7 @@ from fedaudit.results.record import Record
 from fedaudit.results.text import plain
 from fedaudit.study.running.folder import STUDY_FILE
 from fedaudit.study.running.pool import RUN_FILE
-from fedaudit.watch.figures import Stamp
+from fedaudit.watch.estimates import Stamp
 from fedaudit.watch.reading import stamp_of
 
 _MAX_RESULTS = 2_000

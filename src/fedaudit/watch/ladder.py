@@ -7,10 +7,12 @@ from fedaudit.plan.sections import Study
 from fedaudit.report.advice import place_on_ladder
 from fedaudit.report.wording import number
 from fedaudit.results.ladder import ladder
-from fedaudit.watch.state import RoundFigures
+from fedaudit.watch.state import RoundEstimates
 
 
-def place(study: Study, figures: Sequence[RoundFigures]) -> tuple[str, tuple[float, float] | None]:
+def place(
+    study: Study, estimates: Sequence[RoundEstimates]
+) -> tuple[str, tuple[float, float] | None]:
     """Return the place of a study's uploads on the leak ladder, with the range of expected AUCs.
 
     The gap is the mean over the measured rounds so far. All federations of the ladder train
@@ -19,7 +21,7 @@ def place(study: Study, figures: Sequence[RoundFigures]) -> tuple[str, tuple[flo
     Returns:
         An empty text and None if the ladder has no similar federation.
     """
-    gaps = [row.gap for row in figures if row.gap is not None]
+    gaps = [row.gap for row in estimates if row.gap is not None]
     rule = ladder().uploads
     is_similar = (
         study.audit.view == "uploads"

@@ -12,7 +12,7 @@ from fedaudit.observe.tensors import round_paths
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fedaudit.results.text import plain
-from fedaudit.watch.figures import FiguresOfRun, Stamp
+from fedaudit.watch.estimates import RunEstimates, Stamp
 from fedaudit.watch.pace import Milestone
 
 _SETTLED_SECONDS = 3.0
@@ -81,7 +81,7 @@ class Reader:
 
     def update(
         self,
-        figures: FiguresOfRun,
+        figures: RunEstimates,
         files: Sequence[RoundFile],
         check: Callable[[Stored], str],
     ) -> None:

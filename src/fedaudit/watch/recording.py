@@ -18,7 +18,7 @@ from fedaudit.observe.measurements import Stored
 from fedaudit.plan.parts import RecordingInfo
 from fedaudit.results.record import Record
 from fedaudit.results.text import plain
-from fedaudit.watch.figures import FiguresOfRun, Stamp, is_provisional
+from fedaudit.watch.estimates import RunEstimates, Stamp, is_provisional
 from fedaudit.watch.ladder import place
 from fedaudit.watch.pace import is_silent, seconds_per_round
 from fedaudit.watch.reading import Reader, RoundFile, stamp_of
@@ -26,12 +26,12 @@ from fedaudit.watch.state import GuardedUpload, GuardState, Participation, RunSt
 
 
 class RecordingFolder:
-    """Folder of a recording, whose figures are computed once for each measured round."""
+    """Folder of a recording, whose estimates are computed once for each measured round."""
 
     def __init__(self, folder: Path, reader: Reader) -> None:
         self._folder, self._reader = folder, reader
         self._key: tuple[object, ...] = ()
-        self._figures: FiguresOfRun | None = None
+        self._estimates: RunEstimates | None = None
 
     def state(self) -> WatchState:
         """Return the current state of the recording.
@@ -52,15 +52,15 @@ class RecordingFolder:
                 guard = _guard_state(read_decisions(folder))
         run = RunState("", max([entry.round for entry in log], default=0), None)
         if not is_guard and files:
-            run = self._with_figures(run, recording, files)
+            run = self._with_estimates(run, recording, files)
         pace = seconds_per_round(file.milestone for file in files)
         last_change = max((stamp.changed / 1e9 for stamp in self._stamps(files)), default=0.0)
         is_closed = recording.is_closed is True
         attacked = record.coverage.last_measured if record and record.coverage else 0
         is_final = is_closed and bool(files) and attacked >= files[-1].round
         sentence, expected = "", None
-        if self._figures is not None:
-            sentence, expected = place(self._figures.study, run.figures)
+        if self._estimates is not None:
+            sentence, expected = place(self._estimates.study, run.estimates)
         return WatchState(
             name=recording.name,
             kind="guard" if is_guard else "recording",
@@ -90,31 +90,31 @@ class RecordingFolder:
         stamps = [stamp_of(self._folder / name) for name in names]
         return [*(file.stamp for file in files), *(stamp for stamp in stamps if stamp)]
 
-    def _with_figures(
+    def _with_estimates(
         self, run: RunState, recording: Recording, files: Sequence[RoundFile]
     ) -> RunState:
         audit_file = self._folder / AUDIT_FILE
         key = (stamp_of(audit_file), recording.key, recording.targets, recording.names)
         if key != self._key:
-            self._figures = None
+            self._estimates = None
             with self._reader.naming_damage(audit_file):
-                self._figures = _figures_of(self._folder, recording)
+                self._estimates = _estimates_of(self._folder, recording)
                 self._key = key
-        figures = self._figures
-        if figures is None:
+        estimates = self._estimates
+        if estimates is None:
             return run
 
         def check(stored: Stored) -> str:
             if stored.notes.get("run") != recording.key:
                 return "it belongs to another recording"
-            return figures.fault_in(stored.measured)
+            return estimates.fault_in(stored.measured)
 
-        self._reader.update(figures, files, check)
-        return run._replace(figures=figures.figures(), omitted=figures.omitted())
+        self._reader.update(estimates, files, check)
+        return run._replace(estimates=estimates.estimates(), omitted=estimates.omitted())
 
 
-def _figures_of(folder: Path, recording: Recording) -> FiguresOfRun:
-    """Return the figures of a recording, without custom attacks and those that need references."""
+def _estimates_of(folder: Path, recording: Recording) -> RunEstimates:
+    """Return the estimates of a recording, without custom attacks and attacks with references."""
     names = [
         name
         for name in recording.attacks
@@ -129,7 +129,7 @@ def _figures_of(folder: Path, recording: Recording) -> FiguresOfRun:
         is_separate=recording.table == "separate",
     )
     architecture = Architecture(recording.model, _no_model, task=recording.measured_task())
-    return FiguresOfRun(
+    return RunEstimates(
         setup_of_recording(
             recording, read_audit(folder), architecture, attacks=names, recording_info=info
         )

@@ -2,7 +2,7 @@
 
 from typing import Literal, NamedTuple
 
-from fedaudit.live.decisions import Figure
+from fedaudit.live.decisions import AttackAuc
 from fedaudit.report.first import FirstScreen
 from fedaudit.results.ladder import Auc
 from fedaudit.results.runs import DecideBy, GuardOutcome
@@ -14,8 +14,8 @@ Phase = Literal["waiting", "training", "adversary", "evaluating", "recording", "
 the adversary calibrates its attacks. In "evaluating", attacks and controls are computed."""
 
 
-class RoundFigures(NamedTuple):
-    """Provisional figures from the signals of all rounds up to a measured round.
+class RoundEstimates(NamedTuple):
+    """Provisional estimates from the signals of all rounds up to a measured round.
 
     Attributes:
         round: Number of the round.
@@ -44,14 +44,14 @@ class RunState(NamedTuple):
         title: Title of the run, such as "seed 1".
         done: Number of the last round that is known to be complete.
         total: Number of rounds; None if it is unknown.
-        figures: Figures of the measured rounds, ascending. With many rounds, some are left out.
-        omitted: Sentences on attacks without provisional figures.
+        estimates: Estimates of the measured rounds, ascending. With many rounds, some are left out.
+        omitted: Sentences on attacks without provisional estimates.
     """
 
     title: str
     done: int
     total: int | None
-    figures: tuple[RoundFigures, ...] = ()
+    estimates: tuple[RoundEstimates, ...] = ()
     omitted: tuple[str, ...] = ()
 
     @property
@@ -77,11 +77,11 @@ class Participation(NamedTuple):
 
 
 class GuardedUpload(NamedTuple):
-    """Decision of a guard on one upload, with the figure nearest to the limit."""
+    """Decision of a guard on one upload, with the AUC nearest to the limit."""
 
     round: int
     outcome: GuardOutcome
-    figure: Figure | None
+    auc: AttackAuc | None
 
 
 class GuardState(NamedTuple):
@@ -105,7 +105,7 @@ class GuardState(NamedTuple):
 
 
 class WatchState(NamedTuple):
-    """State of an audit; figures are provisional until it is finished.
+    """State of an audit; estimates are provisional until it is finished.
 
     Attributes:
         name: Name of the study, recording or folder.
@@ -126,7 +126,7 @@ class WatchState(NamedTuple):
         has_report: True if the audit has a record, from which a report can be shown.
         is_final: True if the audit is finished and the record has all of its rounds.
         result: Verdict and main numbers of the record; None unless the record is final.
-        notes: Sentences on what the figures do not contain.
+        notes: Sentences on what the estimates do not contain.
         problems: Damaged or unreadable files, one sentence for each.
     """
 
@@ -156,7 +156,7 @@ class WatchState(NamedTuple):
         return None if self.current is None else self.runs[self.current]
 
     @property
-    def figures(self) -> RoundFigures | None:
+    def estimates(self) -> RoundEstimates | None:
         """Figures of the last measured round of this run; None before the first."""
         run = self.run
-        return run.figures[-1] if run and run.figures else None
+        return run.estimates[-1] if run and run.estimates else None

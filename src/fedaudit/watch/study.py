@@ -31,7 +31,7 @@ from fedaudit.results.older import resolve_older_settings
 from fedaudit.results.record import Record
 from fedaudit.study.running.folder import STUDY_FILE, read_study_file
 from fedaudit.study.running.pool import ADDITIONAL_FOLDER, RUNS_FILE, run_folder
-from fedaudit.watch.figures import FiguresOfRun, Stamp
+from fedaudit.watch.estimates import RunEstimates, Stamp
 from fedaudit.watch.ladder import place
 from fedaudit.watch.pace import Milestone, is_silent, seconds_left, seconds_per_round
 from fedaudit.watch.reading import Reader, RoundFile, stamp_of
@@ -41,12 +41,12 @@ _TRAINING_PHASES: tuple[Phase, ...] = ("waiting", "training", "adversary")
 
 
 class StudyFolder:
-    """Folder of a study, whose figures are computed once for each measured round."""
+    """Folder of a study, whose estimates are computed once for each measured round."""
 
     def __init__(self, folder: Path, reader: Reader) -> None:
         self._folder, self._reader = folder, reader
         self._compared: tuple[str, Study, bool] | None = None
-        self._figures: dict[Path, tuple[tuple[Stamp | None, ...], FiguresOfRun]] = {}
+        self._estimates: dict[Path, tuple[tuple[Stamp | None, ...], RunEstimates]] = {}
 
     def state(self) -> WatchState:
         """Return the current state of the study.
@@ -79,8 +79,8 @@ class StudyFolder:
         last_change = max([*times, changed.changed / 1e9 if changed else 0.0])
         every = min(study.measured_every, total)
         phase = _phase(runs, additional, is_recorded=self._is_recorded(study, record))
-        figures = self._figures.get(latest)
-        sentence, expected = place(study, runs[current].figures)
+        estimates = self._estimates.get(latest)
+        sentence, expected = place(study, runs[current].estimates)
         return WatchState(
             name=study.name,
             kind="study",
@@ -93,7 +93,7 @@ class StudyFolder:
             last_change=last_change,
             is_silent=phase in _TRAINING_PHASES
             and is_silent(last_change, self._reader.clock(), pace, every),
-            clients=_participation(figures[1], study) if figures else None,
+            clients=_participation(estimates[1], study) if estimates else None,
             ladder=sentence,
             expected=expected,
             has_report=record is not None,
@@ -129,28 +129,28 @@ class StudyFolder:
     ) -> RunState:
         done = max((milestone.round for milestone in milestones), default=0)
         title, total = f"seed {seed}", study.training.rounds
-        figures = self._figures_of(study, seed, folder) if files else None
-        if figures is None:
+        estimates = self._estimates_of(study, seed, folder) if files else None
+        if estimates is None:
             return RunState(title, done, total)
 
         def check(stored: Stored) -> str:
-            return _fault(study, seed, stored, figures)
+            return _fault(study, seed, stored, estimates)
 
-        self._reader.update(figures, files, check)
-        return RunState(title, done, total, figures.figures(), figures.omitted())
+        self._reader.update(estimates, files, check)
+        return RunState(title, done, total, estimates.estimates(), estimates.omitted())
 
-    def _figures_of(self, study: Study, seed: int, folder: Path) -> FiguresOfRun | None:
-        """Return the figures of a run; None if their ground truth is unknown."""
+    def _estimates_of(self, study: Study, seed: int, folder: Path) -> RunEstimates | None:
+        """Return the estimates of a run; None if their ground truth is unknown."""
         if study.figures.evaluation == "redraw":
             return None
         key = (stamp_of(folder / AUDIT_FILE), stamp_of(self._folder / STUDY_FILE))
-        cached = self._figures.get(folder)
+        cached = self._estimates.get(folder)
         if cached and cached[0] == key:
             return cached[1]
         with self._reader.naming_damage(folder / AUDIT_FILE):
-            figures = FiguresOfRun(run_of_files(study, seed, _read_audit(folder)))
-            self._figures[folder] = (key, figures)
-            return figures
+            estimates = RunEstimates(run_of_files(study, seed, _read_audit(folder)))
+            self._estimates[folder] = (key, estimates)
+            return estimates
         return None
 
     def _additional(self, study: Study) -> tuple[list[RunState], list[Milestone]]:
@@ -268,11 +268,11 @@ def _milestones(folder: Path, files: Sequence[RoundFile]) -> list[Milestone]:
     return milestones
 
 
-def _fault(study: Study, seed: int, stored: Stored, figures: FiguresOfRun) -> str:
+def _fault(study: Study, seed: int, stored: Stored, estimates: RunEstimates) -> str:
     """Return why a measured round does not belong to a run; empty if it does."""
     if stored.notes.get("run") != run_key(study, seed, stored.notes.get("device", "cpu")):
         return "it belongs to another run"
-    return figures.fault_in(stored.measured)
+    return estimates.fault_in(stored.measured)
 
 
 def _phase(runs: Sequence[RunState], additional: Sequence[RunState], *, is_recorded: bool) -> Phase:
@@ -291,15 +291,15 @@ def _is_record_of(record: Record, study: Study) -> bool:
         return False
 
 
-def _participation(figures: FiguresOfRun, study: Study) -> Participation | None:
+def _participation(estimates: RunEstimates, study: Study) -> Participation | None:
     """Return the clients in the last measured round; None if the view shows no single client."""
-    if not figures.rounds:
+    if not estimates.rounds:
         return None
-    last = figures.rounds[-1]
+    last = estimates.rounds[-1]
     seen: set[ClientId] = {*last.clients, *last.group_of}
-    if ALL_CLIENTS in seen or figures.is_reduced:
+    if ALL_CLIENTS in seen or estimates.is_reduced:
         return None
-    expected = {*figures.cohort(last.index)}
+    expected = {*estimates.cohort(last.index)}
     missing = sorted(expected - seen)
     names = tuple(f"client {client}" for client in missing)
     return Participation(last.index, len(seen & expected), len(expected), names)
@@ -310,7 +310,7 @@ def _notes(
 ) -> list[str]:
     notes = [*runs[current].omitted]
     if study.figures.evaluation == "redraw":
-        notes.append("Redrawn non-members say nothing about leakage, so no figures are shown.")
+        notes.append("Redrawn non-members say nothing about leakage, so no estimates are shown.")
     if study.figures.null_members:
         notes.append("No sample is a member here: a sound evaluation finds an AUC of 0.5.")
     if record is not None and phase != "finished":

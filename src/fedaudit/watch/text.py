@@ -24,7 +24,7 @@ from fedaudit.report.wording import attack_name, interval, join_some, number, pl
 from fedaudit.results.estimate import Interval
 from fedaudit.results.ladder import Auc
 from fedaudit.results.runs import DecideBy, GuardOutcome
-from fedaudit.watch.state import GuardState, RoundFigures, RunState, WatchState
+from fedaudit.watch.state import GuardState, RoundEstimates, RunState, WatchState
 
 PROVISIONAL = (
     "Provisional: no control has run, and the limits are not corrected for the number of attacks."
@@ -69,8 +69,8 @@ class View(NamedTuple):
         badge: Phase in one or two words, or the verdict of the result.
         look: Class that decides the colour of the badge.
         headline: What is happening, in one line.
-        detail: What the figures say so far, or what the result means.
-        provisional: Why the shown figures are not final, and when the result follows; empty if
+        detail: What the estimates say so far, or what the result means.
+        provisional: Why the shown estimates are not final, and when the result follows; empty if
             there are none, or if they are final.
         progress: Fraction of all rounds that are trained; None if the number is unknown.
         tiles: Main numbers.
@@ -118,7 +118,7 @@ def view_of(state: WatchState) -> View:
         progress=None if result else _progress(state),
         tiles=tuple(result.numbers if result else _tiles(state)),
         figure=_figure(state),
-        # The figures of the result are corrected, and differ from provisional ones.
+        # The estimates of the result are corrected, and differ from provisional ones.
         tables=() if result else tuple(_tables(state)),
         texts=tuple(map(as_one_line, filter(None, ("" if result else state.ladder, *state.notes)))),
         problems=tuple(map(as_one_line, state.problems)),
@@ -135,7 +135,7 @@ def _badge(state: WatchState) -> str:
 
 
 def _provisional(state: WatchState) -> str:
-    if state.result is not None or state.figures is None:
+    if state.result is not None or state.estimates is None:
         return ""
     is_recording = state.kind == "recording"
     return f"{PROVISIONAL} {_RESULT_BY_COMMAND if is_recording else _RESULT_FOLLOWS}"
@@ -185,8 +185,8 @@ def _detail(state: WatchState) -> str:
         return f"No file has changed for a while, so the training may have stopped.{usual}"
     if state.kind == "guard":
         return f"Last decision: {state.guard.last}" if state.guard else ""
-    figures = state.figures
-    best = figures.strongest if figures else None
+    estimates = state.estimates
+    best = estimates.strongest if estimates else None
     if best is None:
         return ""
     auc = f"AUC {number(best.value)}, {interval(best.low, best.high, AUC)}"
@@ -218,26 +218,26 @@ def _progress(state: WatchState) -> float | None:
 
 
 def _tiles(state: WatchState) -> Iterator[Tile]:
-    figures, run = state.figures, state.run
-    if figures and (best := figures.strongest):
-        has_several_clients = len(figures.clients) > 1
+    estimates, run = state.estimates, state.run
+    if estimates and (best := estimates.strongest):
+        has_several_clients = len(estimates.clients) > 1
         yield tile(
             "Strongest attack so far, AUC",
             number(best.value),
             f"95 % limits {interval(best.low, best.high, AUC)}",
             attack_name(best.attack),
-            f"mean of {len(figures.clients)} clients" if has_several_clients else "",
+            f"mean of {len(estimates.clients)} clients" if has_several_clients else "",
             "0.5 is guessing",
             tone=_tone(best),
         )
     if state.guard is not None:
         yield from _guard_tiles(state.guard)
-    if figures and figures.gap is not None:
+    if estimates and estimates.gap is not None:
         yield tile(
             "Loss gap, members v. held-out",
-            number(figures.gap),
+            number(estimates.gap),
             "standard deviations",
-            f"round {figures.round}",
+            f"round {estimates.round}",
         )
     if state.expected:
         low, high = state.expected
@@ -291,10 +291,10 @@ def _figure(state: WatchState) -> Figures | None:
     if state.guard is not None:
         return _guard_figure(state.guard)
     run = state.run
-    if run is None or not run.figures or run.figures[-1].strongest is None:
+    if run is None or not run.estimates or run.estimates[-1].strongest is None:
         return None
     panels, keys = [_auc_panel(run)], _auc_keys(run)
-    if any(row.gap is not None for row in run.figures):
+    if any(row.gap is not None for row in run.estimates):
         panels.append(_gap_panel(run))
     when = "during training, " if state.result else ""
     caption = (
@@ -307,12 +307,12 @@ def _figure(state: WatchState) -> Figures | None:
 
 
 def _auc_panel(run: RunState) -> Panel:
-    best = run.figures[-1].strongest
+    best = run.estimates[-1].strongest
     assert best is not None
     curves, lows = [], [0.5]
-    names = dict.fromkeys(auc.attack for row in run.figures for auc in row.aucs)
+    names = dict.fromkeys(auc.attack for row in run.estimates for auc in row.aucs)
     for name in sorted(names, key=lambda name: name == best.attack):
-        rows = [(row.round, auc) for row in run.figures for auc in row.aucs if auc.attack == name]
+        rows = [(row.round, auc) for row in run.estimates for auc in row.aucs if auc.attack == name]
         look = style(0) if name == best.attack else Style(MUTED, "solid")
         x, y = [index for index, _ in rows], [auc.value for _, auc in rows]
         curves.append(Curve(attack_name(name), x, y, look))
@@ -321,7 +321,7 @@ def _auc_panel(run: RunState) -> Panel:
     curves.insert(0, Curve("guessing", (x_axis.low, x_axis.high), (0.5, 0.5), _GUESS))
     points = [
         _auc_point(row.round, auc)
-        for row in run.figures
+        for row in run.estimates
         for auc in row.aucs
         if auc.attack == best.attack
     ]
@@ -329,7 +329,7 @@ def _auc_panel(run: RunState) -> Panel:
     y_axis = Axis("AUC", y_low, 1.0, ticks(y_low, 1.0, 7))
     summary = (
         f"AUC by round. {attack_name(best.attack)}: {number(best.value)} after round "
-        f"{run.figures[-1].round}."
+        f"{run.estimates[-1].round}."
     )
     return Panel("Attacks", summary, x_axis, y_axis, curves, points)
 
@@ -343,16 +343,16 @@ def _auc_point(index: int, auc: Auc) -> Point:
 
 
 def _auc_keys(run: RunState) -> tuple[LegendEntry, ...]:
-    best = run.figures[-1].strongest
+    best = run.estimates[-1].strongest
     assert best is not None
     keys = [LegendEntry(f"{attack_name(best.attack)}, strongest now", style(0))]
-    if len(run.figures[-1].aucs) > 1:
+    if len(run.estimates[-1].aucs) > 1:
         keys.append(LegendEntry("other attacks", Style(MUTED, "solid")))
     return (*keys, LegendEntry("guessing", _GUESS))
 
 
 def _gap_panel(run: RunState) -> Panel:
-    rows = [(row.round, row.gap) for row in run.figures if row.gap is not None]
+    rows = [(row.round, row.gap) for row in run.estimates if row.gap is not None]
     x, y = [index for index, _ in rows], [gap for _, gap in rows]
     low, high = min(0.0, *y), max(0.1, *y) * 1.08
     look = style(1)
@@ -366,18 +366,18 @@ def _gap_panel(run: RunState) -> Panel:
 
 
 def _round_axis(run: RunState) -> Axis:
-    last = max(run.total or 0, run.figures[-1].round, 2)
+    last = max(run.total or 0, run.estimates[-1].round, 2)
     values = [(value, text) for value, text in ticks(1, last, 5) if value == int(value)]
     return Axis("round", 0.5, last + 0.5, tuple(values))
 
 
 def _guard_figure(guard: GuardState) -> Figures | None:
-    uploads = [(n, u) for n, u in enumerate(guard.uploads, 1) if u.figure is not None]
+    uploads = [(n, u) for n, u in enumerate(guard.uploads, 1) if u.auc is not None]
     if not uploads:
         return None
     points, lows = [], [0.5]
     for n, upload in uploads:
-        estimate, (text, look) = upload.figure, _OUTCOMES[upload.outcome]
+        estimate, (text, look) = upload.auc, _OUTCOMES[upload.outcome]
         assert estimate is not None
         limits = interval(estimate.low, estimate.high, AUC)
         label = f"round {upload.round}, {text}: {number(estimate.value)} ({limits})"
@@ -411,32 +411,32 @@ def _guard_figure(guard: GuardState) -> Figures | None:
 
 
 def _tables(state: WatchState) -> Iterator[Grid]:
-    figures = state.figures
-    if figures and figures.aucs:
-        ordered = sorted(figures.aucs, key=lambda auc: -auc.value)
+    estimates = state.estimates
+    if estimates and estimates.aucs:
+        ordered = sorted(estimates.aucs, key=lambda auc: -auc.value)
         rows: list[Cells] = [
             {"attack": Cell(attack_name(auc.attack)), **_auc_cells(auc)} for auc in ordered
         ]
-        yield grid_of(f"Attacks after round {figures.round}", rows)
-    if figures and len(figures.clients) > 1:
-        yield _client_table(figures)
+        yield grid_of(f"Attacks after round {estimates.round}", rows)
+    if estimates and len(estimates.clients) > 1:
+        yield _client_table(estimates)
     if len(state.runs) > 1:
         yield grid_of("Seeds", [_run_row(run) for run in state.runs])
 
 
-def _client_table(figures: RoundFigures) -> Grid:
+def _client_table(estimates: RoundEstimates) -> Grid:
     rows: list[Cells] = [
         {
             "client": Cell(shortened(name), detail=attack_name(auc.attack)),
             **_auc_cells(auc),
         }
-        for name, auc in figures.clients
+        for name, auc in estimates.clients
     ]
-    return grid_of(f"Strongest attack on each client, round {figures.round}", rows)
+    return grid_of(f"Strongest attack on each client, round {estimates.round}", rows)
 
 
 def _run_row(run: RunState) -> Cells:
-    best = run.figures[-1].strongest if run.figures else None
+    best = run.estimates[-1].strongest if run.estimates else None
     return {
         "run": Cell(as_one_line(run.title)),
         "rounds": Cell(f"{run.done} of {run.total}"),

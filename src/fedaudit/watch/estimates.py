@@ -1,4 +1,4 @@
-"""Provisional figures of a run from its measured rounds, each computed once."""
+"""Provisional estimates of a run from its measured rounds, each computed once."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,10 +21,10 @@ from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import Study
 from fedaudit.report.wording import attack_name
 from fedaudit.results.ladder import Auc, loss_gaps
-from fedaudit.watch.state import RoundFigures
+from fedaudit.watch.state import RoundEstimates
 
 _MAX_POINTS = 60
-"""Number of measured rounds from which every second one gets no figures, then three of four."""
+"""Number of measured rounds from which every second one gets no estimates, then three of four."""
 
 _MAX_VALUES = 2_000_000
 """Number of values of one round above which only those of audited clients are kept in memory."""
@@ -49,10 +49,10 @@ def is_provisional(attack: Attack) -> bool:
     )
 
 
-class FiguresOfRun:
-    """Figures of one run after each of its measured rounds.
+class RunEstimates:
+    """Estimates of one run after each of its measured rounds.
 
-    Figures of a round are computed when the round is added. They are computed again only if the
+    Estimates of a round are computed when the round is added. They are computed again only if the
     file of an earlier round has changed since.
     """
 
@@ -62,7 +62,7 @@ class FiguresOfRun:
         self._truths = {t: target_truth(run, t) for t in run.study.audit.targets}
         self._rounds: list[MeasuredRound] = []
         self._stamps: list[Stamp] = []
-        self._figures: dict[int, RoundFigures] = {}
+        self._estimates: dict[int, RoundEstimates] = {}
         self.is_reduced = False
         """True if only the values of audited clients are kept."""
 
@@ -74,7 +74,7 @@ class FiguresOfRun:
     def keep(self, count: int) -> None:
         """Forget all rounds after the first ones."""
         del self._rounds[count:], self._stamps[count:]
-        self._figures = {i: row for i, row in self._figures.items() if i < count}
+        self._estimates = {i: row for i, row in self._estimates.items() if i < count}
 
     def add(self, measured: MeasuredRound, stamp: Stamp) -> None:
         """Add the next measured round."""
@@ -105,20 +105,20 @@ class FiguresOfRun:
         """Return the clients that participate in a round."""
         return self._run.cohort(index)
 
-    def figures(self) -> tuple[RoundFigures, ...]:
-        """Return the figures of the rounds, without some of them if there are many."""
+    def estimates(self) -> tuple[RoundEstimates, ...]:
+        """Return the estimates of the rounds, without some of them if there are many."""
         count = len(self._rounds)
         stride = 1
         while count > _MAX_POINTS * stride:
             stride *= 2
         shown_rounds = sorted({*range(0, count, stride), count - 1} - {-1})
         for position in shown_rounds:
-            if position not in self._figures:
-                self._figures[position] = self._compute(self._rounds[: position + 1])
-        return tuple(self._figures[position] for position in shown_rounds)
+            if position not in self._estimates:
+                self._estimates[position] = self._compute(self._rounds[: position + 1])
+        return tuple(self._estimates[position] for position in shown_rounds)
 
     def omitted(self) -> tuple[str, ...]:
-        """Return sentences on the attacks that have no provisional figures."""
+        """Return sentences on the attacks that have no provisional estimates."""
         measured = self._rounds[0].signals.keys() if self._rounds else ()
         without = [
             name
@@ -131,7 +131,7 @@ class FiguresOfRun:
             return ()
         names = ", ".join(map(attack_name, without))
         return (
-            f"No provisional figures: {names}. They need more than the signals of these rounds, "
+            f"No provisional estimates: {names}. They need more than the signals of these rounds, "
             "and are computed at the end.",
         )
 
@@ -151,7 +151,7 @@ class FiguresOfRun:
             signals={name: values[rows] for name, values in measured.signals.items()},
         )
 
-    def _compute(self, rounds: Sequence[MeasuredRound]) -> RoundFigures:
+    def _compute(self, rounds: Sequence[MeasuredRound]) -> RoundEstimates:
         by_client: dict[ClientId, list[Auc]] = {}
         gaps: list[float] = []
         for target, truth in self._truths.items():
@@ -163,7 +163,7 @@ class FiguresOfRun:
             if aucs := self._aucs(measured, truth):
                 by_client[target] = aucs
             gaps += self._gaps(rounds[-1], truth)
-        return RoundFigures(
+        return RoundEstimates(
             rounds[-1].index,
             _averaged([*self._attacks], [*by_client.values()]),
             tuple(
