@@ -159,7 +159,10 @@ def broken(name: str) -> tuple[object, str]:
             {k: v for k, v in models.items() if k != "confidence"} | {"loss": models["confidence"]},
             "lack the signal 'scaled_logit'",
         ),
-        "trained on all": (models | {"trained": np.ones(len(models["model"]))}, "needs 1 refer"),
+        "trained on all": (
+            models | {"trained": np.ones(len(models["model"]))},
+            "at least 1 reference model that was not",
+        ),
         "all lack a sample": (
             {key: values[models["sample"] != 7] for key, values in models.items()},
             "not measured on every audited sample, such as 7",

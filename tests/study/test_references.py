@@ -302,13 +302,13 @@ def test_reference_members_exclude_samples_held_out_by_the_defense() -> None:
 
 def test_too_few_references_raise_before_training() -> None:
     few = {"references": {"count": 1}}
-    with pytest.raises(BadInput, match=r"'lira': a likelihood ratio .*needs 2 reference models"):
+    with pytest.raises(BadInput, match=r"'lira': a likelihood ratio .*at least 2 reference models"):
         setup(final_study(**few, attacks={"lira": {"variance": "each"}}), 1, None)
     run = setup(final_study(**few, attacks={"lira": {}}), 1, None)
     assert len(run.additional_federations) == 1
     defense = {"name": "compensation", "options": {"validation": 0.9, "start": 2}}
     by_default = setup(final_study(references=HALVES, defense=defense), 1, None)
-    assert "raise references.count, or use RMIA" in by_default.refused["lira"]
+    assert "increase references.count, or use RMIA" in by_default.refused["lira"]
     assert "rmia" in by_default.attacks
 
 

@@ -308,10 +308,11 @@ class LikelihoodRatio(ReferenceCalibrated):
         count = mask.sum(0)
         min_references = 2 if self.variance == "each" else 1
         if int(count.min()) < min_references:
+            noun = "model that was" if min_references == 1 else "models that were"
             raise BadInput(
                 f"a likelihood ratio with variance {self.variance!r} needs, for every sample, at "
-                f"least {min_references} reference models that were not trained on it (online "
-                f"attacks: also {min_references} that were), got {int(count.min())}; increase "
+                f"least {min_references} reference {noun} not trained on it (online attacks: also "
+                f"{min_references} trained on it), got {int(count.min())}; increase "
                 "references.count, or use RMIA"
             )
 
