@@ -133,7 +133,7 @@ def plan_study(
     resources = Resources(local_engine(count), count, device, quiet)
     first = pending[0] if pending else runs[0]
     needs_probe = bool(pending) or parts.study.figures.planted_leak
-    pace = _probe(first, resources) if needs_probe else _Pace(0.0, 0.0)
+    pace = _probe(first, resources) if needs_probe else _Pace(0.0, 0.0, 0.0)
     seconds = sum(pace.seconds(run) for run in pending)
     return StudyPlan(
         name=study.name,
@@ -155,16 +155,17 @@ class _ProbeEnded(Exception):
 
 @dataclass(frozen=True)
 class _Pace:
-    """Seconds of one round, with and without measurements."""
+    """Seconds of one round, with and without measurements, and of the start of a run."""
 
     measured: float
     unmeasured: float
+    start: float
 
     def seconds(self, run: Setup) -> float:
         """Return the estimated time of a run."""
         n_measured = len(run.measured_rounds)
         n_others = run.study.training.rounds - n_measured
-        return n_measured * self.measured + n_others * self.unmeasured
+        return self.start + n_measured * self.measured + n_others * self.unmeasured
 
 
 def _probe(run: Setup, resources: Resources) -> _Pace:
@@ -179,17 +180,21 @@ def _probe(run: Setup, resources: Resources) -> _Pace:
         if done:
             times[done in run.measured_rounds].append(now - last)
         last = now
-        has_all = all(times[kind] for kind in kinds) and done > 1
+        has_all = all(times[kind] for kind in kinds) and len(times[1 in run.measured_rounds]) > 1
         if done and (has_all or now - start > _PROBE_SECONDS):
             raise _ProbeEnded
 
     with TemporaryDirectory(prefix="fedaudit-") as folder, suppress(_ProbeEnded):
         timed = Resources(resources.engine, resources.workers, resources.device, observe_time)
         observe(replace(run, folder=Path(folder)), timed)
-    # The first round also starts processes and compiles kernels, so another one is preferred.
-    means = {kind: fmean(values[1:] or values) for kind, values in times.items() if values}
-    known = fmean(means.values())
-    return _Pace(means.get(True, known), means.get(False, known))
+    # The first round also starts processes and compiles kernels.
+    is_first_measured = 1 in run.measured_rounds
+    first, *others = times[is_first_measured]
+    later = {kind: fmean(values) for kind, values in times.items() if values}
+    later[is_first_measured] = fmean(others or [first])
+    known = fmean(later.values())
+    start = max(0.0, first - later[is_first_measured])
+    return _Pace(later.get(True, known), later.get(False, known), start)
 
 
 def _evaluation_seconds(run: Setup, pace: _Pace) -> float:
