@@ -3,12 +3,17 @@
 import numpy as np
 import pytest
 from jaxtyping import Bool, Float
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import average_precision_score, roc_auc_score
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import Origin
 from fedaudit.metrics import METRICS, Metric
-from fedaudit.metrics.catalogue import bootstrap_interval, evaluate_metric, resolve_metric
+from fedaudit.metrics.catalogue import (
+    average_precision,
+    bootstrap_interval,
+    evaluate_metric,
+    resolve_metric,
+)
 
 Scores = Float[np.ndarray, " samples"]
 Members = Bool[np.ndarray, " samples"]
@@ -70,3 +75,7 @@ def test_the_table_matches_other_libraries() -> None:
     order = np.argsort(-scores)
     precision = np.cumsum(is_member[order]) / np.arange(1, 501)
     assert values["average_precision"] == pytest.approx(precision[is_member[order]].mean())
+    with_ties = np.round(scores)
+    assert average_precision(with_ties, is_member) == pytest.approx(
+        average_precision_score(is_member, with_ties)
+    )

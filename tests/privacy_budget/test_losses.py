@@ -134,7 +134,9 @@ def test_a_group_of_one_is_the_sampled_gaussian() -> None:
 def test_a_group_agrees_with_the_mixture_of_dp_accounting() -> None:
     library = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution")
     weights = sp.stats.binom.pmf(np.arange(3), 2, 0.05)
-    theirs = library.from_mixture_gaussian_mechanism(1.0, [0.0, 1.0, 2.0], list(weights))
+    theirs = library.from_mixture_gaussian_mechanism(
+        1.0, [0.0, 1.0, 2.0], list(weights), value_discretization_interval=1e-3
+    )
     phase = sample(batch_size=None, rate=0.05, epochs=None, steps=10)
     result = epsilon(setup(phase, person_samples=2), "person")
     assert result == pytest.approx(theirs.self_compose(100).get_epsilon_for_delta(1e-6), rel=1e-3)

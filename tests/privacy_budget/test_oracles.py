@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 import pytest
 
-import fedaudit as fa
+from fedaudit.plan.values import settings_from
+from fedaudit.privacy_budget.losses import Losses
+from fedaudit.privacy_budget.setup import PrivacySetup
 from tests.privacy_budget.setups import client, setup
 
 
@@ -23,8 +25,8 @@ class Setting(NamedTuple):
         phase = client(noise_multiplier=self.noise, rounds=self.releases)
         if self.rate < 1:
             phase |= {"sampling": "poisson", "rate": self.rate}
-        result = fa.budget(setup(phase, delta=self.delta), every=self.releases)
-        return result.epsilon
+        resolved = settings_from(setup(phase, delta=self.delta), PrivacySetup)
+        return Losses(resolved, "client").epsilon(self.releases)
 
 
 SETTINGS = [

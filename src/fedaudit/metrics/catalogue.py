@@ -273,10 +273,17 @@ def _balanced_accuracy(contrast: Contrast) -> list[MetricValue]:
 def average_precision(
     scores: Float[np.ndarray, " samples"], is_member: Bool[np.ndarray, " samples"]
 ) -> float:
-    """Compute the average precision: the area under the precision-recall curve."""
-    from sklearn.metrics import average_precision_score
+    """Compute the average precision: the area under the precision-recall curve.
 
-    return float(average_precision_score(is_member, scores))
+    Samples with equal scores are flagged together.
+    """
+    order = np.argsort(-scores, kind="stable")
+    ordered = scores[order]
+    is_last_of_tie = np.append(ordered[1:] != ordered[:-1], True)
+    n_flagged = 1 + np.flatnonzero(is_last_of_tie)
+    n_found = np.cumsum(is_member[order])[is_last_of_tie]
+    recall_steps = np.diff(n_found, prepend=0) / n_found[-1]
+    return float(recall_steps @ (n_found / n_flagged))
 
 
 def partial_auc(

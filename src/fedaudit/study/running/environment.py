@@ -5,6 +5,7 @@ import platform
 import subprocess
 import time
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,7 +44,7 @@ def environment(clock: Clock, device: torch.device = CPU) -> "Environment":
 
     processor = f"{platform.machine()} CPU, {os.cpu_count()} cores"
     return Environment(
-        versions=_versions(),
+        versions=dict(_installed_versions()),
         commit=_commit(),
         device=", ".join(filter(None, [device_model(device), processor])),
         started=clock.started,
@@ -51,7 +52,8 @@ def environment(clock: Clock, device: torch.device = CPU) -> "Environment":
     )
 
 
-def _versions() -> dict[str, str]:
+@cache
+def _installed_versions() -> dict[str, str]:
     names = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "pydantic")
     return {
         "fedaudit": __version__,
@@ -60,8 +62,12 @@ def _versions() -> dict[str, str]:
     }
 
 
+@cache
 def _commit() -> str:
-    """Return the commit of the source tree, with "+" for uncommitted changes; "" if unknown."""
+    """Return the commit of the source tree, with "+" for uncommitted changes; "" if unknown.
+
+    It is determined once, since later changes do not affect the code that the program has imported.
+    """
     folder = Path(__file__).parent
 
     def git(*arguments: str) -> str:
