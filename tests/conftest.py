@@ -16,6 +16,9 @@ gc.disable()
 
 install()
 
+# What a test has written need not survive a loss of power, and each study would wait 15 times.
+os.fsync = lambda fd: None
+
 # Small tensors gain nothing from a second thread, and workers of pytest-xdist would fight for it.
 torch.set_num_threads(1)
 

@@ -294,7 +294,7 @@ def suppressed_close(stream: TextIO) -> None:
 @pytest.mark.slow
 def test_without_output_streams_exit_codes_are_kept(redirection: str, code: int) -> None:
     done = subprocess.run(
-        ["sh", "-c", f"exec '{sys.executable}' -m fedaudit verify nothere {redirection}"],
+        ["sh", "-c", f"exec '{sys.executable}' -m fedaudit verify --nothere {redirection}"],
         capture_output=True,
         check=False,
     )

@@ -15,6 +15,7 @@ from fedaudit.sinks.base import Sink
 from fedaudit.sinks.records import Metric, log_record, metrics_of
 from tests.live.federation import recorder, rounds
 from tests.report.records import HOSTILE, hostile, record
+from tests.study.studies import SMALL
 
 
 class Memory:
@@ -125,7 +126,9 @@ def test_a_recording_sends_figures_of_each_round(tmp_path: Path) -> None:
     assert any(name.endswith("/auc_high") for name in sink.names())
     assert sink.texts["view"] == "uploads"
     assert sink.closed == 1
-    final = fa.attack_recording(tmp_path, ["blackbox-loss"], tmp_path / "attacked")
+    final = fa.attack_recording(
+        tmp_path, ["blackbox-loss"], tmp_path / "attacked", figures=SMALL["figures"]
+    )
     auc = next(e for e in final.where(attack="blackbox-loss") if e.contrast == "unseen")
     assert aucs[-1].value == pytest.approx(auc.value)
 

@@ -371,24 +371,3 @@ def test_a_worker_ends_without_output_when_the_pipe_is_closed(
     finally:
         signal.signal(signal.SIGINT, before)
         ours.close()
-
-
-@pytest.mark.slow
-def test_a_script_without_a_main_guard_ends_with_advice(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import fedaudit as fa\n"
-        "fa.audit(fa.Federation('digits', clients=3, algorithm=fa.algorithms.FedAvg(rounds=1)),\n"
-        "    attacks=['loss-series'], workers=2, out='out')\n",
-        encoding="utf-8",
-    )
-    done = subprocess.run(
-        [sys.executable, script],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode != 0
-    assert "if __name__ ==" in done.stderr

@@ -295,7 +295,7 @@ def test_stored_rounds_are_written_like_rounds_in_memory(tmp_path: Path) -> None
     assert isinstance(fewer.exposed, LazyByClient), "nothing was read"
 
 
-ROUND_OF_A_THOUSAND = """
+ROUND_OF_MANY_CLIENTS = """
 from functools import partial
 
 import torch
@@ -312,10 +312,10 @@ from fedaudit.signals.updates import GradientCosine
 torch.set_num_threads(1)
 net = Architecture("net", MLP(hidden="200,100").for_samples((784,), 10))
 samples = Samples(torch.randn(10, 784), torch.arange(10))
-clients = dict.fromkeys(range(1000), samples)
+clients = dict.fromkeys(range(400), samples)
 (round,) = simulate(FedAvg(net, LocalTraining(lr=0.1)), clients, rounds=1, seed=1)
 measured = measure_round(round, [Loss(), GradientCosine()], samples)
-assert {values.shape for values in measured.signals.values()} == {(1000, 10)}
+assert {values.shape for values in measured.signals.values()} == {(400, 10)}
 # The initial ru_maxrss of a program is that of its parent.
 (peak,) = (line for line in open("/proc/self/status") if line.startswith("VmHWM:"))
 print(peak.split()[1])
@@ -324,11 +324,12 @@ print(peak.split()[1])
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is in other units elsewhere")
-def test_memory_of_a_round_of_a_thousand_clients() -> None:
+def test_memory_of_a_round_of_many_clients() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", ROUND_OF_A_THOUSAND], capture_output=True, text=True, check=False
+        [sys.executable, "-c", ROUND_OF_MANY_CLIENTS], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    # 1,000 updates of 178,110 numbers take 0.71 GB, and reconstructed models as much again.
+    # 400 updates of 178,110 numbers take 0.29 GB, and reconstructed models as much again. The
+    # program itself takes 0.33 GB.
     peak = int(done.stdout) * 1024
-    assert peak < 0.95e9, f"{peak / 1e9:.2f} GB"
+    assert peak < 0.75e9, f"{peak / 1e9:.2f} GB"

@@ -81,7 +81,7 @@ def test_reports_show_the_name_of_the_client(tmp_path: Path) -> None:
     split = fair_split({"site-1": (x, y)}, audited=AUDITED)
     with Guard(tmp_path, network, split.audit, limit=0.65, client="site-1") as opened:
         assert opened.check(1, sent=initial(), upload=initial()) is not None
-    record = attack_recording(tmp_path, ["blackbox-loss"], tmp_path / "attacked")
+    record = attack_recording(tmp_path, ["blackbox-loss"], tmp_path / "attacked", figures=FIGURES)
     write_report(record, tmp_path / "report.html")
     assert "site-1" in (tmp_path / "report.html").read_text()
     with pytest.raises(BadInput, match="client is 'site-2', but the audited samples belong to"):

@@ -109,8 +109,15 @@ def test_a_guard_that_is_killed_during_its_creation_can_be_created_again(
         assert reopened.check(1, sent=initial(), upload=honest()) is not None
 
 
-@pytest.mark.parametrize("prepares", [False, True], ids=["", "prepared"])
-@pytest.mark.parametrize("filter", [None, noisy], ids=["sent", "filtered"])
+@pytest.mark.parametrize(
+    ("filter", "prepares"),
+    [
+        pytest.param(None, False, id="sent"),
+        pytest.param(None, True, id="sent-prepared", marks=pytest.mark.slow),
+        pytest.param(noisy, False, id="filtered", marks=pytest.mark.slow),
+        pytest.param(noisy, True, id="filtered-prepared"),
+    ],
+)
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_killed_process_returns_no_upload_and_the_next_process_measures(
     moment: str, filter: Any, prepares: bool, tmp_path: Path

@@ -19,6 +19,7 @@ from fedaudit.live.recording import read_round_log
 from fedaudit.live.weights import ModelLayout
 from fedaudit.pack.models import compare_model, compare_with
 from fedaudit.results.runs import Coverage, ModelDigests
+from tests.study.studies import SMALL
 
 peft = pytest.importorskip("peft", reason="PEFT is not installed: pip install 'fedaudit[text]'")
 
@@ -155,7 +156,9 @@ def test_digests_are_those_of_the_files_of_adapter_and_base(tmp_path: Path) -> N
             moved(net, 0.5)
             after = peft.get_peft_model_state_dict(net)
             recorder.round(number, sent=sent, uploads=dict.fromkeys(range(3), after), after=after)
-    result = attack_recording(tmp_path / "recording", (), tmp_path / "record")
+    result = attack_recording(
+        tmp_path / "recording", (), tmp_path / "record", figures=SMALL["figures"]
+    )
     net.save_pretrained(tmp_path / "saved", save_embedding_layers=False)  # type: ignore[operator]
     save_file(base, tmp_path / "base.safetensors")
     torch.save(net.state_dict(), tmp_path / "whole.pt")

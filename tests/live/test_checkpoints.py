@@ -35,14 +35,19 @@ from tests.live.checkpoints import (
 )
 from tests.live.federation import FEW, data, measured, network, rounds
 from tests.programs import exit_code
+from tests.study.studies import SMALL
+
+AS_QUICK = ("--figures.permutations=20", "--figures.blind_classifier=false")
 
 
 def attacked(recording: Path, *names: str) -> Record:
-    return attack_recording(recording, list(names), recording / "attacked")
+    return attack_recording(
+        recording, list(names), recording / "attacked", figures=SMALL["figures"]
+    )
 
 
 def coverage_of(recording: Path) -> Coverage:
-    coverage = attacked(recording).coverage
+    coverage = attacked(recording, "blackbox-loss").coverage
     assert coverage is not None
     return coverage
 
@@ -423,12 +428,7 @@ def test_the_command_records_checkpoints_and_attacks_them(
         "--samples",
         "part",
     )
-    assert (
-        exit_code(
-            "attack", "runs", "blackbox-loss", *checkpoint_options, "--figures.permutations=20"
-        )
-        == 0
-    )
+    assert exit_code("attack", "runs", "blackbox-loss", *checkpoint_options, *AS_QUICK) == 0
     assert "record: runs/attacked/record.json" in capsys.readouterr().out
     record_live(tmp_path / "live", attacks=("blackbox-loss",))
     live, after = measured(tmp_path / "live"), measured(tmp_path / "runs")
@@ -482,7 +482,7 @@ def test_the_command_reads_samples_of_known_membership(
     save_audit(audit, "folder/known")
     Path("known_network.py").write_text("from tests.live.federation import network\n")
     words = ["runs", "blackbox-loss", "--checkpoints", "saved", "--samples", "folder/known"]
-    assert exit_code("attack", *words, "--network", "known_network:network") == 0
+    assert exit_code("attack", *words, "--network", "known_network:network", *AS_QUICK) == 0
     from_checkpoints(
         "saved", network, audit, out="function", attacks=["blackbox-loss"], log=lambda line: None
     )
@@ -504,7 +504,7 @@ def test_the_command_prints_a_warning_as_one_line(
     data().split.save("part")
     Path("warned_network.py").write_text("from tests.live.federation import network\n")
     words = ["runs", "blackbox-loss", "--checkpoints", "saved", "--samples", "part"]
-    words += ["--network", "warned_network:network", "--figures.permutations=20"]
+    words += ["--network", "warned_network:network", *AS_QUICK]
     done = subprocess.run(
         [sys.executable, "-m", "fedaudit", "attack", *words], capture_output=True, text=True
     )
@@ -538,7 +538,7 @@ def test_the_command_maps_names_rounds_and_sizes_as_the_function_does(
     words += ["--first", "0", "--initial", "initial.pt"]
     words += ["--clients", ", ".join(f'"{name}={client}"' for name, client in names.items())]
     words += ["--sizes", ",".join(f"{client}={size}" for client, size in sizes.items())]
-    assert exit_code("attack", "command", "blackbox-loss", *words) == 0
+    assert exit_code("attack", "command", "blackbox-loss", *words, *AS_QUICK) == 0
     function, command = measured(tmp_path / "function"), measured(tmp_path / "command")
     assert function.keys() <= command.keys()
     assert all(torch.equal(function[key], command[key]) for key in function)

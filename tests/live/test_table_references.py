@@ -16,6 +16,7 @@ from fedaudit.live.recording import read_recording
 from fedaudit.observe.tensors import read_tensors, write_tensors
 from tests.live.conftest import RecordTable
 from tests.live.test_signal_tables import Table, csv_of
+from tests.study.studies import SMALL
 
 N_SAMPLES, N_MODELS, N_ROUNDS = 120, 6, 2
 
@@ -44,7 +45,7 @@ def tables(*, online: bool = False, by_round: bool = False) -> tuple[Table, Tabl
 
 def scores_of(path: Path, attack: str) -> SampleScores:
     """Return the scores of client 0, with the samples as ids."""
-    attack_recording(path, [attack], path / "attacked")
+    attack_recording(path, [attack], path / "attacked", figures=SMALL["figures"])
     return read_scores(path / "attacked" / SCORES_FILE)[1, 0]
 
 
@@ -140,7 +141,7 @@ def test_default_attacks_include_attacks_with_references(record_table: RecordTab
     recording = read_recording(path)
     assert {"rmia", "lira"} <= {*recording.attacks}
     assert recording.references == N_MODELS
-    record = attack_recording(path, [], path / "attacked")
+    record = attack_recording(path, [], path / "attacked", figures=SMALL["figures"])
     assert any("6 reference models" in text for text in record.untested)
     assert not any(text.startswith("Attacks that compare with ref") for text in record.untested)
 

@@ -13,6 +13,7 @@ from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.live.audited import Split
 from fedaudit.live.files import read_audit
 from tests.networks import Denoiser, LowRank
+from tests.study.studies import SMALL
 
 TOKENS, LENGTH, EACH = 30, 8, 60
 RNG = torch.Generator().manual_seed(2)
@@ -76,7 +77,9 @@ def test_adapters_of_a_language_model_are_recorded_and_attacked(
             recorder.round(index, sent=net, uploads=uploads)
             mean = {n: torch.stack([u[n] for u in uploads.values()]).mean(0) for n in uploads[0]}
             net.load_state_dict(mean, strict=False)
-    record = fa.attack_recording(tmp_path / "run", [], tmp_path / "attacked")
+    record = fa.attack_recording(
+        tmp_path / "run", [], tmp_path / "attacked", figures=SMALL["figures"]
+    )
     aucs = record.where(topic="membership", metric="auc", contrast="mixed")
     assert {estimate.attack for estimate in aucs} == set(attacks)
     assert max(estimate.number for estimate in aucs if estimate.low and estimate.low > 0.5) > 0.7
@@ -101,7 +104,9 @@ def test_embeddings_of_a_denoiser_are_recorded_and_attacked(tmp_path: Path) -> N
                     moved[row] += 0.5 * (mine.sum(0) - len(mine) * moved[row])
                 uploads[client] = {"concepts.weight": moved}
             recorder.round(index, sent=net, uploads=uploads)
-    record = fa.attack_recording(tmp_path / "run", [], tmp_path / "attacked")
+    record = fa.attack_recording(
+        tmp_path / "run", [], tmp_path / "attacked", figures=SMALL["figures"]
+    )
     aucs = record.where(topic="membership", metric="auc", contrast="mixed")
     assert {"fedmia-1", "fedmia-2", "avg-cosine"} <= {estimate.attack for estimate in aucs}
     assert max(estimate.number for estimate in aucs if estimate.low and estimate.low > 0.5) > 0.7

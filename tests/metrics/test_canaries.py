@@ -51,7 +51,7 @@ def test_partial_participation_has_no_gaussian_bound() -> None:
 def test_the_true_epsilon_is_exceeded_no_more_often_than_nominal(
     epsilon: float, count: int
 ) -> None:
-    rng, runs = np.random.default_rng(7), 400
+    rng, runs = np.random.default_rng(7), 200
     bounds = [canary_bounds(*drawn(rng, epsilon, count), delta=DELTA) for _ in range(runs)]
     gaussian = [
         run_bounds.mean_only.value for run_bounds in bounds if run_bounds.mean_only is not None
@@ -170,7 +170,7 @@ def test_few_canaries_have_no_normal_bound() -> None:
 def test_bounds_from_canary_samples_are_tight_and_rarely_exceed_the_true_epsilon(
     epsilon: float,
 ) -> None:
-    rng, runs = np.random.default_rng(8), 300
+    rng, runs = np.random.default_rng(8), 200
     values = np.zeros((runs, 3))
     for run in values:
         scores, inside = record_scores(rng, epsilon, 500)

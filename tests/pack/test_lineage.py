@@ -22,6 +22,7 @@ from fedaudit.results.record import Record
 from tests.live.federation import FEW, POLICY, data
 from tests.pack.test_models import one_weight_changed, saved
 from tests.programs import exit_code
+from tests.study.studies import SMALL
 
 Weights = Mapping[str, Tensor]
 ROUNDS = 3
@@ -60,7 +61,7 @@ def recorded(folder: Path, *, others: int = 0) -> Record:
             sent = state_after(7 if number == others else number - 1)
             after = state_after(number)
             recorder.round(number, sent=sent, uploads=dict.fromkeys(range(3), after), after=after)
-    return attack_recording(folder / "recording", (), folder / "record")
+    return attack_recording(folder / "recording", (), folder / "record", figures=SMALL["figures"])
 
 
 @pytest.fixture(scope="module")

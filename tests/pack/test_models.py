@@ -24,6 +24,7 @@ from fedaudit.results.read import read_record
 from fedaudit.results.runs import Coverage, ModelDigests
 from tests.live.federation import FEW, POLICY, ROUNDS, data, recorder, rounds
 from tests.programs import exit_code
+from tests.study.studies import SMALL
 
 Weights = Mapping[str, Tensor]
 
@@ -52,7 +53,7 @@ def recorded_pack(folder: Path, *, is_closed: bool = True, passes_after: bool = 
     if is_closed:
         recording.close()
     out = folder / "record"
-    attack_recording(folder / "recording", (), out)
+    attack_recording(folder / "recording", (), out, figures=SMALL["figures"])
     (folder / "policy.toml").write_text(POLICY)
     write_pack(out / "record.json", folder / "policy.toml", folder / "pack")
     return folder / "pack"
@@ -160,7 +161,9 @@ def test_a_state_dict_with_batch_normalisation_is_recognised(tmp_path: Path) -> 
         for number in (1, 2):
             uploads = dict.fromkeys(range(3), state)
             recording.round(number, sent=state, uploads=uploads, after=state)
-    result = attack_recording(tmp_path / "recording", (), tmp_path / "record")
+    result = attack_recording(
+        tmp_path / "recording", (), tmp_path / "record", figures=SMALL["figures"]
+    )
     file = saved(tmp_path, state)
     assert "after the last round" in compare_model(result, file).findings.checked[0]
     other = saved(tmp_path, one_weight_changed(state), "other.safetensors")
@@ -258,7 +261,9 @@ def test_a_recorder_stores_the_names_of_shared_tensors(tmp_path: Path) -> None:
     ) as recording:
         state = dict(SharedNet().state_dict())
         recording.round(1, sent=state, uploads=dict.fromkeys(range(3), state), after=state)
-    coverage = attack_recording(tmp_path / "recording", (), tmp_path / "record").coverage
+    coverage = attack_recording(
+        tmp_path / "recording", (), tmp_path / "record", figures=SMALL["figures"]
+    ).coverage
     assert coverage is not None
     assert coverage.tied == {"2.weight": "0.weight"}
     assert coverage.final_model

@@ -14,7 +14,9 @@ from fedaudit.results.record import ControlResult, Record
 from fedaudit.study.comparing import compare_records
 
 FEDERATION = fa.Federation(
-    "synthetic", clients=3, algorithm=fa.algorithms.FedAvg(rounds=3, epochs=1)
+    "synthetic",
+    clients=fa.partitions.IID(3, samples_per_client=100),
+    algorithm=fa.algorithms.FedAvg(rounds=3, epochs=1),
 )
 NOISE = fa.defenses.DPSGD(clip=1.0, noise_multiplier=0.5)
 SETTINGS: dict[str, Any] = {

@@ -15,6 +15,7 @@ from fedaudit.watch.folder import Watched, state_of
 from fedaudit.watch.text import view_of
 from tests.guard import client
 from tests.live.federation import ROUNDS, recorder, rounds
+from tests.study.studies import SMALL
 
 
 def record_rounds(folder: Path, count: int = ROUNDS, absent: int | None = None) -> None:
@@ -48,7 +49,7 @@ def test_figures_of_a_recording_are_those_of_its_record(tmp_path: Path) -> None:
     folder = tmp_path / "live"
     record_rounds(folder)
     last = state_of(folder).runs[0].estimates[-1]
-    record = attack_recording(folder, (), folder / "attacked")
+    record = attack_recording(folder, (), folder / "attacked", figures=SMALL["figures"])
     for name, auc in last.clients:
         estimates = [
             estimate
@@ -63,7 +64,7 @@ def test_figures_of_a_recording_are_those_of_its_record(tmp_path: Path) -> None:
 def test_an_attacked_recording_has_the_verdict_if_it_is_closed(tmp_path: Path) -> None:
     folder = tmp_path / "live"
     record_rounds(folder)
-    attack_recording(folder, (), folder / "attacked")
+    attack_recording(folder, (), folder / "attacked", figures=SMALL["figures"])
     assert state_of(folder).result is not None
     settings = json.loads((folder / RECORDING_FILE).read_text(encoding="utf-8"))
     (folder / RECORDING_FILE).write_text(json.dumps({**settings, "is_closed": False}))
