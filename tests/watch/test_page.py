@@ -7,8 +7,10 @@ from typing import get_args
 
 from fedaudit.core.files import RECORDING_FILE
 from fedaudit.report.evidence import Status
+from fedaudit.report.style import page_css
 from fedaudit.results.ladder import ladder
 from fedaudit.watch.folder import state_of
+from fedaudit.watch.index_page import index_page
 from fedaudit.watch.ladder import place
 from fedaudit.watch.page import state_event, watch_page
 from fedaudit.watch.state import Participation, RoundEstimates, RunState, WatchState
@@ -25,6 +27,12 @@ def test_a_running_study_is_shown_as_provisional(tmp_path: Path) -> None:
     assert f"{PROVISIONAL} The result follows at the end." in page
     assert "Round 3 of 4, seed 1" in page
     assert "left" in page
+
+
+def test_pages_have_the_whole_style_sheet(tmp_path: Path) -> None:
+    running = watch_page(view_of(state_of(at_round(tmp_path / "small", {1: 3})))).html
+    for page in (running, index_page(tmp_path, [], links=[]).html):
+        assert page_css() in page
 
 
 def test_no_verdict_is_shown_before_the_end(tmp_path: Path) -> None:

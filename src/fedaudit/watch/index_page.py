@@ -13,6 +13,7 @@ from fedaudit.core.files import REPORT_FILE
 from fedaudit.report.fixed import package_file
 from fedaudit.report.grid import Tile, shortened, tile
 from fedaudit.report.page import templates
+from fedaudit.report.style import page_css
 from fedaudit.watch.index import Row
 from fedaudit.watch.page import Page, policy_for
 
@@ -55,7 +56,7 @@ def index_page(
             served=is_served,
             # A policy in a file cannot forbid frames.
             policy=policy.replace("; frame-ancestors 'none'", ""),
-            css=Markup(package_file("report.css") + package_file("index.css")),
+            css=Markup(page_css() + package_file("index.css")),
             scripts={name: Markup(text) for name, text in scripts.items()},
         )
     )

@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from fedaudit.report.fixed import package_file
 from fedaudit.report.page import templates
+from fedaudit.report.style import page_css
 from fedaudit.watch.text import View
 
 _SCRIPTS = {"guard": "guard.js", "watch": "watch.js"}
@@ -36,7 +37,7 @@ def watch_page(view: View, *, is_in_index: bool = False) -> Page:
         .get_template("watch.html.j2")
         .render(
             **_values(view),
-            css=Markup(package_file("report.css") + package_file("watch.css")),
+            css=Markup(page_css() + package_file("watch.css")),
             scripts={name: Markup(text) for name, text in scripts.items()},
             index=is_in_index,
         )
