@@ -6,6 +6,8 @@ import io
 import json
 import shutil
 import subprocess
+from datetime import datetime
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -155,6 +157,42 @@ def test_crate_has_the_files_and_the_audit_as_an_assessment(
         write_export(evidence, "ro-crate", tmp_path / "new", Options(organisation="TRE 72"))
     with pytest.raises(BadInput, match="needs the name of the agent"):
         write_export(evidence, "ro-crate", tmp_path / "new", AGENTS._replace(agent=" <x:y>"))
+
+
+def test_crate_follows_the_rules_of_ro_crate(evidence: Evidence, tmp_path: Path) -> None:
+    """The rules are read from the metadata's JSON, without the library that writes it.
+
+    Source: RO-Crate 1.3, rules on the metadata document, the root data entity and data entities.
+    """
+    folder = exported(evidence, "ro-crate", tmp_path)
+    document = json.loads((folder / "ro-crate-metadata.json").read_text())
+    assert document.keys() == {"@context", "@graph"}
+    entities = {entity["@id"]: entity for entity in document["@graph"]}
+    assert len(entities) == len(document["@graph"])
+    assert all(entity["@type"] for entity in entities.values())
+    descriptor = entities["ro-crate-metadata.json"]
+    assert descriptor["@type"] == "CreativeWork"
+    assert descriptor["about"] == {"@id": "./"}
+    assert descriptor["conformsTo"] == {"@id": "https://w3id.org/ro/crate/1.3"}
+    root = entities["./"]
+    assert root["@type"] == "Dataset"
+    assert root["conformsTo"] == {"@id": "https://w3id.org/5s-crate/1.0"}
+    assert all(root[name] for name in ("name", "description", "license"))
+    assert datetime.fromisoformat(root["datePublished"]).tzinfo is not None
+    files = {part["@id"] for part in root["hasPart"]}
+    assert files == {id for id, entity in entities.items() if entity["@type"] == "File"}
+    for id in files:
+        is_local = ":" not in id
+        assert not is_local or int(entities[id]["contentSize"]) == (folder / id).stat().st_size
+    written = {path.name for path in folder.iterdir()} - {"ro-crate-metadata.json"}
+    assert {id for id in files if ":" not in id} == written
+    for entity in entities.values():
+        listed = [value if isinstance(value, list) else [value] for value in entity.values()]
+        for value in chain.from_iterable(listed):
+            # Entities are flat, and a reference without a scheme is to an entity of the crate.
+            assert not isinstance(value, dict) or value.keys() == {"@id"}
+            if isinstance(value, dict):
+                assert value["@id"] in entities or ":" in value["@id"]
 
 
 def test_tables_have_every_figure_of_the_record(evidence: Evidence, tmp_path: Path) -> None:
