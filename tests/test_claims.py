@@ -171,7 +171,7 @@ def test_single_seed_regimes_do_not_count() -> None:
     )
     assert judged.verdict == "open"
     assert what_decides(judged) == "At least 2 seeds of `location30` (1 so far)"
-    assert "Not counted: `location30` (one seed)" in page._figures_cell(judged)
+    assert "Not counted: `location30` (one seed)" in page.figures_cell(judged)
 
 
 def test_a_conjunction_is_refuted_by_its_cheapest_part() -> None:

@@ -144,11 +144,11 @@ def judged(*regime_results: RegimeResult) -> ClaimResult:
 def test_figures_are_those_of_regimes_that_count() -> None:
     counted = judging.combine_parts([comparison()], leaking=True)
     without_leak = judging.combine_parts([comparison()], leaking=False)
-    cell = page._figures_cell(judged(counted, without_leak))
+    cell = page.figures_cell(judged(counted, without_leak))
     assert cell.count("FedMIA-II") == 1
     assert cell.endswith("Not counted: `location30` (no leak)")
     # If no regime counts, the figures are shown without a verdict.
-    alone = page._figures_cell(judged(without_leak))
+    alone = page.figures_cell(judged(without_leak))
     assert "`location30` no leak: FedMIA-II: 0.750" in alone
     assert "Not counted" not in alone
 

@@ -319,7 +319,7 @@ def _section(paper: Paper, claims: Sequence[ClaimResult]) -> str:
     for result in claims:
         scale = result.claim.scale
         decides = what_decides(result, share, scale.words(scale) if scale else "")
-        cells = [_claim_cell(result), _verdict_cell(result, tested), _figures_cell(result), decides]
+        cells = [_claim_cell(result), verdict_cell(result, tested), figures_cell(result), decides]
         lines.append(_row([cell or "–" for cell in cells]))
     return "\n".join(lines)
 
@@ -351,7 +351,8 @@ def _rests_on_older_levels(result: ClaimResult) -> bool:
     )
 
 
-def _verdict_cell(result: ClaimResult, tested: int) -> str:
+def verdict_cell(result: ClaimResult, tested: int) -> str:
+    """Return the verdict, where it was decided, and whether it holds for further runs."""
     reading = ""
     if result.verdict not in UNDECIDED:
         reading = reading_of(result)
@@ -361,7 +362,7 @@ def _verdict_cell(result: ClaimResult, tested: int) -> str:
     )
 
 
-def _figures_cell(result: ClaimResult) -> str:
+def figures_cell(result: ClaimResult) -> str:
     """Return a line for each regime that counts, and the names of the others.
 
     If no regime counts, all that were run have a line.

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from docs.claims.comparing import leaks
 from docs.claims.data import Paper, papers, regimes
 from docs.claims.judging import ClaimResult, judge_paper
+from docs.claims.page import figures_cell, verdict_cell
+from docs.claims.routes import decided_in
 from docs.claims.tables import (
     SIDES,
     Agreement,
@@ -18,6 +20,7 @@ from docs.claims.tables import (
     best_cells,
     cells_of,
     format_of,
+    main_claims_of,
     main_finding_of,
     same_best,
     selector_of,
@@ -63,6 +66,7 @@ def paper_page(paper: Paper) -> str:
         f"# {paper.name}: the paper's tables and our figures",
         f"*{paper.title}*",
         main_finding_of(paper),
+        _main_table(paper, results, "../claims.md"),
         INTRODUCTION.format(link=f"../claims.md#{paper.name.lower()}"),
         "\n".join(summary),
         "\n".join(_regimes(paper, [table for table, _ in tables])),
@@ -71,10 +75,35 @@ def paper_page(paper: Paper) -> str:
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
+def _main_table(paper: Paper, results: Sequence[ClaimResult], claims_page: str) -> str:
+    """Return the claims about the main table, with the figures of the runs that decide them."""
+    lines = [
+        "| main claims of the paper | verdict | our figures, by run that counts |",
+        "| --- | --- | --- |",
+    ]
+    tested = sum(result.p_value is not None for result in results)
+    by_id = {result.claim.id: result for result in results}
+    for name in main_claims_of(paper):
+        result = by_id[name]
+        claim = result.claim
+        cells = (
+            f"[{claim.says}]({claims_page}#{name})<br>{claim.where}: {claim.theirs}",
+            verdict_cell(result, tested),
+            figures_cell(result) or "–",
+        )
+        lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
+    return "\n".join(lines)
+
+
 INTRODUCTION = """Each cell has the paper's value, and below it our figure with its 95 % interval.
 Most of our runs are smaller than the paper's, so compare the order of the methods first:
 **bold** is the best value of the paper, and the best of our figures. The verdicts are those of the
-[claims]({link}), which account for the intervals; *open* means that our runs do not decide.
+[claims]({link}), which account for the intervals, and count only runs that leak and have two seeds.
+*Open*: our runs do not decide. *Not found at this scale*: they show the opposite, but are smaller
+than the paper's. *Depends on the regime*: the claim holds in one of our runs and not in another.
+
+A value agrees if it lies in our interval, widened by 0.02 (two points for percentages) unless a
+note states another tolerance.
 
 <span class="agrees">= agrees</span> <span class="lower">↓ our figure is lower</span>
 <span class="higher">↑ our figure is higher</span>
@@ -102,6 +131,7 @@ def _section(
 ) -> str:
     verdicts = [
         f"- [{result.claim.says}](../claims.md#{result.claim.id}): **{result.verdict}**"
+        f"{_deciding_runs(result)}"
         for result in results
         if result.claim.id in table.claims
     ]
@@ -117,6 +147,14 @@ def _section(
         "\n".join(verdicts),
     ]
     return "\n\n".join(filter(None, parts))
+
+
+def _deciding_runs(result: ClaimResult) -> str:
+    """Return where a verdict was decided, and the runs that count."""
+    where = decided_in(result)
+    runs = ", ".join(f"`{regime.regime}`" for regime in result.counted)
+    parts = [where, f"runs that count: {runs}" if runs else "no run counts"]
+    return f" ({'; '.join(filter(None, parts))})"
 
 
 def _names(table: PaperTable, reason: str) -> str:
@@ -164,8 +202,9 @@ def _html_table(table: PaperTable, cells: Sequence[Sequence[Cell]]) -> str:
             lines.append(
                 f'<tr><th colspan="{len(table.columns) + 1}">{_heading(table, block)}</th></tr>'
             )
+        leak = "" if not row.regime or leaks(row.regime) else ", no leak"
         is_named = bool(row.regime) and (not block or len(_regimes_in(table, block)) > 1)
-        regime = f"<br><small>here: {row.regime}</small>" if is_named else ""
+        regime = f"<br><small>here: {row.regime}{leak}</small>" if is_named else ""
         lines.append(f"<tr><th>{html.escape(row.title)}{regime}</th>")
         for c, (cell, column) in enumerate(zip(cells[r], table.columns, strict=True)):
             style = format_of(table, column)
@@ -182,7 +221,8 @@ def _html_table(table: PaperTable, cells: Sequence[Sequence[Cell]]) -> str:
 
 def _heading(table: PaperTable, block: str) -> str:
     names = _regimes_in(table, block)
-    regime = f" <small>here: {names[0]}</small>" if len(names) == 1 else ""
+    leak = "" if not names or leaks(names[0]) else ", no leak"
+    regime = f" <small>here: {names[0]}{leak}</small>" if len(names) == 1 else ""
     return f"<b>{html.escape(block)}</b>{regime}"
 
 
@@ -215,20 +255,26 @@ def paper_pages() -> dict[str, str]:
 
 
 def index_page() -> str:
-    """Return the page that lists all tables of all papers."""
-    lines = [
-        "| paper | table | verdicts on its claims | in our runs |",
-        "| --- | --- | --- | --- |",
-    ]
+    """Return the page with the main claims of each paper, and the list of all tables."""
+    parts = [INDEX]
     for paper in papers():
         tables = tables_of(paper)
-        results = judge_paper(paper) if tables else []
-        for table in tables:
-            lines.append(
-                f"| {paper.name} | [{table.title}](papers/{paper.name.lower()}.md#{table.id}) | "
-                f"{verdict_words(table, results)} | {outcome(table, cells_of(table))} |"
-            )
-    return INDEX + "\n".join(lines) + "\n"
+        if not tables:
+            continue
+        results, page = judge_paper(paper), f"papers/{paper.name.lower()}.md"
+        parts += [
+            f"## {paper.name}",
+            f"*{paper.title}*",
+            main_finding_of(paper).replace("(../", "("),
+            _main_table(paper, results, "claims.md"),
+            f"[All tables of {paper.name}]({page}):",
+            "\n".join(
+                f"- [{table.title}]({page}#{table.id}): {verdict_words(table, results)}; "
+                f"{outcome(table, cells_of(table))}"
+                for table in tables
+            ),
+        ]
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 INDEX = """# Tables of the papers

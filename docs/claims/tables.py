@@ -104,6 +104,8 @@ class TablesOfPaper(Part):
     paper: str
     # What a reader should know first, with a link to the finding, as Markdown.
     main_finding: str = ""
+    # Claims about the paper's main table.
+    main_claims: tuple[str, ...]
     table: list[PaperTable]
 
 
@@ -143,6 +145,11 @@ def tables_of(paper: Paper) -> list[PaperTable]:
 def main_finding_of(paper: Paper) -> str:
     """Return what a reader of a paper's page should know first, as Markdown."""
     return _files()[paper.name].main_finding
+
+
+def main_claims_of(paper: Paper) -> tuple[str, ...]:
+    """Return the claims about the main table of a paper."""
+    return _files()[paper.name].main_claims
 
 
 @cache

@@ -25,7 +25,7 @@ BAD = HOSTILE + HOSTILE_TAG + HOSTILE_LINK + "\x1b[2J\u202e\n\nevent: state\ndat
 def test_a_running_study_is_shown_as_provisional(tmp_path: Path) -> None:
     page = watch_page(view_of(state_of(at_round(tmp_path / "small", {1: 3})))).html
     assert f"{PROVISIONAL} The result follows at the end." in page
-    assert "Round 3 of 4, seed 1" in page
+    assert "Round 3 of 4, seed 1 (1 of 2)" in page
     assert "left" in page
 
 

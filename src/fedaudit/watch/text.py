@@ -174,8 +174,10 @@ def _headline(state: WatchState) -> str:
         return f"Federation {done + 1} of {len(state.additional)} for the adversary{time_left}"
     run = state.run
     assert run is not None
-    seeds = f", {run.title}" if len(state.runs) > 1 else ""
-    return f"Round {run.done} of {run.total}{seeds}{time_left}"
+    assert state.current is not None
+    place = f" ({state.current + 1} of {len(state.runs)})"
+    among = f", {run.title}{place}" if len(state.runs) > 1 else ""
+    return f"Round {run.done} of {run.total}{among}{time_left}"
 
 
 def _detail(state: WatchState) -> str:
@@ -192,8 +194,8 @@ def _detail(state: WatchState) -> str:
     auc = f"AUC {number(best.value)}, {interval(best.low, best.high, AUC)}"
     if best.low > 0.5:
         return (
-            "So far, an attack distinguishes members from held-out samples better than guessing "
-            f"({auc})."
+            "So far, this training leaks: an attack distinguishes training samples from held-out "
+            f"samples better than guessing ({auc})."
         )
     return f"So far, no attack is clearly better than guessing ({auc}). That is no result yet."
 
