@@ -65,6 +65,9 @@ def test_policy_and_baseline_are_read_before_the_study_runs(
     study.write_text('name = "study"\n')
     out = ("--out", tmp_path / "out")
     assert exit_code("check", study, "--policy", tmp_path / "missing.toml", *out) == 2
+    without_ceiling = tmp_path / "no-ceiling.toml"
+    without_ceiling.write_text('name = "none"\n[baseline]\n')
+    assert exit_code("check", study, "--policy", without_ceiling, *out) == 2
     absent = ("--baseline", tmp_path / "missing")
     assert exit_code("check", study, "--policy", policy, *absent, *out) == 2
 

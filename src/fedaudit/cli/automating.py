@@ -76,6 +76,11 @@ def check(
     # All inputs are read before an audit that may take hours.
     with explain_wrong_kind(policy, POLICY):
         rules = read_policy(policy)
+    if not (rules.membership or rules.sources or rules.clusters or rules.games):
+        raise BadInput(
+            f"{policy} has no ceiling, but the verdict in a pack needs one; add a table such as "
+            "[membership], or use `fedaudit gate`"
+        )
     older = None if baseline is None else record_in(record_path(baseline))
     create_subfolder(out)
     result = out / AUDIT
