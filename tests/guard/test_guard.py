@@ -434,6 +434,18 @@ def test_one_folder_has_one_guard(tmp_path: Path) -> None:
             guard_of_other_samples(tmp_path)
 
 
+def test_a_guard_withholds_after_another_guard_has_written_to_its_folder(tmp_path: Path) -> None:
+    with guard(tmp_path) as first, guard(tmp_path) as second:
+        assert first.check(1, sent=initial(), upload=honest()) is not None
+        assert second.check(2, sent=initial(), upload=honest()) is None
+        assert "another guard has written to the folder" in second.decisions[-1].reason
+        # The line of the second guard is in the log, so the first one is not up to date either.
+        assert first.check(2, sent=initial(), upload=honest()) is None
+    with guard(tmp_path) as reopened:
+        assert reopened.check(2, sent=initial(), upload=honest()) is not None
+        assert outcomes(reopened) == ["sent", "withheld", "withheld", "sent"]
+
+
 def guard_of_other_samples(folder: Path) -> Guard:
     split = fair_split({CLIENT: (data().x, data().y)}, audited=600, seed=2)
     return Guard(folder, network, split.audit, limit=0.6, log=lambda line: None)

@@ -22,7 +22,7 @@ from fedaudit.guard.candidates import Candidate, Candidates
 from fedaudit.guard.policy import ATTACKS, GuardPolicy
 from fedaudit.guard.uploads import discard_undecided
 from fedaudit.live.clients import number_of
-from fedaudit.live.decisions import Decision, append_decision, opened_decisions
+from fedaudit.live.decisions import Decision, append_decision, log_size, opened_decisions
 from fedaudit.live.record import record
 from fedaudit.live.recording import is_recording
 from fedaudit.live.weights import Array
@@ -158,6 +158,7 @@ class Guard:
         except Exception:
             self._recorder.close()
             raise
+        self._log_size = log_size(self._folder)
         log(LIMITS)
         if warning := self.policy.warning(members, len(samples) - members):
             log(f"warning: {warning}")
@@ -254,6 +255,7 @@ class Guard:
     ) -> tuple[Decision, Arrays | None]:
         if self._is_closed or self._fault:
             raise BadInput(self._fault or "the guard is closed; open it again")
+        self._raise_if_shared()
         index = _round_number(number)
         client_upload = Upload(
             copied(upload, "the upload"), copied(sent, "the received model (sent)"), is_update
@@ -310,10 +312,12 @@ class Guard:
 
     def _store(self, decision: Decision, candidate: Candidate | None) -> Decision:
         """Write the measurement of the upload, unless it is withheld, and then the decision."""
+        self._raise_if_shared()
         try:
             if candidate is not None:
                 self._candidates.write(candidate, decision.version)
             append_decision(decision, self._folder)
+            self._log_size = log_size(self._folder)
         except Exception:
             # Measurements without a decision are deleted when the guard is opened again.
             self._fault = (
@@ -328,6 +332,18 @@ class Guard:
             with suppress(BadInput, OSError):
                 self._recorder.log_withheld(decision.round, self._client, f"withheld: {decision}")
         return decision
+
+    def _raise_if_shared(self) -> None:
+        """Raise if another guard, in this process or a forked one, has written to the folder.
+
+        This guard would measure an upload without those that the other guard has sent.
+        """
+        if log_size(self._folder) != self._log_size:
+            self._fault = (
+                "another guard has written to the folder; use one guard for a folder, and open it "
+                "again"
+            )
+            raise BadInput(self._fault)
 
     def _withhold(self, number: object, error: Exception) -> Decision:
         """Log that an upload is withheld because of an error, and return the decision."""
@@ -345,6 +361,8 @@ class Guard:
         with suppress(Exception):
             if not self._is_closed:
                 append_decision(decision, self._folder)
+                # A fault stays: the size then includes the lines of another guard.
+                self._log_size = log_size(self._folder)
                 note = f"withheld: {decision.reason}"
                 self._recorder.log_withheld(decision.round, self._client, note)
         return decision

@@ -315,10 +315,15 @@ def append_decision(decision: Decision, folder: Path) -> None:
         OSError: The disk is full, or the file cannot be written.
     """
     path, line = folder / DECISIONS_FILE, decision.model_dump_json(exclude_defaults=True)
-    size = path.lstat().st_size if path.exists() else 0
-    if size + len(line.encode()) + 1 > MAX_LOG_BYTES:
+    if log_size(folder) + len(line.encode()) + 1 > MAX_LOG_BYTES:
         raise BadInput(f"{path} is full; give the guard of later rounds another folder")
     append_line(path, line, durable=True)
+
+
+def log_size(folder: Path) -> int:
+    """Return the size of the log in bytes; 0 without a log."""
+    path = folder / DECISIONS_FILE
+    return path.lstat().st_size if path.exists() else 0
 
 
 def _text(folder: Path) -> str:
