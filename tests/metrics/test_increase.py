@@ -20,7 +20,7 @@ def test_symmetric_limits_combine_like_standard_errors() -> None:
     assert increase.value == 2
     assert increase.limits() == pytest.approx((2 - 5 * Z, 2 + 5 * Z))
     assert increase.p_value() == pytest.approx(1 - NormalDist().cdf(2 / 5))
-    assert increase.p_value(allowed=2) == 1
+    assert increase.p_value(allowed=2.0) == 1
     detectable = (NormalDist().inv_cdf(0.95) + NormalDist().inv_cdf(0.8)) * 5
     assert increase.smallest_detectable(tests=1) == pytest.approx(detectable)
 
