@@ -296,6 +296,20 @@ def test_numbers_in_other_formats_are_no_categories(tmp_path: Path, cells: list[
     assert fa.datasets.csv(path, **ROLES, categorical=["cost"]).read(seed=1).train
 
 
+@pytest.mark.parametrize("cell", ["{}kg", "{}.5 mg", "<{}", "~ {}"])
+def test_numbers_with_a_unit_are_no_categories(tmp_path: Path, cell: str) -> None:
+    many = {**patients(), "weight": repeated(*(cell.format(number) for number in range(40, 52)))}
+    message = refused(written(tmp_path, many))
+    assert "numbers with a unit or sign (the first in line 2)" in message
+    assert "set categorical = ['weight']" in message
+
+
+@pytest.mark.parametrize("cells", [["5mg", "10mg", "20mg"], [f"{n}A" for n in range(4)] + ["x"]])
+def test_few_numbers_with_a_unit_are_categories(tmp_path: Path, cells: list[str]) -> None:
+    path = written(tmp_path, {**patients(), "dose": repeated(*cells)})
+    assert fa.datasets.csv(path, **ROLES).read(seed=1).train
+
+
 def test_marks_of_thousands_are_no_decimal_marks(tmp_path: Path) -> None:
     costs = repeated("950", "1.234", "12.345", "1.000", "7")
     path = written(tmp_path, {**patients(), "cost": costs})

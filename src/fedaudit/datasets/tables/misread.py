@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 from itertools import compress
 
@@ -20,6 +21,8 @@ _FORMATTED_NUMBER = re.compile(
     r"(?:[0-9]{1,3}(?:[ \u00a0\u202f.,'’_][0-9]{3})+|[0-9]+)(?:[.,][0-9]+)?\s*[%‰$€£¥]?\)?"
 )
 """A number with a currency, a percent sign, separators of thousands or an accountant's brackets."""
+_NUMBER_WITH_UNIT = re.compile(r"([<>~≈≤≥]*) *[+-]?[0-9]+(?:[.,][0-9]+)? *([a-zA-Zµ°/²³]{0,8})")
+"""A number with a sign before it, such as <39, or a unit after it, such as 39 kg."""
 _NUMBER_WITH_THOUSANDS = {
     ".": re.compile(r"[+-]?[1-9][0-9]{0,2}(?:\.[0-9]{3})+"),
     ",": re.compile(r"[+-]?[1-9][0-9]{0,2}(?:,[0-9]{3})+"),
@@ -28,6 +31,8 @@ _BELOW_THOUSAND = re.compile(r"[+-]?[0-9]{1,3}")
 _DATE_AS_DIGITS = re.compile(r"(?:19|20)[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])")
 _MIN_DISTINCT = 3
 """Smallest number of distinct numbers that are recognised as dates or thousands."""
+_MIN_WITH_UNIT = 10
+"""Smallest number of distinct numbers with one unit; fewer may be categories, such as doses."""
 _MISSING_CLASSES = frozenset({"?", "na", "n/a", "#n/a", "nan", "null"})
 """Texts of missing labels, in lower case; other markers such as "none" are often classes."""
 
@@ -54,6 +59,23 @@ def raise_if_formatted(table: Table, name: str, column: TextColumn) -> None:
             f"thousands (the first in {_first_cell(table, column, is_misread)}); write digits and "
             f"the decimal mark only, {instead}"
         )
+    has_unit = _numbers_with_one_unit(column)
+    if _are_most_cells(column, has_unit):
+        raise BadInput(
+            f"{where} numbers with a unit or sign (the first in "
+            f"{_first_cell(table, column, has_unit)}); write numbers only, {instead}"
+        )
+
+
+def _numbers_with_one_unit(column: TextColumn) -> Bool[ndarray, " texts"]:
+    """Return which texts are numbers with the most frequent unit and sign, if there are enough."""
+    matches = [_NUMBER_WITH_UNIT.fullmatch(text) for text in column.texts]
+    units = [None if match is None else match.groups() for match in matches]
+    counts = Counter(unit for unit in units if unit is not None and any(unit))
+    if not counts:
+        return np.zeros(len(units), dtype=bool)
+    unit, count = counts.most_common(1)[0]
+    return np.array([u == unit and count >= _MIN_WITH_UNIT for u in units], dtype=bool)
 
 
 def _are_most_cells(column: TextColumn, mask: Bool[ndarray, " texts"]) -> bool:
