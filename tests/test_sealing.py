@@ -21,7 +21,7 @@ from fedaudit.results.read import read_comparison, read_record
 from fedaudit.results.record import record_json, write_record
 from fedaudit.results.text import content_digest, sealed_json, was_altered, without_digest
 from fedaudit.study.comparing import compare_records
-from fedaudit.study.running import run as running
+from fedaudit.study.running import planning
 from fedaudit.study.running.run import run_study
 from tests.live.federation import recorder
 from tests.report.records import record
@@ -145,8 +145,8 @@ def umask() -> int:
 def test_a_disk_without_room_for_the_results_is_refused_before_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "disk_needed", lambda run: 0)
-    monkeypatch.setattr(running, "results_needed", lambda runs: 2**60)
+    monkeypatch.setattr(planning, "disk_needed", lambda run: 0)
+    monkeypatch.setattr(planning, "results_needed", lambda runs: 2**60)
     with pytest.raises(BadInput, match=r"needs about .* free"):
         run_study(quick_study(), tmp_path)
     assert not list(tmp_path.rglob("*.safetensors"))

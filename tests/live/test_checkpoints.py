@@ -253,12 +253,12 @@ def test_exchanged_files_of_two_rounds_are_refused_or_not_measured(tmp_path: Pat
     save_all(tmp_path / "saved", as_torch)
     exchange(tmp_path / "saved", "global.pt")
     with pytest.raises(BadInput, match=r"round 2 is the global model of round 4.*are exchanged"):
-        recorded(tmp_path / "saved", tmp_path / "after", attacks=("loss-series",))
+        recorded(tmp_path / "saved", tmp_path / "after", attacks=("blackbox-loss",))
     assert not (tmp_path / "after").exists()
     exchange(tmp_path / "saved", "global.pt")
     exchange(tmp_path / "saved", "client-1.pt")
     with pytest.warns(RuntimeWarning, match="not recorded"):
-        path = recorded(tmp_path / "saved", tmp_path / "after", attacks=("loss-series",))
+        path = recorded(tmp_path / "saved", tmp_path / "after", attacks=("blackbox-loss",))
     reasons = {span.first: span.reason for span in coverage_of(path).missing_rounds}
     assert reasons.keys() == {2, 4}
     assert all("files may be of other rounds or clients" in reason for reason in reasons.values())

@@ -359,7 +359,7 @@ def test_attacking_a_recording_gives_a_complete_record(
     assert any(f.metric == "epsilon" for f in attacked.findings), "a fair draw gives bounds"
     assert "training" not in attacked.config
     assert attacked.config.keys() <= RECORDER_SETTINGS
-    not_in_config = {"format", "version", "refused", "conflicts", "is_closed", "adapter"}
+    not_in_config = {"format", "version", "refused", "conflicts", "is_closed", "adapter", "tied"}
     assert Recording.model_fields.keys() - not_in_config == RECORDING_KEYS
 
 

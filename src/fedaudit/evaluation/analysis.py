@@ -279,7 +279,7 @@ def _add_contrast(
         findings.estimates.append(estimate)
 
 
-def _add_pooled(setup: Setup, truths: Sequence[UnitTruth], findings: Findings) -> None:
+def _add_pooled(setup: Setup, audited: Sequence[UnitTruth], findings: Findings) -> None:
     """Add estimates over all audited clients, in which units are compared within each client.
 
     They help if single clients have too few audited samples for a conclusion. Only units from fair
@@ -288,7 +288,7 @@ def _add_pooled(setup: Setup, truths: Sequence[UnitTruth], findings: Findings) -
     for name in setup.membership_attacks:
         attack = AttackRun(attack=name, **view_coordinates(setup))
         truths, scores_by_client = list[UnitTruth](), []
-        for truth in pooled(setup, truths):
+        for truth in pooled(setup, audited):
             client_scores = findings.scores.get((setup.seed, truth.target, name))
             if client_scores is not None:
                 truths.append(truth)
