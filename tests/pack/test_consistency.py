@@ -161,6 +161,12 @@ def lower_all(document: Json) -> None:
                 figure.update(value=0.5, low=0.48, high=0.52)
 
 
+def lower_all_without_curves(document: Json) -> None:
+    """State smaller leaks, and leave out the curves that contradict them."""
+    lower_all(document)
+    document["curves"] = []
+
+
 def start_tomorrow(document: Json) -> None:
     document["environment"]["started"] = "2999-01-01T00:00:00+00:00"
 
@@ -197,7 +203,8 @@ def change_versions(document: Json) -> None:
         (shrink_clients, False, "clients, samples, seeds, rounds or evaluation settings"),
         (choose_attacks, False, "whether attacks, clients, samples"),
         (drop_controls, False, "whether every estimate, control and count"),
-        (lower_all, False, "whether every estimate, control and count"),
+        (lower_all, True, "is 0.500, but the record's curve has an area of "),
+        (lower_all_without_curves, False, "whether every estimate, control and count"),
         (start_recently, False, "the origin of the record (commit "),
         (change_versions, False, "whether these attacks could not run: fedmia-2"),
     ],

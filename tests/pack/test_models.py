@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -80,6 +81,19 @@ def one_weight_changed(weights: Weights) -> Weights:
     changed = weights[name].clone()
     changed.view(-1)[0] = torch.nextafter(changed.view(-1)[0], torch.tensor(1e9))
     return {**weights, name: changed}
+
+
+def test_contents_that_no_digest_covers_are_listed(pack: Path, tmp_path: Path) -> None:
+    record, weights = read_record(pack / "record.json"), models_after()[ROUNDS]
+    plain, text = {key: value.contiguous() for key, value in weights.items()}, "Patient 17"
+    save_file(plain, tmp_path / "a.safetensors", {"format": "pt", "note": text})
+    saved(tmp_path, weights, "b.npz")
+    with ZipFile(tmp_path / "b.npz", "a") as archive:
+        archive.comment = text.encode()
+    for name, what, size in (("a.safetensors", "metadata", 14), ("b.npz", "comments", 10)):
+        unchecked = compare_model(record, tmp_path / name).findings.unchecked
+        expected = f"the {what} in {name} ({size} bytes): digests cover only its tensors"
+        assert unchecked == [expected]
 
 
 @pytest.mark.parametrize(

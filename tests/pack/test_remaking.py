@@ -72,6 +72,8 @@ def forged(pack: Path, run: Path, change: Callable[[Json], None], policy: Path) 
 
 
 def harmless(record: Json) -> None:
+    # Without a recording, AUCs that do not fit their curves are found.
+    record["curves"] = []
     for entry in record["estimates"]:
         for figure in entry.get("figures", [entry]):
             if figure["metric"] == "auc" and "by" not in entry:

@@ -261,7 +261,7 @@ def verify(
         sys.exit(OTHER_VERSION)
     confirmed, not_checked = ["its files and verdict follow from its record"], []
     for claim, option, is_checked in (
-        ("its author is the one you expect", "--digest or --signer", bool(digest or signer)),
+        ("it is the pack that you expect", "--digest or --signer", bool(digest or signer)),
         ("its policy is yours", "--policy", policy is not None),
         ("it is about your model", "--model", is_about_model),
         ("it is recent enough", "--not-before", not_before is not None),

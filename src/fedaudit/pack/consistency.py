@@ -19,6 +19,8 @@ from fedaudit.pack.choices import MOST_NAMED, Findings
 from fedaudit.report.grid import shortened
 from fedaudit.results.record import Record
 
+_ROUNDING = 1e-3
+"""Largest distance of an AUC from the areas of its curve's steps, as values are rounded."""
 _ATTACKS: dict[str, Attack] = {**ATTACKS, **SOURCE_ATTACKS}
 
 
@@ -132,6 +134,26 @@ def seed_faults(record: Record) -> Iterator[str]:
         yield (
             f"the record has the seeds {_joined(record.seeds)}, but its settings {_joined(seeds)}"
         )
+
+
+def curve_faults(record: Record) -> Iterator[str]:
+    """Describe AUCs that are not between the areas below the lower and upper steps of their curve.
+
+    A record has some points of each curve. Both rates only rise, so the area is between the steps.
+    """
+    curves = {(c.attack, c.defense, c.view, c.contrast, c.target, c.seed): c for c in record.curves}
+    for e in record.where(metric=AUC, within="", group=""):
+        curve = curves.get((e.attack, e.defense, e.view, e.contrast, e.target, e.seed))  # type: ignore[arg-type]
+        if curve is None or e.value is None:
+            continue
+        points = [(0.0, 0.0), *zip(curve.fpr, curve.tpr, strict=True), (1.0, 1.0)]
+        low = sum((b[0] - a[0]) * a[1] for a, b in pairwise(points))
+        high = sum((b[0] - a[0]) * b[1] for a, b in pairwise(points))
+        if not low - _ROUNDING <= e.value <= high + _ROUNDING:
+            yield (
+                f"the AUC of {shortened(e.attack, 60)} on client {e.target} in seed {e.seed} is "
+                f"{e.value:.3f}, but the record's curve has an area of {low:.3f} to {high:.3f}"
+            )
 
 
 def _joined(values: Sequence[object]) -> str:

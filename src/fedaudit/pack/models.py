@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
+from zipfile import ZipFile
 
 import torch
 from torch import Tensor
@@ -11,12 +12,14 @@ from fedaudit.core.errors import BadInput
 from fedaudit.live.checkpoints.files import read_checkpoint
 from fedaudit.live.weights import as_cpu_tensor
 from fedaudit.observe.digests import digest_of_base, plain_name
-from fedaudit.observe.tensors import digest_of, hash_of_tensor
+from fedaudit.observe.tensors import digest_of, hash_of_tensor, read_tensors
 from fedaudit.pack.choices import Findings
 from fedaudit.report.grid import shortened
 from fedaudit.results.record import Record
 from fedaudit.results.runs import Coverage
 
+_MAX_OVERHEAD = 1024
+"""Largest number of bytes that a file of torch needs for the name and place of a tensor."""
 _COUNTER = "num_batches_tracked"
 """End of the name of BatchNorm's counter, which evaluation does not use."""
 
@@ -75,7 +78,31 @@ def compare_model(record: Record, file: Path) -> ComparedModel:
         raise BadInput(
             f"the record identifies no model, so {file} cannot be compared with it; {remedy}"
         )
-    return compare_with(record.coverage, file)
+    compared = compare_with(record.coverage, file)
+    if not compared.digest or not (further := _further_contents(file)):
+        return compared
+    findings = compared.findings
+    return compared._replace(findings=findings._replace(unchecked=[*findings.unchecked, further]))
+
+
+def _further_contents(file: Path) -> str:
+    """Describe what a file contains in addition to its weights, which no digest covers."""
+    if file.suffix == ".safetensors":
+        notes = read_tensors(file)[1]
+        what = "metadata"
+        size = sum(len(key) + len(text) for key, text in notes.items() if key != "format")
+    elif file.suffix == ".npz":
+        with ZipFile(file) as archive:
+            comments = [archive.comment, *(entry.comment for entry in archive.infolist())]
+        what, size = "comments", sum(map(len, comments))
+    else:
+        weights = list(_read_tensors(file).values())
+        what = "further objects"
+        size = file.stat().st_size - sum(value.nbytes for value in weights)
+        size = size if size > _MAX_OVERHEAD * (4 + len(weights)) else 0
+    if not size:
+        return ""
+    return f"the {what} in {file.name} ({size:,} bytes): digests cover only its tensors"
 
 
 def compare_with(coverage: Coverage, file: Path) -> ComparedModel:

@@ -36,6 +36,7 @@ from fedaudit.pack.choices import (
 from fedaudit.pack.consistency import (
     check_attacks,
     check_lineage,
+    curve_faults,
     describe_age,
     fewer_than_audited,
     missing_results,
@@ -185,7 +186,7 @@ def verify(
         if verified.statement is not None:
             parts.append(_check_statement(verified.statement, today or date.today()))
         attacks = check_attacks(record)
-        faults = [*attacks.problems, *seed_faults(record)]
+        faults = [*attacks.problems, *seed_faults(record), *curve_faults(record)]
         parts += [Findings(faults, attacks.checked), check_lineage(record)]
         parts.append(_check_age(record, not_before, today or date.today()))
         parts.append(Findings(unchecked=[*not_shown_by_pack(record), *coverage_notes(record)]))

@@ -108,7 +108,8 @@ def read_checkpoint(path: Path, *, within: Path | None = None) -> StoredWeights:
         return read_tensors(path)[0]
     except Damaged as error:
         raise Damaged(
-            f"{path} cannot be read as a safetensors file; remove it, or save the weights again"
+            f"{path} cannot be read as a safetensors file: it is damaged, or changed; remove it, "
+            "or save the weights again"
         ) from error
 
 
