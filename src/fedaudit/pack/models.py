@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput
+from fedaudit.core.files import open_regular
 from fedaudit.live.checkpoints.files import read_checkpoint
 from fedaudit.live.weights import as_cpu_tensor
 from fedaudit.observe.digests import digest_of_base, plain_name
@@ -92,7 +93,7 @@ def _further_contents(file: Path) -> str:
         what = "metadata"
         size = sum(len(key) + len(text) for key, text in notes.items() if key != "format")
     elif file.suffix == ".npz":
-        with ZipFile(file) as archive:
+        with open_regular(file) as stream, ZipFile(stream) as archive:
             comments = [archive.comment, *(entry.comment for entry in archive.infolist())]
         what, size = "comments", sum(map(len, comments))
     else:

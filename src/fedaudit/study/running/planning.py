@@ -145,7 +145,7 @@ def plan_study(
         rounds=sum(run.study.training.rounds for run in pending),
         seconds=seconds + sum(_evaluation_seconds(run, pace) for run in runs),
         workers=count,
-        lines=tuple(plan_lines(federations, folder)),
+        lines=tuple(plan_lines(federations, folder, with_rates=True)),
     )
 
 
@@ -212,12 +212,13 @@ def _evaluation_seconds(run: Setup, pace: _Pace) -> float:
     return seconds
 
 
-def plan_lines(runs: Sequence[Setup], out: Path) -> Iterator[str]:
+def plan_lines(runs: Sequence[Setup], out: Path, *, with_rates: bool = False) -> Iterator[str]:
     """Yield lines on data, adversary, power, disk space and costs of a study.
 
     Args:
         runs: All federations, the first seed first, with their folders.
         out: Folder of the study.
+        with_rates: Whether to state the smallest detectable TPRs.
     """
     first = runs[0]
     unmeasured = [run for run in runs if not is_measured(run)]
@@ -226,7 +227,7 @@ def plan_lines(runs: Sequence[Setup], out: Path) -> Iterator[str]:
         yield plain(line)
     yield f"clients' sizes (seed {first.seed}): {_describe_sizes(first)}"
     yield f"adversary: {first.view.description}"
-    yield from detectable_leaks(first)
+    yield from detectable_leaks(first, with_rates=with_rates)
     space = _Space.of(runs, out)
     yield (
         f"disk: about {format_bytes(space.run_bytes)} in {first.folder.parent}, "

@@ -58,11 +58,12 @@ class _SampleCounts(NamedTuple):
     by_client: tuple[tuple[int, int], ...]
 
 
-def detectable_leaks(run: Setup) -> list[str]:
+def detectable_leaks(run: Setup, *, with_rates: bool = False) -> list[str]:
     """Return sentences on the smallest leak that is detected with a power of 80 %.
 
     Args:
         run: First run of the study. The other runs have almost the same numbers of samples.
+        with_rates: Whether to state the smallest detectable TPRs.
     """
     if not run.membership_attacks:
         return []
@@ -103,7 +104,8 @@ def detectable_leaks(run: Setup) -> list[str]:
     text += f"; {size}"
     if n_undetectable:
         text += f"; no leak of {n_undetectable} of the audited clients can be detected"
-    return [text, *_detectable_rates(study, comparisons, n_tests)]
+    # The tests of rates load scipy, for which the start of a study should not wait.
+    return [text, *(_detectable_rates(study, comparisons, n_tests) if with_rates else ())]
 
 
 def _detectable_rates(
