@@ -5,6 +5,8 @@ them with ``savefig``.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
+from io import BytesIO
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -313,15 +315,28 @@ def accuracy(result: "_HasRecord | Record") -> "Figure":
     return figure
 
 
-def _figure(x_label: str, y_label: str) -> "tuple[Figure, Axes]":
-    """Return a figure that is not shown in a window, and its axes."""
+@cache
+def _figure_class() -> "type[Figure]":
+    """Return matplotlib's figure with a display in notebooks, also without pyplot."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise Unsupported(
             'plots need matplotlib, which is not installed; install "fedaudit[plots]"'
         ) from error
-    figure = Figure(figsize=_SIZE, layout="constrained")
+
+    class NotebookFigure(Figure):
+        def _repr_png_(self) -> bytes:
+            image = BytesIO()
+            self.savefig(image, format="png", dpi=150)
+            return image.getvalue()
+
+    return NotebookFigure
+
+
+def _figure(x_label: str, y_label: str) -> "tuple[Figure, Axes]":
+    """Return a figure that is not shown in a window, and its axes."""
+    figure = _figure_class()(figsize=_SIZE, layout="constrained")
     axes = figure.add_subplot()
     axes.set(xlabel=x_label, ylabel=y_label)
     axes.locator_params(nbins=6)

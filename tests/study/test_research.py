@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
+from IPython.core.formatters import DisplayFormatter
 
 import fedaudit as fa
 from fedaudit.core.errors import BadArgument, BadInput
@@ -165,6 +166,8 @@ def test_roc_band_extends_over_the_seeds(run: fa.Run) -> None:
 
 
 def test_bars_and_fronts_have_the_values_and_limits_of_the_record(runs: fa.GridRuns) -> None:
+    shown, _ = DisplayFormatter().format(fa.plots.bars(runs, attacks=["fedmia-1"]))
+    assert shown["image/png"]
     axes = fa.plots.bars(runs, attacks=["fedmia-1"]).axes[0]
     heights = [bar.get_y() + bar.get_height() for bar in axes.patches]  # type: ignore[attr-defined]
     expected = [
