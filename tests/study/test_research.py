@@ -166,7 +166,8 @@ def test_roc_band_extends_over_the_seeds(run: fa.Run) -> None:
 
 
 def test_bars_and_fronts_have_the_values_and_limits_of_the_record(runs: fa.GridRuns) -> None:
-    shown, _ = DisplayFormatter().format(fa.plots.bars(runs, attacks=["fedmia-1"]))
+    formatter: Any = DisplayFormatter()
+    shown, _ = formatter.format(fa.plots.bars(runs, attacks=["fedmia-1"]))
     assert shown["image/png"]
     axes = fa.plots.bars(runs, attacks=["fedmia-1"]).axes[0]
     heights = [bar.get_y() + bar.get_height() for bar in axes.patches]  # type: ignore[attr-defined]
