@@ -115,7 +115,7 @@ def simulated(rng: np.random.Generator, origin: np.ndarray, common: np.ndarray) 
 @pytest.mark.slow
 @pytest.mark.parametrize("n_seeds", [1, 2])
 def test_simulated_non_members_are_flagged_at_the_stated_rate(n_seeds: int) -> None:
-    rng, trials, flagged, alone = np.random.default_rng(n_seeds), 4_000, 0, np.zeros(4)
+    rng, trials, flagged, alone = np.random.default_rng(n_seeds), 10_000, 0, np.zeros(4)
     origin = np.array([Origin.UNSEEN] * 80 + [Origin.MEMBER] * 2)
     for _ in range(trials):
         # Half of the variance is shared by runs as well.
