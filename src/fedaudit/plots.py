@@ -33,6 +33,8 @@ def __dir__() -> list[str]:
 _MIN_RATE = 1e-4  # lower end of both axes of the ROC curves
 _SIZE = (4.8, 3.4)
 """Width and height of a figure in inches."""
+_LONGEST_IN_TWO_COLUMNS = 30
+"""Largest number of characters of a label in a legend of two columns."""
 _ORIGINS = {
     "member": "members",
     "other_client": "other clients' samples",
@@ -105,7 +107,12 @@ def roc(
 
 def _legend(figure: "Figure") -> None:
     """Add a legend below the axes, where it hides no data."""
-    figure.legend(loc="outside lower center", fontsize="small", ncols=2)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    # Two columns of long labels would be wider than the figure.
+    is_narrow = max(map(len, labels), default=0) <= _LONGEST_IN_TWO_COLUMNS
+    figure.legend(
+        handles, labels, loc="outside lower center", fontsize="small", ncols=2 if is_narrow else 1
+    )
 
 
 def _tpr_at(curve: "Curve", fprs: np.ndarray) -> np.ndarray:
