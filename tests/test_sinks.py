@@ -219,6 +219,19 @@ def test_wandb_runs_are_offline_by_default(
     assert list((audited.folder / "wandb").glob("offline-run-*"))
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_an_active_run_of_wandb_receives_every_metric(audited: fa.Run, tmp_path: Path) -> None:
+    wandb = pytest.importorskip("wandb", reason="wandb is not installed")
+    with wandb.init(mode="offline", dir=str(tmp_path)) as active:
+        audited.log_to("wandb")
+        assert wandb.run is active
+        summary = dict(active.summary)
+    for metric in metrics_of(audited.record):
+        if metric.step is None:
+            assert summary[metric.name] == pytest.approx(metric.value)
+    assert {metric.name for metric in metrics_of(audited.record)} <= set(summary)
+
+
 @pytest.fixture(scope="module")
 def audited(tmp_path_factory: pytest.TempPathFactory) -> fa.Run:
     federation = fa.Federation("digits", clients=3, training=fa.Training(rounds=2))
