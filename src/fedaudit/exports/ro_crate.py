@@ -1,17 +1,18 @@
 """Export to a Five Safes RO-Crate, which describes the audit for trusted research environments."""
 
 import base64
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 
 from fedaudit import __version__
 from fedaudit.core.errors import BadInput, option
-from fedaudit.core.files import MANIFEST_FILE, RECORD_FILE, REPORT_FILE
+from fedaudit.core.files import MANIFEST_FILE, RECORD_FILE, REPORT_FILE, write_whole
 from fedaudit.core.importing import raise_if_missing
 from fedaudit.exports.evidence import Evidence, identifier
-from fedaudit.pack.manifest import SIGNATURE_FILE
+from fedaudit.pack.manifest import SIGNATURE_FILE, Manifest
 from fedaudit.pack.packing import CLAUSES_FILE, JUNIT_FILE, POLICY_FILE, STUDY_FILE, VERDICT_FILE
 from fedaudit.pack.statement import STATEMENT_FILE
 from fedaudit.report.wording import printable
@@ -20,7 +21,10 @@ from fedaudit.summary.page import SUMMARY_FILE
 PROFILE = "https://w3id.org/5s-crate/1.0"
 _VERSION = "1.3"
 """Version of RO-Crate on which the profile is based."""
-_COMPLETED = {"@id": "http://schema.org/CompletedActionStatus"}
+_COMPLETED = "http://schema.org/CompletedActionStatus"
+_RISK_ASSESSMENT = "https://w3id.org/dpv/risk#RiskAssessment"
+_INPUTS = frozenset({POLICY_FILE, STATEMENT_FILE})
+"""Files that the packer provides, so they are not results of the audit."""
 _TITLES = {
     RECORD_FILE: "Estimates, controls and settings of the audit",
     REPORT_FILE: "Report of the audit",
@@ -48,8 +52,9 @@ _NAMED = re.compile(r"\s*([^<>\s][^<>]*?)\s*(?:<([a-z][a-z0-9+.-]*:[^<>\s]+)>)?\
 def write_crate(evidence: Evidence, folder: Path, *, agent: str, organisation: str) -> None:
     """Write an RO-Crate with the audit as its only process.
 
-    The audit is described as an assessment with the policy's verdict as its result; a person
-    decides about the release. The crate describes the model's file but does not contain it.
+    The audit is described as an output check of the model, with the pack's files as its result and
+    the policy as an instrument; a person decides about the release. The crate describes the model
+    but does not contain it.
 
     Args:
         evidence: The verified pack.
@@ -61,7 +66,8 @@ def write_crate(evidence: Evidence, folder: Path, *, agent: str, organisation: s
         BadInput: The package rocrate is not installed, the folder is not empty, or agent or
             organisation is missing.
 
-    Source: Five Safes RO-Crate 1.0 (working draft), on RO-Crate 1.3.
+    Source: Five Safes RO-Crate 1.0 (working draft; root data entity, process shape, output checks),
+        on RO-Crate 1.3.
     """
     raise_if_missing("this export", "exports", "rocrate")
     from rocrate.model import ContextEntity
@@ -82,11 +88,19 @@ def write_crate(evidence: Evidence, folder: Path, *, agent: str, organisation: s
         return crate.add(ContextEntity(crate, identifier, properties={"@type": kind, **properties}))
 
     add_entity(PROFILE, ["CreativeWork", "Profile"], name="Five Safes RO-Crate", version="1.0")
-    organisation_entity = add_entity(provider[1], "Organization", name=provider[0])
+    has_page = provider[1].startswith(("http://", "https://"))
+    page = {"url": provider[1]} if has_page else {}
+    organisation_entity = add_entity(provider[1], "Organization", name=provider[0], **page)
     add_entity(person[1], "Person", name=person[0], affiliation={"@id": provider[1]})
     software_iri = _urn(__version__, "software")
     software = add_entity(
         software_iri, "SoftwareApplication", name="fedaudit", version=__version__, url=software_iri
+    )
+    policy = add_entity(
+        _urn(manifest.policy_hash, "policy"),
+        "CreativeWork",
+        name=f"Policy {manifest.policy}",
+        description=f"Settings with SHA-256 {manifest.policy_hash}",
     )
     terms = add_entity(
         _urn(manifest.digest, "terms"),
@@ -94,8 +108,28 @@ def write_crate(evidence: Evidence, folder: Path, *, agent: str, organisation: s
         name="Conditions of access",
         description=f"{provider[0]} decides who may use the files and the model.",
     )
-    files = [
-        crate.add_file(
+    activity = add_entity(
+        _urn(manifest.content_hash, "record"),
+        "CreativeWork",
+        name=f"Activity record of the privacy audit {record.name}",
+    )
+    snapshot = add_entity(
+        _urn(manifest.digest, "pack"),
+        "CreativeWork",
+        name=f"Snapshot of the privacy audit {record.name}",
+    )
+    digest = add_entity(
+        _urn(manifest.digest, "digest"),
+        "PropertyValue",
+        name="Digest of the pack",
+        description="The digest with which `fedaudit verify --digest` compares the pack",
+        propertyID="SHA-256",
+        value=manifest.digest,
+    )
+    completed = add_entity(_COMPLETED, "ActionStatusType", name="Completed")
+    assessment = add_entity(_RISK_ASSESSMENT, "DefinedTerm", name="Risk assessment")
+    files = {
+        name: crate.add_file(
             evidence.folder / name,
             name,
             properties={
@@ -107,36 +141,45 @@ def write_crate(evidence: Evidence, folder: Path, *, agent: str, organisation: s
         )
         for name, title in _TITLES.items()
         if (evidence.folder / name).is_file()
-    ]
-    model = evidence.model
-    released = model and crate.add_file(
-        _model_iri(model.sha256),
-        properties={
-            "name": model.name,
-            "description": "Released model, which the crate does not contain",
-            "encodingFormat": _MEDIA_TYPES.get(Path(model.name).suffix, _BINARY),
-            "contentSize": str(model.bytes),
-            "sha256": model.sha256,
-        },
-    )
+    }
+    files[POLICY_FILE]["encodesCreativeWork"] = policy
+    if evidence.model is not None:
+        models = [
+            crate.add_file(
+                _model_iri(evidence.model.sha256),
+                properties={
+                    "name": evidence.model.name,
+                    "description": "Released model, which the crate does not contain",
+                    "encodingFormat": _MEDIA_TYPES.get(Path(evidence.model.name).suffix, _BINARY),
+                    "contentSize": str(evidence.model.bytes),
+                    "sha256": evidence.model.sha256,
+                },
+            )
+        ]
+    else:
+        models = [
+            add_entity(iri, "CreativeWork", name=name, description=description)
+            for iri, name, description in _models_without_file(manifest)
+        ]
     process = add_entity(
         _urn(manifest.digest, "audit"),
         ["AssessAction", "prov:Activity"],
+        additionalType=assessment,
         name="Audit of privacy leakage from the federated training of a model",
         description=f"Outcome of the policy {manifest.policy!r}: {evidence.verdict.outcome}.",
         agent={"@id": person[1]},
         provider=organisation_entity,
-        actionStatus=_COMPLETED,
+        actionStatus=completed,
         startTime=begin.isoformat(),
         endTime=end.isoformat(),
-        instrument=software,
-        result=files,
-        **({"object": released} if released else {}),
+        instrument=[software, policy],
+        object=models if len(models) > 1 else models[0],
+        result=[file for name, file in files.items() if name not in _INPUTS],
     )
     root: Mapping[str, object] = {
         "conformsTo": {"@id": PROFILE},
-        "identifier": {"@id": _urn(manifest.digest, "pack")},
-        "dct:isVersionOf": {"@id": _urn(manifest.content_hash, "record")},
+        "identifier": [snapshot, digest],
+        "dct:isVersionOf": activity,
         "name": f"Privacy audit {record.name}",
         "description": "Evidence pack of an audit of privacy leakage from federated learning.",
         "dateCreated": end.isoformat(),
@@ -148,7 +191,26 @@ def write_crate(evidence: Evidence, folder: Path, *, agent: str, organisation: s
     }
     for name, value in root.items():
         crate.root_dataset[name] = value
+    # The profile recommends a list of contexts. The package writes one context without a list.
     crate.write(folder)
+    _list_contexts(folder / crate.metadata.id)
+
+
+def _models_without_file(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
+    """Yield identifier, name and description of each audited model, by its digest if it has one."""
+    digests = {"": manifest.model} if manifest.model else manifest.models
+    for name, digest in digests.items():
+        title = f"Final model {name}".strip()
+        yield _urn(digest, "model"), title, f"SHA-256 over its tensors by name: {digest}"
+    if not digests:
+        text = "The record has no digest of the model"
+        yield _urn(manifest.content_hash, "model"), "Audited model", text
+
+
+def _list_contexts(path: Path) -> None:
+    document = json.loads(path.read_text(encoding="utf-8"))
+    document["@context"] = [document["@context"]]
+    write_whole(path, json.dumps(document, indent=4, ensure_ascii=False) + "\n")
 
 
 def _urn(digest: str, kind: str) -> str:
