@@ -8,13 +8,13 @@ from typing import get_args
 from fedaudit.core.files import RECORDING_FILE
 from fedaudit.report.evidence import Status
 from fedaudit.report.style import page_css
-from fedaudit.results.ladder import ladder
+from fedaudit.results.ladder import Auc, ladder
 from fedaudit.watch.folder import state_of
 from fedaudit.watch.index_page import index_page
 from fedaudit.watch.ladder import place
 from fedaudit.watch.page import state_event, watch_page
 from fedaudit.watch.state import Participation, RoundEstimates, RunState, WatchState
-from fedaudit.watch.text import PROVISIONAL, view_of
+from fedaudit.watch.text import PROVISIONAL, View, view_of
 from tests.report.records import HOSTILE, HOSTILE_LINK, HOSTILE_TAG
 from tests.watch.small import at_round, finished, study
 from tests.watch.test_recording import record_rounds
@@ -58,6 +58,22 @@ def test_an_attack_at_chance_level_is_no_result() -> None:
     view = view_of(WatchState("small", "study", "training", runs=(run,), current=0))
     assert "That is no result yet." in view.detail
     assert view.tiles[0].tone == ""
+
+
+def test_a_leak_is_stated_only_after_a_correction_for_the_number_of_attacks() -> None:
+    def view(count: int) -> View:
+        # The lower limit is 2.3 standard errors below the AUC: p = 0.011 for a single attack.
+        aucs = [Auc(0.6, 0.515, 0.68, "loss-series")]
+        aucs += [Auc(0.5, 0.41, 0.59, f"attack-{n}") for n in range(1, count)]
+        run = RunState("seed 1", 1, 5, (RoundEstimates(1, tuple(aucs)),))
+        return view_of(WatchState("small", "study", "training", runs=(run,), current=0))
+
+    assert "this training leaks" in view(1).detail
+    assert view(1).tiles[0].tone
+    assert "no attack is clearly better than guessing after a correction for 12 attacks" in (
+        view(12).detail
+    )
+    assert view(12).tiles[0].tone == ""
 
 
 def test_names_of_strangers_are_escaped_everywhere() -> None:

@@ -93,6 +93,17 @@ def test_the_second_seed_is_shown_while_it_is_trained(tmp_path: Path) -> None:
     assert state.seconds_left == pytest.approx(SECONDS * (ROUNDS - 1))
 
 
+def test_a_seed_that_has_just_begun_has_the_speed_of_the_seed_before(tmp_path: Path) -> None:
+    folder = at_round(tmp_path / "small", {1: ROUNDS, 2: 0})
+    begun = OLD + SECONDS * ROUNDS + 1
+    os.utime(folder / "seed-2" / "audit.safetensors", (begun, begun))
+    state = state_at(folder)
+    assert state.current == 1
+    assert state.estimates is None
+    assert state.seconds_per_round == pytest.approx(SECONDS)
+    assert state.seconds_left == pytest.approx(SECONDS * ROUNDS)
+
+
 def test_attacks_that_need_more_rounds_appear_later(tmp_path: Path) -> None:
     state = state_at(at_round(tmp_path / "small", {1: 2}))
     first, second = ({auc.attack for auc in row.aucs} for row in state.runs[0].estimates)

@@ -73,7 +73,9 @@ class StudyFolder:
             milestones,
             key=lambda path: max((milestone.time for milestone in milestones[path]), default=0.0),
         )
-        pace = seconds_per_round(milestones[latest])
+        # A seed that has just begun has no speed yet, but another seed has about the same.
+        by_run = [milestones[latest], *milestones.values()]
+        pace = next((p for p in map(seconds_per_round, by_run) if p is not None), None)
         current = [*folders.values()].index(latest)
         changed = stamp_of(self._folder / STUDY_FILE)
         last_change = max([*times, changed.changed / 1e9 if changed else 0.0])

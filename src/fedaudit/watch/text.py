@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from fedaudit.core.limits import EstimateWithLimits
 from fedaudit.core.metric_names import AUC
+from fedaudit.metrics.increase import Increase
 from fedaudit.report.evidence import size_reached
 from fedaudit.report.figures.charts import (
     GREY,
@@ -32,6 +34,8 @@ PROVISIONAL = (
 _RESULT_FOLLOWS = "The result follows at the end."
 _RESULT_BY_COMMAND = "Run `fedaudit attack` for the result."
 _MOST_MISSING = 3
+_ONE_SIDED_ALPHA = 0.025
+"""Level of the lower one of two 95 % limits."""
 
 _KINDS = {
     "study": "Study",
@@ -189,15 +193,33 @@ def _detail(state: WatchState) -> str:
         return f"Last decision: {state.guard.last}" if state.guard else ""
     estimates = state.estimates
     best = estimates.strongest if estimates else None
-    if best is None:
+    if estimates is None or best is None:
         return ""
     auc = f"AUC {number(best.value)}, {interval(best.low, best.high, AUC)}"
-    if best.low > 0.5:
+    if _is_above_guessing(estimates):
         return (
             "So far, this training leaks: an attack distinguishes training samples from held-out "
             f"samples better than guessing ({auc})."
         )
-    return f"So far, no attack is clearly better than guessing ({auc}). That is no result yet."
+    is_only_one = len(estimates.aucs) == 1
+    corrected = "" if is_only_one else f" after a correction for {len(estimates.aucs)} attacks"
+    return (
+        f"So far, no attack is clearly better than guessing{corrected} ({auc}). "
+        "That is no result yet."
+    )
+
+
+def _is_above_guessing(estimates: RoundEstimates) -> bool:
+    """Return True if the strongest attack is above guessing, corrected for the number of attacks.
+
+    The correction is Bonferroni's, since the strongest of many attacks that guess is often above
+    0.5 by its own limits.
+    """
+    best = estimates.strongest
+    if best is None:
+        return False
+    guessing = EstimateWithLimits(0.5, 0.5, 0.5)
+    return Increase(best, guessing).p_value() * len(estimates.aucs) <= _ONE_SIDED_ALPHA
 
 
 def _guard_headline(guard: GuardState | None) -> str:
@@ -230,7 +252,7 @@ def _tiles(state: WatchState) -> Iterator[Tile]:
             attack_name(best.attack),
             f"mean of {len(estimates.clients)} clients" if has_several_clients else "",
             "0.5 is guessing",
-            tone=_tone(best),
+            tone=_tone(estimates),
         )
     if state.guard is not None:
         yield from _guard_tiles(state.guard)
@@ -284,9 +306,12 @@ def _guard_tiles(guard: GuardState) -> Iterator[Tile]:
     yield tile("Limit of the policy, AUC", f"{guard.limit:g}", _DECIDED_BY[guard.decide_by])
 
 
-def _tone(auc: Auc) -> str:
+def _tone(estimates: RoundEstimates) -> str:
     """Return the tone of a leak; a value near chance level has none, as it is no sign of safety."""
-    return size_reached(auc.low, AUC) or ""
+    best = estimates.strongest
+    if best is None or not _is_above_guessing(estimates):
+        return ""
+    return size_reached(best.low, AUC) or ""
 
 
 def _figure(state: WatchState) -> Figures | None:
