@@ -216,8 +216,8 @@ def test_the_example_of_a_section_runs(section: type[Section]) -> None:
     [
         (
             lambda: fa.algorithms.FedAvg(rounds="50"),  # type: ignore[arg-type]
-            "rounds of FedAvg takes a whole number from 1 to 999,999, got '50'; leave it out for "
-            "30",
+            "rounds of FedAvg takes a whole number from 1 to 999,999, got '50'; omit it to "
+            "use the default 30",
         ),
         (lambda: fa.algorithms.FedAvg(rounds=True), "got True"),
         (

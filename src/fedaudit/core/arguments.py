@@ -36,21 +36,21 @@ Result = TypeVar("Result")
 class Range(Interval):
     """Range of a number."""
 
-    def description(self, number: str) -> str:
+    def description(self, noun: str) -> str:
         """Describe the allowed numbers.
 
         Args:
-            number: "a number" or "a whole number".
+            noun: "a number" or "a whole number".
         """
         low = self.ge if self.gt is None else self.gt
         high = self.le if self.lt is None else self.lt
         if high is None or high == inf:
-            number = number if high is None else "a finite number"
-            return f"{number} {'above' if self.ge is None else 'of at least'} {low}"
+            noun = noun if high is None else "a finite number"
+            return f"{noun} {'above' if self.ge is None else 'of at least'} {low}"
         if self.gt is None and self.lt is None:
-            return f"{number} from {low:,} to {high:,}"
+            return f"{noun} from {low:,} to {high:,}"
         opening, closing = "[" if self.gt is None else "(", "]" if self.lt is None else ")"
-        return f"{number} in {opening}{low}, {high}{closing}"
+        return f"{noun} in {opening}{low}, {high}{closing}"
 
     def __contains__(self, value: float | int) -> bool:
         return (
@@ -114,41 +114,41 @@ def raise_if_invalid(
         return
     text = repr(value)
     text = text if len(text) <= 80 else f"{text[:80]}... ({len(text)} characters)"
-    near = nearest(value, _names(annotation), limit=1) if isinstance(value, str) else []
+    near = nearest(value, _literal_strings(annotation), limit=1) if isinstance(value, str) else []
     hint = f"; did you mean {near[0]!r}?" if near else ""
     if not near and default is not ...:
-        hint = f"; leave it out for {default!r}"
+        hint = f"; omit it to use the default {default!r}"
     raise BadArgument(f"{subject} takes {describe_allowed(annotation)}, got {text}{hint}")
 
 
 def _is_allowed(value: object, annotation: object) -> bool:
     origin, type_arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        kind, *rules = type_arguments
-        return _is_allowed(value, kind) and all(_obeys(value, rule) for rule in rules)
+        allowed_type, *rules = type_arguments
+        return _is_allowed(value, allowed_type) and all(_obeys(value, rule) for rule in rules)
     if origin in (Union, UnionType):
         return any(_is_allowed(value, option) for option in type_arguments)
     if origin is Literal:
-        return any(type(value) is type(name) and value == name for name in type_arguments)
+        return any(type(value) is type(item) and value == item for item in type_arguments)
     if annotation is int:
         return isinstance(value, Integral) and not isinstance(value, bool)
     if annotation is float:
         # NaN is not allowed.
         return isinstance(value, Real) and not isinstance(value, bool) and value == value
-    kind = NoneType if annotation is None else origin or annotation
-    if kind in (tuple, list, Sequence, Collection):
+    allowed_type = NoneType if annotation is None else origin or annotation
+    if allowed_type in (tuple, list, Sequence, Collection):
         # The items of tuples are checked only if all have the same type: tuple[int, ...].
-        is_uniform = kind is not tuple or type_arguments[1:] == (...,)
+        is_uniform = allowed_type is not tuple or type_arguments[1:] == (...,)
         item_types = type_arguments[:1] if is_uniform else ()
         return (
-            isinstance(value, kind)
+            isinstance(value, allowed_type)
             and not isinstance(value, str | bytes)
             and all(_is_allowed(item, item_type) for item_type in item_types for item in value)
         )
-    if not isinstance(kind, type):
+    if not isinstance(allowed_type, type):
         return True
     try:
-        return isinstance(value, kind)
+        return isinstance(value, allowed_type)
     except TypeError:  # A protocol that cannot be checked at run time.
         return True
 
@@ -159,13 +159,14 @@ def _obeys(value: object, rule: object) -> bool:
     return not isinstance(rule, Range) or value in rule  # type: ignore[operator]
 
 
-def _names(annotation: object) -> list[str]:
-    """Return the texts that a ``Literal``, or a union with literals, allows."""
+def _literal_strings(annotation: object) -> list[str]:
+    """Return the strings that a ``Literal``, or a union with literals, allows."""
     type_arguments = get_args(annotation)
     if get_origin(annotation) is Literal:
-        return [name for name in type_arguments if isinstance(name, str)]
+        return [item for item in type_arguments if isinstance(item, str)]
     is_union = get_origin(annotation) in (Union, UnionType)
-    return [name for option in type_arguments for name in _names(option)] if is_union else []
+    options = type_arguments if is_union else ()
+    return [text for option in options for text in _literal_strings(option)]
 
 
 _TYPE_NAMES = {
@@ -183,21 +184,20 @@ def describe_allowed(annotation: object) -> str:
     """Describe the values that an annotation allows."""
     origin, type_arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        kind, *rules = type_arguments
+        allowed_type, *rules = type_arguments
         conditions = [rule.description for rule in rules if isinstance(rule, Condition)]
-        ranges = [
-            rule.description(describe_allowed(kind)) for rule in rules if isinstance(rule, Range)
-        ]
-        return [*conditions, *ranges, describe_allowed(kind)][0]
+        noun = describe_allowed(allowed_type)
+        ranges = [rule.description(noun) for rule in rules if isinstance(rule, Range)]
+        return [*conditions, *ranges, noun][0]
     if origin in (Union, UnionType):
         return " or ".join(map(describe_allowed, type_arguments))
     if origin is Literal:
         return " or ".join(map(repr, type_arguments))
     if origin in (tuple, list, Sequence, Collection):
         return f"a list, each entry {describe_allowed(type_arguments[0])}"
-    kind = origin or annotation
-    description = _TYPE_NAMES.get(kind)
-    return description or an(getattr(kind, "__name__", str(kind)))
+    allowed_type = origin or annotation
+    description = _TYPE_NAMES.get(allowed_type)
+    return description or an(getattr(allowed_type, "__name__", str(allowed_type)))
 
 
 def checked(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
@@ -209,10 +209,10 @@ def checked(function: Callable[Arguments, Result]) -> Callable[Arguments, Result
     signature = inspect.signature(function)
 
     @wraps(function)
-    def call(*args: Arguments.args, **settings: Arguments.kwargs) -> Result:
-        # Read at each call, since functions may be renamed after they are defined.
-        _check(call.__qualname__.removesuffix(".__init__"), signature, args, settings)
-        return function(*args, **settings)
+    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        # The name is read at each call, since `dataclass` renames constructors after this.
+        _check(call.__qualname__.removesuffix(".__init__"), signature, args, kwargs)
+        return function(*args, **kwargs)
 
     # Displayed signatures have no ranges, which docstrings state in words.
     parameters = [
@@ -220,6 +220,7 @@ def checked(function: Callable[Arguments, Result]) -> Callable[Arguments, Result
         for parameter in signature.parameters.values()
     ]
     call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    # `parameters` reads the signature with ranges from this attribute.
     call.__annotated__ = signature  # type: ignore[attr-defined]
     return call
 
@@ -234,27 +235,28 @@ def names_checked(function: Callable[Arguments, Result]) -> Callable[Arguments, 
     """
 
     @wraps(function)
-    def call(*args: Arguments.args, **settings: Arguments.kwargs) -> Result:
+    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         try:
-            return function(*args, **settings)
+            return function(*args, **kwargs)
         except TypeError as error:
             # If the error was raised inside the function, the traceback has another frame.
             if error.__traceback__ and error.__traceback__.tb_next is None:
                 owner = call.__qualname__.removesuffix(".__init__")
-                _check(owner, inspect.signature(function), args, settings)
+                _check(owner, inspect.signature(function), args, kwargs)
             raise
 
     return call
 
 
-def parameters(make: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
+def parameters(class_or_function: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
     """Return the parameters of a class or function, with the annotations that are checked."""
-    function = make.__init__ if isinstance(make, type) else make  # type: ignore[misc]
+    is_class = isinstance(class_or_function, type)
+    function = class_or_function.__init__ if is_class else class_or_function
     signature: inspect.Signature | None = getattr(function, "__annotated__", None)
     try:
-        signature = signature or inspect.signature(make, eval_str=True)
+        signature = signature or inspect.signature(class_or_function, eval_str=True)
     except NameError:  # Annotations with names that only type checkers import.
-        signature = inspect.signature(make)
+        signature = inspect.signature(class_or_function)
     return {name: parameter for name, parameter in signature.parameters.items() if name != "self"}
 
 
@@ -273,18 +275,18 @@ def _check(
     owner: str,
     signature: inspect.Signature,
     args: Sequence[object],
-    settings: Mapping[str, object],
+    kwargs: Mapping[str, object],
 ) -> None:
     parameters = {name: p for name, p in signature.parameters.items() if name != "self"}
     accepts_any_name = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     names = [name for name, p in parameters.items() if p.kind is not p.POSITIONAL_ONLY]
-    for name in () if accepts_any_name else settings:
+    for name in () if accepts_any_name else kwargs:
         if name not in names and not names:
             raise BadArgument(f"{owner} takes no arguments, got {name!r}; leave it out")
         if name not in names:
             raise BadArgument(unknown_name(f"argument of {owner}", name, names))
     try:
-        arguments = signature.bind(*args, **settings).arguments
+        arguments = signature.bind(*args, **kwargs).arguments
     except TypeError as error:
         missing = re.search("missing a required .*argument: '(.*)'", str(error))
         if missing:
@@ -313,20 +315,20 @@ else:
         Descriptions of inherited fields are added to the docstring.
         """
 
-        def define(kind):
-            kind = dataclasses.dataclass(**options)(kind)
-            kind.__init__ = checked(kind.__init__)
-            kind.__init__.__qualname__ = f"{kind.__qualname__}.__init__"
-            fields = [field.name for field in dataclasses.fields(kind) if field.init]
-            return documented_by(*kind.__mro__[1:], names=fields)(kind)
+        def define(cls):
+            cls = dataclasses.dataclass(**options)(cls)
+            cls.__init__ = checked(cls.__init__)
+            cls.__init__.__qualname__ = f"{cls.__qualname__}.__init__"
+            fields = [field.name for field in dataclasses.fields(cls) if field.init]
+            return documented_by(*cls.__mro__[1:], names=fields)(cls)
 
         return define
 
 
-Kind = TypeVar("Kind", bound=type)
+Class = TypeVar("Class", bound=type)
 
 
-def documented_by(*sources: type, names: Collection[str] = ()) -> Callable[[Kind], Kind]:
+def documented_by(*sources: type, names: Collection[str] = ()) -> Callable[[Class], Class]:
     """Return a decorator that adds attributes of other classes to a class's docstring.
 
     Args:
@@ -335,18 +337,18 @@ def documented_by(*sources: type, names: Collection[str] = ()) -> Callable[[Kind
         names: Attributes of the decorated class; by default, all annotated attributes.
     """
 
-    def complete(kind: Kind) -> Kind:
-        text = inspect.cleandoc(kind.__doc__ or "")
-        kind.__doc__ = _with_attributes(
+    def complete(cls: Class) -> Class:
+        text = inspect.cleandoc(cls.__doc__ or "")
+        cls.__doc__ = _with_attributes(
             text,
             {
                 name: meaning
-                for name in names or kind.__annotations__
-                if not _described(text, name)
+                for name in names or cls.__annotations__
+                if not _description_in(text, name)
                 if (meaning := attribute_meaning(sources, name))
             },
         )
-        return kind
+        return cls
 
     return complete
 
@@ -369,12 +371,13 @@ def _with_attributes(text: str, added: Mapping[str, str]) -> str:
     return f"{head}Attributes:\n{entries}\n{other_sections}".rstrip()
 
 
-def attribute_meaning(kinds: Sequence[type], name: str) -> str:
+def attribute_meaning(classes: Sequence[type], name: str) -> str:
     """Return the description of an attribute from the first class that documents it."""
-    meanings = (_described(inspect.cleandoc(kind.__doc__ or ""), name) for kind in kinds)
+    meanings = (_description_in(inspect.cleandoc(cls.__doc__ or ""), name) for cls in classes)
     return next(filter(None, meanings), "")
 
 
-def _described(text: str, name: str) -> str:
+def _description_in(text: str, name: str) -> str:
+    """Return the description of an attribute in a docstring, or an empty string."""
     match = re.search(rf"^    {name}: (.*?)(?=^ {{0,4}}\S|\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
     return match[1].rstrip() if match else ""

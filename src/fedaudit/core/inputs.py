@@ -41,7 +41,7 @@ class Inputs:
 
     @property
     def first_shape(self) -> tuple[int, ...]:
-        """Shape of the first input of one sample, for which models of the catalogue are built."""
+        """Input shape for models of the catalogue: the shape of the first input of one sample."""
         return self.fields[0].shape
 
     def unpack(self, features: Shaped[Tensor, "samples _"]) -> dict[str, Tensor]:

@@ -38,7 +38,10 @@ SOURCES: Catalogue[type[DataSource]] = Catalogue(
 )
 
 READERS = (*FORMATS, *HUBS)
-"""Prefixes of the names ``FORMAT:NAME`` and ``HUB:NAME``. Any other prefix is an import path."""
+"""Prefixes that select a format or hub: ``FORMAT:NAME`` and ``HUB:NAME``.
+
+Any other prefix is the module of a custom function: ``module:function``.
+"""
 
 
 def data_directory(folder: Path | None = None) -> Path | None:
@@ -129,7 +132,9 @@ def stored_table(
     """
     source = _source(name, data_dir, options) or custom_source(name)
     if not isinstance(source, TableSource):
-        raise BadInput(f"the data set {name!r} is not read as a table; ask by row instead")
+        raise BadInput(
+            f"the data set {name!r} is not read as a table; give {option('row')} instead"
+        )
     return source.stored()
 
 
@@ -193,12 +198,11 @@ def _check_options(
     subject: str, source: Callable[..., DataSource], options: Mapping[str, DataSetting]
 ) -> None:
     """Raise if the source lacks an option, or the option has another type."""
-    settings = {n: p for n, p in parameters(source).items() if p.kind is p.KEYWORD_ONLY}
-    _raise_if_unknown(subject, options, settings)
+    known_options = {n: p for n, p in parameters(source).items() if p.kind is p.KEYWORD_ONLY}
+    _raise_if_unknown(subject, options, known_options)
     for name, value in options.items():
-        raise_if_invalid(
-            f"{name} of {subject}", value, settings[name].annotation, settings[name].default
-        )
+        parameter = known_options[name]
+        raise_if_invalid(f"{name} of {subject}", value, parameter.annotation, parameter.default)
 
 
 def _raise_if_unknown(subject: str, options: Iterable[str], allowed: Collection[str]) -> None:
@@ -220,7 +224,8 @@ def _missing_directory(name: str, folder: Path | None) -> BadInput:
 
 
 def _missing_dataset(name: str, folder: Path, formats: Sequence[str]) -> BadInput:
-    paths = ", ".join(FORMATS[kind].looks_for.replace("NAME", name) for kind in formats)
+    patterns = [FORMATS[format_name].looks_for for format_name in formats]
+    paths = ", ".join(pattern.replace("NAME", name) for pattern in patterns)
     remedy = f"put it there, or set data_dir or {DATA_DIR_VARIABLE} to the folder that has it"
     if len(formats) == 1:
         return BadInput(f"{folder} has no {paths}; {remedy}")

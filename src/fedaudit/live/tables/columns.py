@@ -34,7 +34,10 @@ _MAX_COLUMNS = 10_000
 
 
 class Columns(dict[str, ndarray]):
-    """Columns of one length by name: arrays of numbers, or of texts for clients and samples."""
+    """Columns by name, all with the same number of rows.
+
+    A column is an array of numbers, or of texts for clients and samples.
+    """
 
     @property
     def n_rows(self) -> int:
@@ -55,7 +58,7 @@ def columns_of(
         table: The table.
         table_name: What error messages call the table.
         required: Columns that the table must have.
-        optional: Columns that the table may have, in addition to one per class.
+        optional: Columns that the table may have, in addition to logits or probabilities.
 
     Raises:
         BadInput: A column is unknown or missing, has another length than the others, or has values
@@ -107,8 +110,8 @@ def concatenated(tables: Sequence[Columns]) -> Columns:
             other = table_of.setdefault(client, number)
             if other != number:
                 raise BadInput(
-                    f"client {client} is in the tables {other} and {number}; give the clients of "
-                    "two sites different names, and each client one table"
+                    f"client {client} is in the tables {other} and {number}; give "
+                    "different clients different names, and put all rows of a client into one table"
                 )
     return Columns({name: np.concatenate([table[name] for table in tables]) for name in first})
 
@@ -125,7 +128,7 @@ def _as_mapping(table: object, table_name: str) -> dict[str, object]:
 
 
 def _split_classes(name: str, values: object, table_name: str) -> Iterable[tuple[str, object]]:
-    """Yield the column, or one column for each class if it has a row of values per sample."""
+    """Yield the column, or one column per class for an array of logits or probabilities."""
     if name not in CLASS_COLUMNS:
         yield name, values
         return
@@ -142,8 +145,8 @@ def _split_classes(name: str, values: object, table_name: str) -> Iterable[tuple
 def _checked(name: str, values: object, table_name: str, allowed: Sequence[str]) -> ndarray:
     """Return a column as an array of numbers, or of texts for clients and samples."""
     prefix, _, number = name.rpartition("_")
-    is_of_class = number.isdecimal() and prefix in CLASS_COLUMNS.values()
-    if name not in allowed and not is_of_class:
+    is_class_column = number.isdecimal() and prefix in CLASS_COLUMNS.values()
+    if name not in allowed and not is_class_column:
         raise unknown_name(f"column of {table_name}", name[:80], (*allowed, *CLASS_COLUMNS))
     column = np.asarray(values)
     if column.ndim != 1:
@@ -155,7 +158,9 @@ def _checked(name: str, values: object, table_name: str, allowed: Sequence[str])
         texts: ndarray = np.array([intern(name_of(v)) for v in column.tolist()], dtype=object)
         if name not in _MEMBERSHIP and bool((texts == "").any()):
             row = int(np.flatnonzero(texts == "")[0]) + 1
-            raise BadInput(f"{name} of {table_name} is empty in row {row}; name it in every row")
+            raise BadInput(
+                f"{name} of {table_name} is empty in row {row}; give a name in every row"
+            )
         return texts
     try:
         numbers: ndarray = column.astype(np.float64)
