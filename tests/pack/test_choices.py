@@ -60,7 +60,7 @@ def test_an_honest_pack_of_kept_updates_is_sound(run: Path, tmp_path: Path) -> N
     verified = compare_with_run(verify(pack, policy=tmp_path / "policy.toml"), run)
     assert verified.problems == []
     assert "attacks and evaluation settings are those of the run" in verified.checked
-    assert "signals are those of the updates that the run kept" in verified.checked
+    assert "signals agree with the updates that the run stored" in verified.checked
     assert "policy.toml has the settings of your policy policy.toml" in verified.checked
 
 

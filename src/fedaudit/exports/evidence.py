@@ -46,7 +46,8 @@ class Evidence(NamedTuple):
         verdict: Verdict of the policy on the record.
         started: Time at which the audit started.
         model: File of the released model; None if it was not given.
-        statement: Statement of the packer; None if the pack has none.
+        statement: Role, purpose and validity as stated by whoever made the pack; None if the pack
+            has no statement.
     """
 
     folder: Path
@@ -59,7 +60,7 @@ class Evidence(NamedTuple):
 
     @property
     def judged(self) -> list[tuple[Check, FigureCheck, float]]:
-        """Checks of ceilings, each with its worst estimate and that estimate's value."""
+        """Checks of estimates against ceilings, each with its worst estimate and the value."""
         return [
             (check, worst, worst.value)
             for check in self.verdict.checks
@@ -84,7 +85,7 @@ def read_evidence(
         folder: Folder of the pack.
         model: File of the released model, which must be the final model of the record, or its
             adapter.
-        today: Day with which the last day of validity is compared; by default, the present day.
+        today: Day on which the packer's statement must be valid; by default, the current date.
 
     Raises:
         BadInput: The folder is not a pack, another version wrote it, the packer's statement has
@@ -92,7 +93,7 @@ def read_evidence(
         Damaged: The pack fails verification, or the model is not in the record.
     """
     today = today or date.today()
-    tensors = ""
+    tensors_digest = ""
     verified = verify(folder, today=today)
     has_expired = verified.statement is not None and verified.statement.has_expired(today)
     if has_expired and len(verified.problems) == 1:
@@ -101,13 +102,13 @@ def read_evidence(
             "later valid_until (fedaudit pack --statement), or ask the packer to do so"
         )
     if model is not None and verified.record is not None and not verified.problems:
-        findings, tensors = compare_model(verified.record, model)
+        findings, tensors_digest = compare_model(verified.record, model)
         verified = verified.extended(findings)
-        if not tensors and not findings.problems:
+        if not tensors_digest and not findings.problems:
             raise BadInput(
-                f"{folder} is not exported as evidence of {model.name}; not confirmed: "
-                f"{findings.unchecked[0]}; give the model after the last round of a study, or of a "
-                f"recording that was closed, or leave out {option('model')}"
+                f"{folder} is not exported as evidence of {model.name}, which is not confirmed as "
+                f"its final model ({findings.unchecked[0]}); give the model after the last round "
+                f"of a study or of a closed recording, or omit {option('model')}"
             )
     record, manifest, policy = verified.record, verified.manifest, verified.policy
     if verified.problems or record is None or manifest is None or policy is None:
@@ -126,7 +127,7 @@ def read_evidence(
         record,
         evaluate_policy(record, policy),
         _time(record.environment.started),
-        None if model is None else _model_file(model, tensors),
+        None if model is None else _model_file(model, tensors_digest),
         verified.statement,
     )
 
@@ -141,7 +142,7 @@ def _time(text: str) -> datetime:
         ) from None
 
 
-def _model_file(path: Path, tensors: str) -> ModelFile:
+def _model_file(path: Path, tensors_digest: str) -> ModelFile:
     digest, size = hashlib.sha256(), 0
     try:
         with open_regular(path) as file:
@@ -152,7 +153,7 @@ def _model_file(path: Path, tensors: str) -> ModelFile:
         raise BadInput(
             f"the model {path} cannot be read ({error}); give the path of a file"
         ) from error
-    return ModelFile(path.name, size, digest.hexdigest(), tensors)
+    return ModelFile(path.name, size, digest.hexdigest(), tensors_digest)
 
 
 def describe_check(check: Check) -> str:

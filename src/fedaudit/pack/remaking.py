@@ -31,15 +31,28 @@ from fedaudit.results.record import Record
 from fedaudit.study.running.folder import recorded_study
 from fedaudit.study.running.reattack import contradicting_signals, reattack, why_not_remeasurable
 
-_BY_ITSELF = {"environment", "content_hash", "name", "config"}
-"""Fields of a record that do not follow from its recording, or that are compared separately."""
+_NOT_COMPARED = {"environment", "content_hash", "name", "config"}
+"""Fields of a record that the run does not determine, or that are compared separately."""
+# Paths of settings that identify a recording.
 _NAME, _KEY, _STARTED = ("recording", "name"), ("recording", "key"), ("recording", "started")
 _SETTINGS_OF_ONE_RECORDER = {("name",), _NAME, _KEY, _STARTED}
 """Settings that distinguish several recordings of one federation."""
 _SENTENCES = {"note", "uncovered", "fairness_note", "description"}
 """Fields of a record's parts that are sentences for readers."""
-_MADE_WITH = ("commit", "device", "versions")
-_NAMES = ("attack", "metric", "control", "contrast", "target", "client", "group", "seed", "defense")
+_COMPARED_ENVIRONMENT = ("commit", "device", "versions")
+"""Fields of a record's environment that are compared."""
+_IDENTIFYING_FIELDS = (
+    "attack",
+    "metric",
+    "control",
+    "contrast",
+    "target",
+    "client",
+    "group",
+    "seed",
+    "defense",
+)
+"""Fields that identify an entry of a record in messages."""
 
 
 def compare_with_run(
@@ -49,18 +62,18 @@ def compare_with_run(
     record, manifest = verified.record, verified.manifest
     if record is None or manifest is None:
         return verified
-    _raise_if_games(record)
+    _raise_if_security_games(record)
     recomputed = recompute_record(record, recording, data_dir, trust=trust)
     choices = compare_choices(record, recording, verified.own_policy)
     problems = [
         *verified.problems,
         *choices.problems,
         *differences(record, recomputed, recording, manifest.smallest_group, manifest.suppressed),
-        *_other_verdicts(verified, recomputed),
+        *_different_verdicts(verified, recomputed),
     ]
     if not record.watched:
         problems += contradicting_signals(recording, data_dir, trust=trust)
-    alone = set(not_shown_by_pack(record))
+    notes_without_run = set(not_shown_by_pack(record))
     open_questions = [*choices.unchecked, *not_shown_by_run(record, recording)]
     if version := other_version(record):
         open_questions.append(
@@ -68,15 +81,18 @@ def compare_with_run(
             f"them, and {__version__} may word them differently"
         )
     checked = [*verified.checked, FROM_THE_RUN, *choices.checked]
-    no_network = "a recording does not hold the network"
-    if unmeasured := no_network if record.watched else why_not_remeasurable(recording):
-        open_questions.append(f"whether signals are those of the updates: {unmeasured}")
+    no_model = "a recording does not contain the model"
+    if reason := no_model if record.watched else why_not_remeasurable(recording):
+        open_questions.append(f"whether signals agree with the updates: {reason}")
     else:
-        checked.append("signals are those of the updates that the run kept")
+        checked.append("signals agree with the updates that the run stored")
     return verified._replace(
         problems=problems,
         checked=verified.checked if problems else checked,
-        unchecked=[*(note for note in verified.unchecked if note not in alone), *open_questions],
+        unchecked=[
+            *(note for note in verified.unchecked if note not in notes_without_run),
+            *open_questions,
+        ],
     )
 
 
@@ -84,18 +100,18 @@ def recompute_record(
     record: Record, recording: Path, data_dir: Path | None = None, *, trust: bool = False
 ) -> Record:
     """Recompute the record from the run, with the attacks and metrics of the packed one."""
-    _raise_if_games(record)
+    _raise_if_security_games(record)
     with TemporaryDirectory() as folder:
-        attacked = _attacked(record, recording, Path(folder) / "again", data_dir, trust)
+        attacked = _attack_run(record, recording, Path(folder) / "again", data_dir, trust)
     # Read back from JSON, as the record of the pack was.
     return Record.model_validate_json(attacked.model_dump_json())
 
 
-def _raise_if_games(record: Record) -> None:
+def _raise_if_security_games(record: Record) -> None:
     if record.kind == "games":
         raise BadInput(
-            "a record of games needs no recording, as its content hash covers it alone; omit the "
-            "recording"
+            "the content hash of a record of security games is computed from the record alone; "
+            "omit the recording"
         )
 
 
@@ -112,22 +128,22 @@ def differences(
     pack's numbers of suppressed entries are compared if ``counts`` is given. Sentences are compared
     if this version of fedaudit made the record, since versions word them differently.
     """
-    packable, hidden = suppressed(recomputed, smallest_group)
-    yield from _other_settings(record, packable)
+    expected_record, hidden = suppressed(recomputed, smallest_group)
+    yield from _different_settings(record, expected_record)
     compare = _without_sentences if other_version(record) else _unchanged
     for field in Record.model_fields:
-        packed, expected = (compare(getattr(each, field)) for each in (record, packable))
-        if field not in _BY_ITSELF and packed != expected:
+        packed, expected = (compare(getattr(each, field)) for each in (record, expected_record))
+        if field not in _NOT_COMPARED and packed != expected:
             yield _difference(field, packed, expected)
-    if packable.content_hash != record.content_hash:
+    if expected_record.content_hash != record.content_hash:
         yield (
             "the record's content hash is not that of the run's measurements; on another machine "
             "or with other versions, last digits may differ"
         )
-    folder_record = _own_record(record, recording)
+    folder_record = _record_of_run(record, recording)
     if folder_record is not None:
-        yield from _other_environment(record, folder_record)
-    for name, count in total_suppressed(hidden, packable).items():
+        yield from _different_environment(record, folder_record)
+    for name, count in total_suppressed(hidden, expected_record).items():
         if counts is not None and counts.get(name) != count:
             yield (
                 f"the manifest says that {counts.get(name, 0)} of {name} were suppressed, and the "
@@ -148,36 +164,36 @@ def _without_sentences(value: object) -> object:
         return value
     names = _SENTENCES & type(value).model_fields.keys()
     present = [name for name in names if getattr(value, name)]
-    # Whether there is a sentence is compared: a missing reason hides that an attack failed.
+    # Presence of a sentence is compared, since a removed reason would hide a failed attack.
     return value.model_copy(update=dict.fromkeys(present, "a sentence"))
 
 
-def _other_verdicts(verified: Verified, recomputed: Record) -> Iterator[str]:
+def _different_verdicts(verified: Verified, recomputed: Record) -> Iterator[str]:
     policies = {"the packed": verified.policy, "your": verified.own_policy}
-    for whose, policy in policies.items():
+    for label, policy in policies.items():
         if policy is not None and verified.record is not None:
             packed_outcome, outcome = (
                 evaluate_policy(each, policy).outcome for each in (verified.record, recomputed)
             )
             if packed_outcome is not outcome:
                 yield (
-                    f"by {whose} policy the verdict on the packed record is {packed_outcome}, and "
+                    f"by {label} policy the verdict on the packed record is {packed_outcome}, and "
                     f"on the full results of the run it is {outcome}"
                 )
 
 
 def not_shown_by_run(record: Record, recording: Path) -> Iterator[str]:
     """Yield statements of a packed record that the folder of its run does not confirm."""
-    folder_record, place = _own_record(record, recording), describe_environment(record)
+    folder_record, environment = _record_of_run(record, recording), describe_environment(record)
     if folder_record is None:
-        yield f"{place}: the folder has no record of this content to compare with"
+        yield f"{environment}: the folder has no record of this content to compare with"
     elif folder_record.environment == record.environment:
-        yield f"{place}; the record in the folder has the same statements"
+        yield f"{environment}; the record in the folder has the same statements"
     else:
         started = shortened(folder_record.environment.started) or "not stated"
         yield (
-            f"{place}: the record in the folder was made at another time ({started}); a run can "
-            "have several records"
+            f"{environment}: the record in the folder was made at another time ({started}); a run "
+            "can have several records"
         )
     settings = read_recording(recording) if record.watched else None
     if settings is not None and setting_at(record.config, _KEY) != settings.key:
@@ -190,18 +206,18 @@ def not_shown_by_run(record: Record, recording: Path) -> Iterator[str]:
         )
 
 
-def _other_settings(record: Record, recomputed: Record) -> Iterator[str]:
+def _different_settings(record: Record, recomputed: Record) -> Iterator[str]:
     """Yield settings that differ, except those that distinguish recordings of one run."""
     differing = list(differing_paths(record.config, recomputed.config))
-    is_another = record.watched and _KEY in differing and _is_of_a_recording(record)
+    is_other_recording = record.watched and _KEY in differing and _has_recorder_settings(record)
     for path in differing:
-        if not (is_another and path in _SETTINGS_OF_ONE_RECORDER):
+        if not (is_other_recording and path in _SETTINGS_OF_ONE_RECORDER):
             yield f"the record's setting {change_at(path, record.config, recomputed.config)}"
-    if record.name != recomputed.name and not is_another:
+    if record.name != recomputed.name and not is_other_recording:
         yield f"the record's name is {shortened(repr(record.name))} instead of {recomputed.name!r}"
 
 
-def _is_of_a_recording(record: Record) -> bool:
+def _has_recorder_settings(record: Record) -> bool:
     """Return True if name, key and start have the form that a recorder writes, and names agree."""
     key, started = (setting_at(record.config, path) for path in (_KEY, _STARTED))
     try:
@@ -212,7 +228,7 @@ def _is_of_a_recording(record: Record) -> bool:
     return names == {record.name} and re.fullmatch("[0-9a-f]{32}", str(key)) is not None
 
 
-def _own_record(record: Record, recording: Path) -> Record | None:
+def _record_of_run(record: Record, recording: Path) -> Record | None:
     """Return the record in the folder of the run with the same content hash, or None."""
     for path in (recording / RECORD_FILE, recording / ATTACKED / RECORD_FILE):
         try:
@@ -225,8 +241,8 @@ def _own_record(record: Record, recording: Path) -> Record | None:
     return None
 
 
-def _other_environment(record: Record, folder_record: Record) -> Iterator[str]:
-    for name in _MADE_WITH:
+def _different_environment(record: Record, folder_record: Record) -> Iterator[str]:
+    for name in _COMPARED_ENVIRONMENT:
         packed, expected = (getattr(each.environment, name) for each in (record, folder_record))
         if packed != expected:
             values = shortened(f"{packed!r} instead of {expected!r}", 120)
@@ -250,21 +266,25 @@ def _difference(field: str, packed: object, recomputed: object) -> str:
     if not (isinstance(first, BaseModel) and isinstance(second, BaseModel)):
         return summary
     # A pack is untrusted: its texts are shortened, and printed as plain text.
-    who = ", ".join(str(getattr(second, name)) for name in _NAMES if getattr(second, name, ""))
-    what = next(
+    entry = ", ".join(
+        str(getattr(second, name)) for name in _IDENTIFYING_FIELDS if getattr(second, name, "")
+    )
+    difference = next(
         f for f in type(first).model_fields if getattr(first, f) != getattr(second, f, None)
     )
-    values = shortened(f"{getattr(first, what)!r} instead of {getattr(second, what)!r}", 120)
-    return f"{summary}, such as that of {shortened(who, 80)}: {what} is {values}"
+    values = shortened(
+        f"{getattr(first, difference)!r} instead of {getattr(second, difference)!r}", 120
+    )
+    return f"{summary}, such as that of {shortened(entry, 80)}: {difference} is {values}"
 
 
-def _attacked(
+def _attack_run(
     record: Record, recording: Path, out: Path, data_dir: Path | None, trust: bool
 ) -> Record:
     """Attack the run with the packed record's settings."""
     attacks, figures = (as_table(record.config.get(name)) for name in ("attacks", "figures"))
     if record.watched:
-        # Only clients of the recording: others in the pack are reported elsewhere.
+        # Other targets in the pack are reported by `differences`, as a setting that differs.
         clients = read_recording(recording).targets
         packed = as_table(record.config.get("recording")).get("targets")
         targets = [c for c in clients if isinstance(packed, list) and c in packed]
@@ -276,7 +296,7 @@ def _attacked(
     return reattack(recording, [] if same else list(attacks), out, data_dir, changes, trust=trust)
 
 
-_ADD_EVIDENCE = frozenset({"planted_leak", "blind_classifier"})
+_CONTROL_SETTINGS = frozenset({"planted_leak", "blind_classifier"})
 """Evaluation settings that add a control if they are turned on."""
 
 
@@ -289,15 +309,15 @@ def compare_choices(record: Record, recording: Path, policy: Policy | None) -> F
     problems, unchecked = [], []
     if missing := sorted((required & planned) - attacks):
         problems.append(f"the record omits attacks of the run: {listed(missing)}")
-    if unasked := sorted(planned - required - attacks):
+    if not_required := sorted(planned - required - attacks):
         unchecked.append(
             f"attacks of the run that the record omits and your policy does not require: "
-            f"{listed(unasked)}"
+            f"{listed(not_required)}"
         )
     if added := sorted(attacks - planned):
         unchecked.append(
             f"whether attacks were chosen with knowledge of the results: the run does not name "
-            f"{listed(added)}, and tests are corrected over all"
+            f"{listed(added)}, and p-values are corrected for the number of all attacks"
         )
     figures = FiguresSection() if study is None else study.figures
     expected = figures.model_dump(mode="json")
@@ -305,7 +325,7 @@ def compare_choices(record: Record, recording: Path, policy: Policy | None) -> F
     changes = [
         change_at(path, figures_used, expected, "figures")
         for path in differing_paths(figures_used, expected)
-        if not (path[0] in _ADD_EVIDENCE and figures_used.get(path[0]) is True)
+        if not (path[0] in _CONTROL_SETTINGS and figures_used.get(path[0]) is True)
     ]
     if changes and study is not None:
         problems.append(f"evaluation settings are not those of the run: {listed(changes)}")
