@@ -116,10 +116,7 @@ def _legend(figure: "Figure") -> None:
 
 
 def _tpr_at(curve: "Curve", fprs: np.ndarray) -> np.ndarray:
-    """Return, for each false-positive rate, the curve's largest true-positive rate.
-
-    The rate is the largest at that or a lower false-positive rate; 0 if the curve has none.
-    """
+    """Return the largest true-positive rate at or below each false-positive rate, or else 0."""
     last = np.searchsorted(curve.fpr, fprs, side="right") - 1
     rates = np.maximum.accumulate(curve.tpr)
     return np.where(last >= 0, rates[np.maximum(last, 0)], 0.0)
@@ -324,7 +321,7 @@ def accuracy(result: "_HasRecord | Record") -> "Figure":
 
 @cache
 def _figure_class() -> "type[Figure]":
-    """Return matplotlib's figure with a display in notebooks, also without pyplot."""
+    """Return a subclass of matplotlib's figure that notebooks display without pyplot."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

@@ -67,7 +67,10 @@ from fedaudit.results.runs import (
 from fedaudit.risk.server import ServerRisk, ShadowSuccess
 
 STATE, END = "clusters", "clusters/end"
-"""Keys of a round's notes: its state, and the evaluation after the last round."""
+"""Keys of a measured round's notes, whose values are JSON.
+
+``STATE`` is the key of a :class:`ClusterRound`, and ``END`` that of a :class:`FinalRound`.
+"""
 
 _MAX_RISK_SAMPLES = 5_000
 """Largest number of members, and of non-members, on which a model's risk is measured."""
@@ -82,7 +85,7 @@ class GroupAccuracy(RecordLimits[Fraction]):
         group: Name of the group.
         clients: Number of clients.
         right: Number of correct predictions. Each sample is classified by the model of a client
-            with similar features.
+            whose training samples have similar features.
         tested: Number of test samples.
         accuracy: Fraction of correct predictions, with Clopper-Pearson limits.
     """
@@ -121,7 +124,8 @@ class _TestedRound(NamedTuple):
     Attributes:
         run: The run.
         round: The round in the adversary's view.
-        chosen: Name of every client's model.
+        model_names: Name of each client's model. Clients that have not participated yet have the
+            first model.
         training_data: Training samples of each client.
         similar_client: For each test sample, a client whose training samples have similar features.
         outputs: Output for each test sample, computed by the model of ``similar_client``.
@@ -129,7 +133,7 @@ class _TestedRound(NamedTuple):
 
     run: Setup
     round: Round
-    chosen: dict[ClientId, str]
+    model_names: dict[ClientId, str]
     training_data: dict[ClientId, Samples]
     similar_client: Int[Tensor, " samples"]
     outputs: Float[Tensor, "samples outputs"]
@@ -141,9 +145,10 @@ def is_clustered(run: Setup) -> bool:
 
 
 def cluster_notes(run: Setup, round: Round, device: torch.device = CPU) -> dict[str, str]:
-    """Return notes on a round's models and their clients.
+    """Evaluate a round's models, and return the results as JSON, to be stored with the round.
 
-    The result is empty if clients do not choose among models, and for a shadow federation.
+    The keys are ``STATE``, and ``END`` after the last round. The result is empty for a shadow
+    federation, and if clients do not choose among models.
     """
     if run.is_additional or not is_clustered(run):
         return {}
@@ -164,8 +169,9 @@ def cluster_notes(run: Setup, round: Round, device: torch.device = CPU) -> dict[
 
 def _cluster_round(tested: _TestedRound, device: torch.device) -> ClusterRound:
     """Return the models after the round, each with its clients, risk, loss and accuracy."""
-    run, after, chosen = tested.run, tested.round.after, tested.round.chosen
-    # Leave out clients that have not participated yet, since no model was trained on their samples.
+    run, after = tested.run, tested.round.after
+    # Only clients that have participated: no model was trained on the samples of the others.
+    chosen = tested.round.chosen
     clients = {name: [c for c in sorted(chosen) if chosen[c] == name] for name in after}
     clusters = [
         Cluster(
@@ -178,12 +184,12 @@ def _cluster_round(tested: _TestedRound, device: torch.device) -> ClusterRound:
         for name, model in after.items()
     ]
     # If the algorithm's server does not estimate risks, estimate them here with the same method.
-    risk = run.algorithm.risk if isinstance(run.algorithm, IfcaMir) else None
-    if not isinstance(risk, ServerRisk):
+    estimator = run.algorithm.risk if isinstance(run.algorithm, IfcaMir) else None
+    if not isinstance(estimator, ServerRisk):
         data = GroupedData(run.dataset, run.assignment, run.groups)
-        risk = server_risk(run.study, data, run.seed)
+        estimator = server_risk(run.study, data, run.seed)
     seed = seed_for(run.seed, "risk of real members", tested.round.index)
-    estimates = replace(risk, device=device).estimate(clusters, seed=seed)
+    estimates = replace(estimator, device=device).estimate(clusters, seed=seed)
     message = next(iter(tested.round.sent.values()), None)
     sent_risks: list[float | None] = [None] * len(after)
     if message is not None and "risk" in message.extra:
@@ -200,7 +206,7 @@ def _cluster_round(tested: _TestedRound, device: torch.device) -> ClusterRound:
     names = list(after)
     return ClusterRound(
         round=tested.round.index,
-        choice=[names.index(name) for name in tested.chosen.values()],
+        choice=[names.index(name) for name in tested.model_names.values()],
         models=models,
     )
 
@@ -254,8 +260,10 @@ def _final_round(tested: _TestedRound) -> FinalRound:
     predicted = tested.outputs.argmax(1)
     is_correct = predicted == labels
     client_group = run.groups.group
-    group = torch.tensor([client_group[client] for client in tested.similar_client.tolist()])
-    masks = {name: group == number for number, name in enumerate(run.groups.names)}
+    sample_groups = torch.tensor(
+        [client_group[client] for client in tested.similar_client.tolist()]
+    )
+    masks = {name: sample_groups == number for number, name in enumerate(run.groups.names)}
     n_clients = {
         name: list(client_group.values()).count(number)
         for number, name in enumerate(run.groups.names)
@@ -276,8 +284,9 @@ def _final_round(tested: _TestedRound) -> FinalRound:
                     high=correct.high,
                 )
             )
+    # Fairness is compared between values of a protected attribute, or else between client groups.
     attribute = run.dataset.group
-    groups = group if attribute is None else attribute[run.dataset.test.ids]
+    groups = sample_groups if attribute is None else attribute[run.dataset.test.ids]
     rng = seeded_numpy(run.seed, "fairness")
     try:
         gaps = fairness_gaps(labels.numpy(), predicted.numpy(), groups.numpy(), rng=rng)
@@ -363,8 +372,8 @@ def cluster_result(run: Setup, stored: Sequence[Stored]) -> ClusterEvaluation | 
 
 def thresholds(run: Setup) -> list[float]:
     """Return the highest membership risk that each client accepts."""
-    risk, seed = run.study.risk, run.federation_seed
-    preference = Preference(accepted=(risk.low, risk.high))
+    settings, seed = run.study.risk, run.federation_seed
+    preference = Preference(accepted=(settings.low, settings.high))
     return [preference.threshold(seed, client) for client in sorted(run.assignment.clients)]
 
 
@@ -373,7 +382,7 @@ def _first_rounds(run: Setup) -> list[int | None]:
     clients, participation = sorted(run.assignment.clients), run.study.training.participation
     first_rounds: dict[ClientId, int] = {}
     for index in range(1, run.measured_rounds[-1] + 1):
-        for client in draw_cohort(clients, participation, run.holdout.seed, index):
+        for client in draw_cohort(clients, participation, run.federation_seed, index):
             first_rounds.setdefault(client, index)
     return [first_rounds.get(client) for client in clients]
 
@@ -395,9 +404,11 @@ def _evaluate(run: Setup, rounds: Sequence[ClusterRound], last: FinalRound) -> C
     )
     utility = []
     for group in last.accuracy:
-        limits = (group.accuracy, group.low, group.high)
+        value_with_limits = (group.accuracy, group.low, group.high)
         utility.append(
-            utility_estimate(clusters, ACCURACY, limits, group=group.group, samples=group.tested)
+            utility_estimate(
+                clusters, ACCURACY, value_with_limits, group=group.group, samples=group.tested
+            )
         )
     for gap in last.fairness:
         utility.append(utility_estimate(clusters, gap.metric, (gap.value, gap.low, gap.high)))
@@ -441,7 +452,7 @@ def cluster_estimates(run: ClusterResult, utility: Sequence[Estimate]) -> list[E
 def utility_estimate(
     run: ClusterResult,
     metric: str,
-    limits: tuple[float, float | None, float | None],
+    value_with_limits: tuple[float, float | None, float | None],
     *,
     group: str = ALL_CLIENTS,
     samples: int = 0,
@@ -451,12 +462,12 @@ def utility_estimate(
     Args:
         run: The run.
         metric: Accuracy, or the name of a fairness gap.
-        limits: Value, lower and upper limit.
+        value_with_limits: Value, lower and upper limit.
         group: Name of the group.
         samples: Number of test samples.
     """
     method = CLOPPER_PEARSON if metric == ACCURACY else "bootstrap 95%"
-    value, low, high = limits
+    value, low, high = value_with_limits
     return _estimate(run, metric, group, value, low=low, high=high, method=method, samples=samples)
 
 
@@ -495,7 +506,10 @@ def _model_estimates(run: ClusterResult) -> Iterator[Estimate]:
         state = run.rounds[-1].models[model]
         note = ""
         if shares_its_model(run, group):
-            note = f"most clients of the {name} use another group's model; this is the {name}'s"
+            note = (
+                f"most clients of group {name!r} use another group's model; this is about the "
+                "model assigned to their own group"
+            )
         if state.risk is not None:
             limits = {"low": state.low, "high": state.high, "method": CLOPPER_PEARSON}
             counts = {"n_members": state.members, "n_nonmembers": state.others}

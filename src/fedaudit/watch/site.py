@@ -13,11 +13,16 @@ from fedaudit.watch.state import WatchState
 from fedaudit.watch.text import View, view_of
 
 _FRESH_SECONDS = 0.9
-"""A state that is this old is not computed again, since several pages may ask for it."""
+"""Seconds for which a computed state is reused, since several pages may ask for it."""
 
 
 class AuditSite:
-    """Pages on one audit, whose folder is read again at most once a second."""
+    """Pages on one audit, whose folder is read again at most once a second.
+
+    Args:
+        watched: Folder of the audit.
+        is_in_index: Whether the page links to an index of several audits.
+    """
 
     def __init__(self, watched: Watched, *, is_in_index: bool = False) -> None:
         self._watched, self._is_in_index = watched, is_in_index

@@ -83,7 +83,7 @@ class FedAvg(OneModel):
         return map_clients(uploads, exposed)
 
     def workload(self, rounds: int, samples: int) -> Workload:
-        """Count the local epochs of every round."""
+        """Return the number and size of the local training steps of one client."""
         epochs, batch_size = self.training.epochs, self.training.batch_size
         return Workload(rounds=rounds, epochs=epochs, batch_size=batch_size, samples=samples)
 
@@ -97,7 +97,7 @@ def update_of(
 
 
 def participating_share(clients: Collection[ClientId], sizes: Mapping[ClientId, int]) -> float:
-    """Return the share of all data that some clients have; 1 if no sizes are known."""
+    """Return the fraction of all samples that these clients hold; 1 if no sizes are known."""
     return sum(sizes[client] for client in clients) / sum(sizes.values()) if sizes else 1.0
 
 
