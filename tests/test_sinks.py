@@ -1,6 +1,7 @@
 """Figures in MLflow, TensorBoard, Weights & Biases and custom sinks."""
 
 import re
+import sys
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
@@ -168,6 +169,19 @@ def test_a_sink_that_cannot_be_opened_does_not_stop_training(
     monkeypatch.setattr("fedaudit.live.sending.open_sinks", unreachable)
     with pytest.warns(RuntimeWarning, match="the recording continues"):
         recorder(tmp_path, to="mlflow").close()
+
+
+@pytest.mark.skipif(find_spec("mlflow") is None, reason="MLflow is not installed")
+def test_a_store_that_needs_the_whole_mlflow_is_refused_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
+    monkeypatch.setitem(sys.modules, "alembic", None)
+    monkeypatch.delitem(sys.modules, "mlflow.store.db.utils", raising=False)
+    monkeypatch.delitem(sys.modules, "mlflow.store.tracking.sqlalchemy_store", raising=False)
+    with pytest.raises(Unsupported, match=r"run pip install mlflow, or set .*MLFLOW_TRACKING_URI"):
+        open_sinks("mlflow", "run", tmp_path)
 
 
 @pytest.mark.skipif(find_spec("mlflow") is None, reason="MLflow is not installed")

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from fedaudit.core.errors import Unsupported
 from fedaudit.sinks.base import library
 
 
@@ -9,12 +10,21 @@ class MLflow:
     """Run of MLflow, in the experiment and on the server that MLflow is configured for.
 
     If a run is active, figures are logged to it. Otherwise a run is started, which does not become
-    the active run, so that a training loop can start its own.
+    the active run, so that a training loop can start its own. A local database, MLflow's default,
+    needs the whole package ``mlflow``; the extra of fedaudit installs the client for a server.
     """
 
     def __init__(self, name: str, folder: Path) -> None:
         mlflow = library("mlflow", "mlflow")
-        self._client = mlflow.MlflowClient()
+        try:
+            self._client = mlflow.MlflowClient()
+        except ImportError as error:
+            # The extra installs mlflow-skinny, which has no libraries for databases.
+            raise Unsupported(
+                f"MLflow cannot open its store {mlflow.get_tracking_uri()!r} ({error}); run pip "
+                "install mlflow, or set the environment variable MLFLOW_TRACKING_URI to the "
+                "address of an MLflow server"
+            ) from error
         self._is_own = mlflow.active_run() is None
         run = mlflow.active_run() or mlflow.start_run(run_name=name)
         self._run: str = run.info.run_id
