@@ -61,20 +61,20 @@ def test_advice_mentions_deviation_from_the_expected_auc() -> None:
 
 def test_advice_suggests_no_second_defense() -> None:
     undefended, defended = (must(advice(federation(0.9, name))) for name in ("none", "cofedmid"))
-    kinds = [point.partition(":")[0] for point in undefended.lowered]
+    kinds = [point.partition(":")[0] for point in undefended.changes]
     assert "Fewer local epochs" in kinds
     assert "DP-SGD" in kinds
-    assert all(re.search(r"AUC 0\.\d{3} → 0\.\d{3}, test accuracy", p) for p in undefended.lowered)
-    assert set(undefended.lowered) - set(defended.lowered) == {
-        point for point in undefended.lowered if point.startswith(("DP-SGD", "Clipping"))
+    assert all(re.search(r"AUC 0\.\d{3} → 0\.\d{3}, test accuracy", p) for p in undefended.changes)
+    assert set(undefended.changes) - set(defended.changes) == {
+        point for point in undefended.changes if point.startswith(("DP-SGD", "Clipping"))
     }
 
 
 def test_advice_lists_only_possible_and_effective_changes() -> None:
     once = must(advice(federation(0.9, config={"training": {"epochs": 1, "rounds": 1}})))
-    assert not any(point.startswith("Fewer") for point in once.lowered)
+    assert not any(point.startswith("Fewer") for point in once.changes)
     least = must(advice(federation(auc=0.52)))
-    assert least.lowered == ()
+    assert least.changes == ()
 
 
 @pytest.mark.parametrize(

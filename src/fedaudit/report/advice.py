@@ -1,6 +1,8 @@
 """Comparison of a federation with the leak ladder, and changes that reduced leaks on the ladder.
 
 The leak ladder is a series of federations that were measured once, from little to much leakage.
+Each is a *rung*. A *rule* predicts the AUC of attacks from a gap between training and held-out
+samples (see :mod:`fedaudit.results.ladder`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,13 +18,14 @@ from fedaudit.results import ladder
 from fedaudit.results.ladder import Auc, Change, ProbitLine
 from fedaudit.results.record import Record
 
-LEAST_LOWERED = 0.03
+_MIN_AUC_DECREASE = 0.03
 """A change is suggested if it decreased an AUC by at least this much, and to at least this much
 below the AUC of the audited federation."""
 
-_USABLE = 0.2
+_MIN_ACCURACY = 0.2
 """Test accuracy below which a model is useless on the ladder's data, which have ten classes."""
-_CHEAP = 0.05  # largest loss of test accuracy of a change that is preferred to costlier changes
+_MAX_ACCURACY_LOSS = 0.05
+"""Largest loss of test accuracy of a change that is preferred to costlier changes."""
 _DEFENSES = ("clipping", "dp-sgd")
 _SMALLEST = {"epochs": 1, "rounds": 1}  # settings that cannot be reduced any further
 _FIXED = fixed_texts("ladder")
@@ -30,20 +33,26 @@ _KINDS: Mapping[str, str] = _FIXED["changes"]
 
 
 class Advice(NamedTuple):
-    """Sentences on a federation's place on the ladder, changes that lowered leaks, and a step."""
+    """Sentences that compare a federation with the ladder.
+
+    Attributes:
+        place: Sentences on the AUCs of similar federations on the ladder, and on the measured AUC.
+        changes: A sentence for each kind of change that lowered leaks on the ladder.
+        step: Sentence on the change to try next; empty if no change helped.
+    """
 
     place: str
-    lowered: tuple[str, ...]
+    changes: tuple[str, ...]
     step: str = ""
 
 
 def advice(record: Record) -> Advice | None:
     """Compare a federation with the leak ladder; None if the ladder has no similar federations.
 
-    All federations of the ladder train classifiers with honest clients, and single samples of
-    theirs were audited.
+    All federations of the ladder train classifiers with honest clients, and were audited for single
+    samples.
     """
-    view, rungs = record.view.name, ladder.ladder()
+    view, leak_ladder = record.view.name, ladder.ladder()
     not_covered = (
         record.evaluation != "aligned" or record.null_members,
         unit_of(record) != "sample" or record.clusters,
@@ -55,51 +64,55 @@ def advice(record: Record) -> Advice | None:
     if any(not_covered):
         return None
     # The ladder knows attacks by their catalogue names.
-    coded = [f.model_copy(update={"attack": attack_code(f.attack)}) for f in record.estimates]
-    record = record.model_copy(update={"estimates": coded})
+    estimates = [
+        estimate.model_copy(update={"attack": attack_code(estimate.attack)})
+        for estimate in record.estimates
+    ]
+    record = record.model_copy(update={"estimates": estimates})
     if view == "uploads":
-        rule, gap, auc = rungs.uploads, ladder.loss_gap(record), ladder.strongest(record)
-        distance = number(gap or 0.0)
+        rule, gap, auc = leak_ladder.uploads, ladder.loss_gap(record), ladder.strongest(record)
+        gap_text = number(gap or 0.0)
     else:
-        rule, gap = rungs.final, ladder.generalisation_gap(record)
+        rule, gap = leak_ladder.final, ladder.generalisation_gap(record)
         auc = next(iter(ladder.aucs(record, [ladder.FINAL_ATTACK], "unseen")), None)
-        distance = f"{percent(abs(gap or 0.0))} {'lower' if gap and gap < 0 else 'higher'}"
+        gap_text = f"{percent(abs(gap or 0.0))} {'lower' if gap and gap < 0 else 'higher'}"
     if gap is None or auc is None or not rule.covers(gap):
         return None
     expected = rule.at(gap)
-    place = place_on_ladder(view, gap, distance)
-    helpful = _helpful(record, rungs.changes, auc) if view == "uploads" else []
+    place = place_on_ladder(view, gap, gap_text)
+    helpful = _helpful(record, leak_ladder.changes, auc) if view == "uploads" else []
     by_kind = grouped(helpful, lambda change: change.kind)
-    lowered = [
-        f"{name}: {'; '.join(map(_figures, by_kind[kind]))}."
+    changes = [
+        f"{name}: {'; '.join(map(_describe_change, by_kind[kind]))}."
         for kind, name in _KINDS.items()
         if kind in by_kind
     ]
-    compared = _compared(record, auc, expected, rule)
-    return Advice(f"{place} {compared}", tuple(lowered), _step(helpful))
+    comparison = _comparison(record, auc, expected, rule)
+    return Advice(f"{place} {comparison}", tuple(changes), _step(helpful))
 
 
-def place_on_ladder(view: str, gap: float, distance: str) -> str:
+def place_on_ladder(view: str, gap: float, gap_text: str) -> str:
     """Return the sentence on the AUCs that federations of the ladder have at a gap.
 
     Args:
         view: The adversary's view.
         gap: The gap, which the view's rule must cover.
-        distance: The gap as a text.
+        gap_text: The gap as a text.
     """
-    rungs = ladder.ladder()
-    low, high = (rungs.uploads if view == "uploads" else rungs.final).range_at(gap)
+    leak_ladder = ladder.ladder()
+    rule = leak_ladder.uploads if view == "uploads" else leak_ladder.final
+    low, high = rule.range_at(gap)
     return str(
         _FIXED["place"][view].format(
-            gap=distance,
-            rungs=f"{len(rungs.rungs):,}",
-            sets=len({rung.data for rung in rungs.rungs}),
+            gap=gap_text,
+            rungs=f"{len(leak_ladder.rungs):,}",
+            sets=len({rung.data for rung in leak_ladder.rungs}),
             range=f"{low:.2f} to {high:.2f}",
         )
     )
 
 
-def _compared(record: Record, auc: Auc, expected: float, rule: ProbitLine) -> str:
+def _comparison(record: Record, auc: Auc, expected: float, rule: ProbitLine) -> str:
     measured = f"Here it is {number(auc.value)} ({interval(auc.low, auc.high, AUC)})"
     if abs(auc.value - expected) <= rule.spread:
         return f"{measured}, as expected."
@@ -129,22 +142,31 @@ def _helpful(record: Record, changes: Sequence[Change], auc: Auc) -> list[Change
         for change in changes
         if change.kind in _KINDS
         and change.kind not in excluded
-        and change.auc[0] - change.auc[1] >= LEAST_LOWERED
-        and change.auc[1] <= auc.value - LEAST_LOWERED
-        and change.accuracy[1] >= _USABLE
+        and _auc_decrease(change) >= _MIN_AUC_DECREASE
+        and change.auc[1] <= auc.value - _MIN_AUC_DECREASE
+        and change.accuracy[1] >= _MIN_ACCURACY
         and auc.low > 0.5
     ]
 
 
 def _step(helpful: Sequence[Change]) -> str:
-    cheap = [change for change in helpful if change.accuracy[0] - change.accuracy[1] <= _CHEAP]
-    best = max(cheap or helpful, key=lambda change: change.auc[0] - change.auc[1], default=None)
+    cheap = [
+        change
+        for change in helpful
+        if change.accuracy[0] - change.accuracy[1] <= _MAX_ACCURACY_LOSS
+    ]
+    best = max(cheap or helpful, key=_auc_decrease, default=None)
     if best is None:
         return ""
-    return f"{_KINDS[best.kind]} {_FIXED['step']}: {_figures(best)}."
+    return f"{_KINDS[best.kind]} {_FIXED['step']}: {_describe_change(best)}."
 
 
-def _figures(change: Change) -> str:
+def _auc_decrease(change: Change) -> float:
+    before, after = change.auc
+    return before - after
+
+
+def _describe_change(change: Change) -> str:
     setting = "" if change.before == "none" else f" ({change.before} → {change.after})"
     return (
         f"{change.data}{setting} AUC {number(change.auc[0])} → {number(change.auc[1])}, test "

@@ -130,9 +130,9 @@ def sections_of(record: Record) -> list[Section]:
 
         return game_sections(record)
     parts = [membership_section(record), unlearning_section(record)]
-    if rung := advice(record):
-        texts = [rung.place, fixed("ladder.lowered") if rung.lowered else ""]
-        parts.append(Section("ladder", "On the leak ladder", texts, rung.lowered))
+    if suggestion := advice(record):
+        texts = [suggestion.place, fixed("ladder.lowered") if suggestion.changes else ""]
+        parts.append(Section("ladder", "On the leak ladder", texts, suggestion.changes))
     if record.sources:
         text, table = source_sentence(record), source_table(record)
         parts.append(table_section("sources", "Source inference", table, text))

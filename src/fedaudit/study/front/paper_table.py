@@ -39,9 +39,16 @@ _LATEX = {
 def estimates_by_attack(
     record: Record, metric: str, contrast: str, attacks: Sequence[str] = ()
 ) -> dict[str, Estimate]:
-    """Return a record's main estimates of a metric by attack, and by client if it has several.
+    """Return a record's estimates of a metric by attack, and by client if it has several.
 
-    An estimate is the mean over seeds if there are several.
+    An estimate is the mean over seeds if there are several. If any estimate compares samples of a
+    fair draw, the others are left out.
+
+    Args:
+        record: The record.
+        metric: Metric with a value per attack.
+        contrast: Non-members that members are compared with.
+        attacks: Names of the attacks; all attacks if empty.
 
     Raises:
         BadInput: The record has no such estimate.
@@ -121,9 +128,9 @@ def table(
     ]
     all_estimates = [estimate for column in estimates.values() for estimate in column.values()]
     unit = next(iter(records.values())).unit
-    note = _caption(all_estimates, metric, contrast_meaning(contrast, unit), caption)
+    full_caption = _full_caption(all_estimates, metric, contrast_meaning(contrast, unit), caption)
     write = {"text": _text, "markdown": _markdown, "latex": _latex}[form]
-    return write(["attack", *estimates], rows, note)
+    return write(["attack", *estimates], rows, full_caption)
 
 
 def _cell(estimate: Estimate | None) -> str:
@@ -133,39 +140,41 @@ def _cell(estimate: Estimate | None) -> str:
     return value + _MARK * bool(estimate.doubt) + (f" ({limits})" if limits else "")
 
 
-def _caption(estimates: Sequence[Estimate], metric: str, nonmembers: str, caption: str) -> str:
+def _full_caption(
+    estimates: Sequence[Estimate], metric: str, nonmembers: str, lead_sentence: str
+) -> str:
     levels = distinct(confidence_level(estimate.method) for estimate in estimates)
     levels = [level for level in levels if level]
     interval = f", with {' or '.join(levels)} confidence intervals" if levels else ""
     means = " Values are means over seeds." * any(e.note.startswith("mean") for e in estimates)
     doubts = f" {_MARK}: {NOT_RELIED_ON}." * any(estimate.doubt for estimate in estimates)
-    lead = f"{caption.strip().rstrip('.')}. " if caption else ""
+    lead = f"{lead_sentence.strip().rstrip('.')}. " if lead_sentence else ""
     return f"{lead}{metric_name(metric)} of members against {nonmembers}{interval}.{means}{doubts}"
 
 
-def _text(head: Sequence[str], rows: Sequence[Sequence[str]], note: str) -> str:
+def _text(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> str:
     lines = [head, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     padded = [
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
     ]
-    return "\n".join([*padded, "", note])
+    return "\n".join([*padded, "", caption])
 
 
-def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]], note: str) -> str:
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> str:
     lines = [list(map(escape_markdown, line)) for line in (head, *rows)]
     lines.insert(1, ["---"] * len(head))
-    return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), "", escape_markdown(note)])
+    return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), "", escape_markdown(caption)])
 
 
-def _latex(head: Sequence[str], rows: Sequence[Sequence[str]], note: str) -> str:
+def _latex(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> str:
     lines = [" & ".join(map(_escape_latex, line)) + r" \\" for line in (head, *rows)]
     return "\n".join(
         [
             r"\begin{table}",
             r"  \centering",
-            rf"  \caption{{{_escape_latex(note)}}}",
+            rf"  \caption{{{_escape_latex(caption)}}}",
             rf"  \begin{{tabular}}{{l{'c' * (len(head) - 1)}}}",
             r"    \toprule",
             f"    {lines[0]}",
