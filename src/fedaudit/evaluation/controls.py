@@ -59,11 +59,11 @@ _MAX_COPIES = 0.05
 Tabular data sets contain a few copies (Adult: 0.1 %). They change an AUC by at most this fraction.
 """
 
-_MAX_UNTRAINED = 100
-"""Maximum number of clients in an untrained round, unless more clients are audited."""
+_MAX_UNTRAINED_CLIENTS = 100
+"""Maximum number of clients in a round of untrained models, unless more clients are audited."""
 
 _RANDOM_STEP = 0.01
-"""Standard deviation of the random updates of untrained rounds."""
+"""Standard deviation of the random updates in rounds of untrained models."""
 
 _NONMEMBERS = {Origin.UNSEEN: "unseen samples", Origin.OTHER_CLIENT: "other clients' samples"}
 
@@ -89,6 +89,8 @@ def number_of_controls(setup: Setup) -> int:
     """Return an upper bound on the number of controls, because some may be impossible."""
     if not setup.membership_attacks:
         return 0
+    # Each attack has the controls "permuted members" and "untrained model". The other one is
+    # "exact copies".
     per_target, total = 2 * len(setup.membership_attacks) + 1, 0
     if setup.study.figures.blind_classifier:
         per_target += len(_NONMEMBERS)
@@ -131,14 +133,21 @@ class Outcome(NamedTuple):
 
 
 def run_control(
-    control: Callable[..., ControlResult], outcome: Callable[[], Outcome]
+    make_result: Callable[..., ControlResult], compute_outcome: Callable[[], Outcome]
 ) -> ControlResult:
-    """Run a control, and return its result; an error becomes the note of an undecided result."""
+    """Compute the outcome of a control, and return its result.
+
+    An error becomes the note of an undecided result.
+
+    Args:
+        make_result: Function that receives the fields of the outcome as keyword arguments.
+        compute_outcome: Function that runs the control.
+    """
     try:
-        result = outcome()
-    except FedauditError as refusal:
-        result = Outcome(None, note=str(refusal))
-    return control(**result._asdict())
+        outcome = compute_outcome()
+    except FedauditError as error:
+        outcome = Outcome(None, note=str(error))
+    return make_result(**outcome._asdict())
 
 
 def exact_copies(setup: Setup) -> Iterator[ControlResult]:
@@ -148,14 +157,14 @@ def exact_copies(setup: Setup) -> Iterator[ControlResult]:
     samples with the training samples of the target. A recording without features has no such
     control.
     """
-    audit, clients = setup.assignment.audit, setup.assignment.clients
-    if not audit.samples.features.flatten(1).shape[1]:
+    audit_set, clients = setup.assignment.audit, setup.assignment.clients
+    if not audit_set.samples.features.flatten(1).shape[1]:
         # Without features, all samples of a class would count as copies.
         return
     # Give samples equal numbers if they have equal features and labels.
-    audited_numbers, *by_client = number_rows(audit.samples, *clients.values())
+    audited_numbers, *by_client = number_rows(audit_set.samples, *clients.values())
     # Samples that a client holds out of training do not count as training samples.
-    held_out_ids = audit.samples.ids.numpy()[audit.owner == NO_CLIENT]
+    held_out_ids = audit_set.samples.ids.numpy()[audit_set.owner == NO_CLIENT]
     training_rows = {
         client: rows[~np.isin(clients[client].ids.numpy(), held_out_ids)]
         for client, rows in zip(clients, by_client, strict=True)
@@ -220,7 +229,8 @@ def _blind_by_origin(setup: Setup, truth: TargetTruth) -> Iterator[ControlResult
     for origin, nonmembers in _NONMEMBERS.items():
         comparison = units.comparisons[origin.name.lower()]
         mask = comparison.mask
-        # Skip an unfair comparison if there is a fair comparison with other non-members.
+        # In a fair comparison, a random draw decided membership. If the other non-members have such
+        # a comparison, skip one without it.
         is_skipped = not comparison.fair and units.for_controls.fair
         if is_skipped or not mask.any() or units.is_member[mask].all():
             continue
@@ -246,13 +256,13 @@ def _blind_over_clients(setup: Setup, truths: Sequence[TargetTruth]) -> Iterator
         if truth.subject is None and truth.comparisons["unseen"].fair
     ]
     if len(positions_by_client) > 1:
-        positions, audit = np.concatenate(positions_by_client), setup.assignment.audit
+        positions, audit_set = np.concatenate(positions_by_client), setup.assignment.audit
         yield _blind_control(
             setup,
             "unseen samples of the same client, over all audited clients",
-            _as_columns(audit.samples.features).numpy()[positions],
-            audit.owner[positions] >= 0,
-            audit.samples.labels.numpy()[positions],
+            _as_columns(audit_set.samples.features).numpy()[positions],
+            audit_set.owner[positions] >= 0,
+            audit_set.samples.labels.numpy()[positions],
             stream=("blind over clients",),
         )
 
@@ -267,7 +277,7 @@ def _blind_control(
     stream: tuple[str | int, ...],
     target: ClientId | None = None,
 ) -> ControlResult:
-    """Return the control that a classifier of inputs, without a model, does not find members.
+    """Check that a classifier of inputs, without a model, does not distinguish members.
 
     Args:
         setup: The run.
@@ -275,7 +285,7 @@ def _blind_control(
         features: Inputs of members and non-members, one row per unit.
         is_member: Whether each unit is a member.
         labels: Class of each unit; None for people.
-        stream: Names of the stream of random numbers.
+        stream: Names that identify the stream of random numbers.
         target: The audited client; None for a control over all clients.
     """
 
@@ -285,6 +295,7 @@ def _blind_control(
             is_member,
             rng=seeded_numpy(setup.seed, *stream),
             labels=labels,
+            # A run has at most two of these controls per target.
             confidence=1 - _FALSE_ALARM / (2 * _repetitions(setup)),
         )
         note, passed = f"{blind.classifier}, {blind.method}", not blind.shifted
@@ -330,12 +341,12 @@ def _attacks_on_untrained(
     is_member = units.is_member[mask]
 
     def outcome(attack: Attack) -> Outcome:
-        # As side information, every sample may have been used in both rounds.
+        # Some attacks know which samples a client may have used in a round: here, all of them.
         attack = attack.with_side_information(dict.fromkeys((1, 2), torch.tensor(True)))
         attack = _for_unpoisoned_rounds(attack.on_samples(torch.from_numpy(truth.positions)))
         scores = attack.scores(measurements_for(attack, measured), truth.target).numpy()
         if not 0 < is_member.sum() < len(is_member):
-            return Outcome(None, note="no class has both sides")
+            return Outcome(None, note="no class has both members and non-members")
         auc = auc_interval(truth.unit_scores(scores)[mask], is_member, confidence=confidence)
         passed = auc.low <= 0.5 <= auc.high
         return Outcome(auc.value, auc.low, auc.high, passed, auc.method)
@@ -352,7 +363,7 @@ def _attacks_on_untrained(
         yield run_control(control, partial(outcome, attack))
 
 
-class Untrained(NamedTuple):
+class UntrainedMeasurements(NamedTuple):
     """Measurements of untrained models.
 
     Attributes:
@@ -364,14 +375,18 @@ class Untrained(NamedTuple):
     cheap_signals: dict[str, Measurements]
 
 
-def measurements_for(attack: Attack, measured: Untrained) -> dict[str, Measurements]:
+def measurements_for(attack: Attack, measured: UntrainedMeasurements) -> dict[str, Measurements]:
     """Return two rounds if the attack needs only cheap signals, and otherwise one round."""
     needs_gradients = any(signal.name not in measured.cheap_signals for signal in attack.signals)
     return measured.all_signals if needs_gradients else measured.cheap_signals
 
 
 def _for_unpoisoned_rounds(attack: Attack) -> Attack:
-    """Return the attack for a federation without poisoned rounds: it uses all rounds."""
+    """Return the attack with settings for a federation without poisoned rounds.
+
+    A rule that compares losses after poisoned rounds then treats all rounds except the last as
+    poisoned.
+    """
     if not isinstance(attack.rule, Recovery):
         return attack
     return replace(attack, rule=replace(attack.rule, first=0))
@@ -379,8 +394,8 @@ def _for_unpoisoned_rounds(attack: Attack) -> Attack:
 
 def measured_untrained(
     setup: Setup, positions: Int[ndarray, " samples"], device: torch.device = CPU
-) -> Untrained:
-    """Measure untrained models on the audited samples at some positions."""
+) -> UntrainedMeasurements:
+    """Measure untrained models on the audited samples with these indices in the audit set."""
     if setup.recording_info is not None:
         indices = torch.from_numpy(positions)
         rounds = tuple(
@@ -392,12 +407,13 @@ def measured_untrained(
         rounds = untrained_rounds(setup, samples, device)
     all_signals = stacked(rounds[:1])
     if len(rounds) == 1:  # No signal is cheap.
-        return Untrained(all_signals, {})
+        return UntrainedMeasurements(all_signals, {})
     first, second = rounds
     cheap_signals = {
         name: values for name, values in first.signals.items() if name in second.signals
     }
-    return Untrained(all_signals, stacked([replace(first, signals=cheap_signals), second]))
+    two_rounds = stacked([replace(first, signals=cheap_signals), second])
+    return UntrainedMeasurements(all_signals, two_rounds)
 
 
 def untrained_rounds(
@@ -411,6 +427,7 @@ def untrained_rounds(
     Attacks that compare rounds need two rounds. The second round has only signals without
     gradients, since gradients take long.
     """
+    # Every signal that computes gradients needs the received model.
     cheap_signals = [
         s for s in setup.signals if not s.needs & (Capability.GLOBAL_MODEL | Capability.UPDATE)
     ]
@@ -436,8 +453,8 @@ def _repetitions(setup: Setup) -> int:
 def _with_control_variates(setup: Setup, rounds: Iterable[Round]) -> Iterator[Round]:
     """Yield rounds with the control variates that an adversary of the run sees.
 
-    These rounds are of FedAvg. Its negated update is the mean gradient of the steps, except for the
-    scale, which signals do not use.
+    These rounds use FedAvg, which has no control variates. A client's negated update takes their
+    place: it is the mean gradient of its steps, except for the scale, which signals do not use.
     """
     for round in rounds:
         if isinstance(setup.algorithm, SendsControlVariates):
@@ -482,17 +499,17 @@ def _clients_of_untrained_round(setup: Setup) -> list[ClientId]:
     The subset contains all audited clients and all owners of audited samples.
     """
     clients = sorted(setup.assignment.clients)
-    if len(clients) <= _MAX_UNTRAINED:
+    if len(clients) <= _MAX_UNTRAINED_CLIENTS:
         return clients
     cohort_size = round(setup.study.training.participation * len(clients))
-    assignment, audit = setup.assignment, setup.study.audit
+    assignment, audit_settings = setup.assignment, setup.study.audit
     owners = assignment.audit.owner[assignment.audit.owner >= 0]
-    required = {*audit.targets, *audit.merge, *owners.tolist()}
+    required = {*audit_settings.targets, *audit_settings.merge, *owners.tolist()}
     if assignment.source_samples:
         required.update(assignment.source_samples.owner.tolist())
     optional_clients = [client for client in clients if client not in required]
     order = seeded_numpy(setup.seed, "untrained clients").permutation(len(optional_clients))
-    n_others = max(0, min(cohort_size, _MAX_UNTRAINED) - len(required))
+    n_others = max(0, min(cohort_size, _MAX_UNTRAINED_CLIENTS) - len(required))
     return sorted([*required, *(optional_clients[i] for i in order[:n_others])])
 
 
@@ -532,6 +549,7 @@ def planted_leak(setup: Setup, resources: Resources) -> Iterator[ControlResult]:
     canaries, is_member = _draw_canaries(setup)
     measured = _measure_twin(setup, canaries, is_member, resources)
     references = []
+    # Attacks with reference models, such as LiRA, need the study's table [references].
     if any(extension.table == "references" for extension in setup.extensions):
         references = [
             _measure_twin(setup, canaries, is_member, resources, reference=number)
@@ -554,7 +572,7 @@ def planted_leak(setup: Setup, resources: Resources) -> Iterator[ControlResult]:
             # The attack was fitted to a federation with the run's training settings, which differ
             # from the twin's. So it may work and still miss the canaries.
             passed = passed or None
-            note += "; learned on a run with other training than the twin"
+            note += "; fitted to a run whose training settings differ from the twin's"
         return Outcome(auc.value, auc.low, auc.high, passed, note)
 
     for name, attack in setup.membership_attacks.items():
@@ -581,7 +599,7 @@ def _measure_twin(
         setup: The run.
         canaries: The canaries.
         is_member: Whether the twin's target trains on each canary.
-        resources: Resources.
+        resources: Engine and device that train the twin, and the callback for progress.
         reference: Number of a reference federation, in which the target trains on samples of
             another client instead of canaries; 0 for the twin.
     """
@@ -627,8 +645,8 @@ def _twin_training(sizes: Sequence[int]) -> LocalTraining:
 
 def _draw_canaries(setup: Setup) -> tuple[Samples, np.ndarray]:
     """Return held-out samples with wrong labels, and whether the twin's target trains on each."""
-    audit = setup.assignment.audit
-    pool = audit.samples.take(torch.from_numpy(audit.owner < 0))
+    audit_set = setup.assignment.audit
+    pool = audit_set.samples.take(torch.from_numpy(audit_set.owner < 0))
     rng = seeded(setup.seed, "canaries")
     canaries = pool.take(torch.randperm(len(pool), generator=rng)[: 2 * _CANARIES])
     # Labels are shifted by at least 1 and less than the number of classes, so all are wrong.

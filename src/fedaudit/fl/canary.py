@@ -100,7 +100,7 @@ def record_canaries(
     for round in rounds:
         if round.index == last:
             (after,) = round.after.values()
-            movement = plus(after.params, start, -1.0)
+            movement = plus(after.params, start, scale=-1.0)
             z = canary_statistics(movement, len(clients), canary_vector)
             write_tensors({"z": z}, folder / CANARIES_FILE, {"run": run})
         yield _remove_canaries(round, frozenset(clients))

@@ -24,8 +24,8 @@ from fedaudit.core.limits import IntervalEstimate as IntervalEstimate
 from fedaudit.core.limits import Limits as Limits
 
 FEWEST_RUNS = 5
-"""Fewest runs for limits over further runs. Fewer runs would give limits that are too wide to show
-any leak."""
+"""Fewest runs for limits of the mean over all possible seeds. Fewer runs would give limits that are
+too wide to show any leak."""
 
 _LARGEST_ROUNDING_ERROR = 1e-12
 """Values whose range is at most this large are treated as equal."""
@@ -197,7 +197,7 @@ def clopper_pearson(
 
 
 def mean_limits_if_independent(runs: Sequence[EstimateWithLimits[float]]) -> ConfidenceLimits:
-    """Compute limits of the mean over independent runs by summing squared errors.
+    """Compute limits of the mean over independent runs from summed squared distances to limits.
 
     The distance of each run's estimate from its limit is treated as a multiple of the standard
     error, separately for lower and upper limits. This is valid for unbiased estimates, whose errors
@@ -263,14 +263,15 @@ def mean_limits_by_p_values(
     """Combine limits of independent runs into limits of the mean over these runs.
 
     A run's limits at all error probabilities define a p-value for each candidate value: the error
-    at which the limit equals this value. Two tests combine the runs' p-values. One uses their
-    product, as in Fisher's method; the other uses their minimum. The lower (upper) limit is the
-    smallest (largest) mean of candidate values that neither test rejects. It is valid if the limits
-    of each run are valid, even if these are skewed or conservative. The limits of a single run are
-    returned unchanged.
+    probability at which the limit equals this value. Two tests combine the runs' p-values. One uses
+    their product, as in Fisher's method; the other uses their minimum. The lower (upper) limit is
+    the smallest (largest) mean of candidate values that neither test rejects. It is valid if the
+    limits of each run are valid, even if these are skewed or conservative. The limits of a single
+    run are returned unchanged.
 
     Args:
-        runs: For each run, a function that returns the limits at any errors; at least one run.
+        runs: For each run, a function that returns its limits at any error probabilities; at least
+            one run.
         confidence: Two-sided confidence, in (0, 1).
         within: Range of possible values.
 
@@ -298,7 +299,7 @@ def mean_limits_by_p_values(
     errors = np.exp(-np.minimum(grid, critical.single))
     large_errors = errors[errors >= _LEAST_ERROR]
     by_run = [limits_at(large_errors) for limits_at in runs]
-    # At smaller errors, the limit is the end of the range of possible values.
+    # At smaller error probabilities, the limit is the end of the range of possible values.
     padding = np.ones(len(errors) - len(large_errors))
     lows = [np.concatenate([limits.low, within[0] * padding]) for limits in by_run]
     highs = [-np.concatenate([limits.high, within[1] * padding]) for limits in by_run]
@@ -351,10 +352,11 @@ def _critical_values(runs: int, error: float) -> _CriticalValues:
 
 
 def _least_sum(limits_by_run: Sequence[np.ndarray]) -> float:
-    """Select one limit per run with the least sum, where grid indices add up to at most the last.
+    """Return the least sum of one limit per run whose indices add up to at most the last index.
 
-    The limits of a run descend: a later index means a smaller error probability and thus a wider
-    limit. The sum is minimised by dynamic programming, one run at a time.
+    The index of a limit is the -log p-value of the run in grid steps, rounded down. The limits of a
+    run descend: a later index means a smaller error probability and thus a wider limit. The sum is
+    minimised by dynamic programming, one run at a time.
     """
     best = limits_by_run[0]
     for limits in limits_by_run[1:]:
