@@ -15,7 +15,7 @@ from fedaudit.core.files import RECORD_FILE
 from fedaudit.core.seeds import seeded
 from fedaudit.games import samples
 from fedaudit.games.mechanism import resolve_mechanism
-from fedaudit.games.run import played_key, read_points, run_games
+from fedaudit.games.run import read_points, result_key, run_games
 from fedaudit.metrics.rate_limits import proportion
 from fedaudit.plan.games import MechanismSection
 from fedaudit.results.games import EPOCHS, FIT, HELD_OUT, SUCCESS, TRUE_POSITIVES
@@ -177,7 +177,7 @@ def test_points_with_other_settings_have_other_names(tmp_path: Path) -> None:
     def digest(**changes: object) -> str:
         named = {name.replace("__", "."): value for name, value in changes.items()}
         (point,) = read_points(path, named)
-        return played_key(point.study, samples.draw_samples(point.study, None).digest, "detector")
+        return result_key(point.study, samples.draw_samples(point.study, None).digest, "detector")
 
     assert digest(neuron__batch_size=0, game__background_copies=1) == digest()
     others = {digest(neuron__batch_size=1), digest(game__background_copies=2), digest()}

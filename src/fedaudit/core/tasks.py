@@ -241,7 +241,7 @@ def classification() -> Task:
     return CLASSIFICATION
 
 
-def classification_by(losses: PerSampleLoss) -> Task:
+def classification_with_loss(losses: PerSampleLoss) -> Task:
     """Return the task of classification with a loss other than cross-entropy.
 
     Args:

@@ -1,7 +1,8 @@
 """Run of a study of games: read its points, play them, and write the record.
 
-The result of each point is stored, so that a stopped study can resume, and other studies can use
-the result.
+A *point* is one combination of settings: the study itself, a variant or an entry of its grid. The
+result of each point is stored, so that a stopped study can resume, and other studies can use the
+result.
 """
 
 import hashlib
@@ -94,6 +95,7 @@ def run_games(
         Damaged: A file in the folder cannot be read.
     """
     clock = Clock()
+    # The digests of the code of custom parts belong to the key of a stored result.
     points = [replace(point, study=with_code(point.study)) for point in points]
     study = points[0].study
     for point in points:
@@ -112,7 +114,7 @@ def run_games(
         session.play(point, f"{point.label or study.name} ({number} of {len(points)})")
         for number, point in enumerate(points, 1)
     ]
-    detection = session.detect(points[0]) if study.detector.runs else None
+    detection = session.detect(points[0]) if study.detector.runs > 0 else None
     record = games_record(study.name, config_of(study), played, detection, environment(clock))
     with exclusive_access(out):
         # This raises if another process has written a different study to the folder.
@@ -152,18 +154,18 @@ class _Session:
     def play(self, point: Point[GameStudy], title: str) -> PointPlayed:
         """Return the results of a point, which is played unless its results are stored."""
         study = point.study
-        name = played_key(study, self.samples(study).digest, "detector")
+        key = result_key(study, self.samples(study).digest, "detector")
         with _naming_point(point):
-            played = self._read_result(name, title, PointPlayed)
+            played = self._read_result(key, title, PointPlayed)
             if played is None:
                 played = play_point(
                     point, self.samples(study).game_samples, progress=self._progress
                 )
-                self._write_result(name, played)
+                self._write_result(key, played)
         if not _has_settings_of(played, study):
             raise Damaged(
-                f"{self._folder / name}.json contains a point with other settings than its name "
-                "states; delete the file to play the point again"
+                f"{self._folder / key}.json contains the result of other settings than those that "
+                "its name encodes; delete the file to play the point again"
             )
         # The point may have been played by another study, in which it has another label.
         estimates = [e.model_copy(update={"point": point.label}) for e in played.estimates]
@@ -175,17 +177,17 @@ class _Session:
     def detect(self, point: Point[GameStudy]) -> Detection:
         """Return the results of a study's detector, which runs unless its results are stored."""
         study = point.study
-        name = f"detector-{played_key(study, self.samples(study).digest)}"
+        key = f"detector-{result_key(study, self.samples(study).digest)}"
         with _naming_point(point):
-            detection = self._read_result(name, f"{study.name}, detector", Detection)
+            detection = self._read_result(key, f"{study.name}, detector", Detection)
             if detection is None:
                 detection = detect(study, self.samples(study).game_samples, progress=self._progress)
-                self._write_result(name, detection)
+                self._write_result(key, detection)
         return detection
 
-    def _read_result(self, name: str, title: str, kind: type[Result]) -> Result | None:
+    def _read_result(self, key: str, title: str, kind: type[Result]) -> Result | None:
         """Return a stored result, or None if it must be computed; log the title in both cases."""
-        path = self._folder / f"{name}.json"
+        path = self._folder / f"{key}.json"
         if not path.is_file():
             self._log(title)
             return None
@@ -197,12 +199,12 @@ class _Session:
                 f"{path} is not a result of a game; delete it to play it again"
             ) from error
 
-    def _write_result(self, name: str, result: PointPlayed | Detection) -> None:
-        write_object(self._folder / f"{name}.json", result.model_dump_json() + "\n")
+    def _write_result(self, key: str, result: PointPlayed | Detection) -> None:
+        write_object(self._folder / f"{key}.json", result.model_dump_json() + "\n")
 
 
-def played_key(study: GameStudy, samples_digest: str, *excluded: str) -> str:
-    """Return a file name that identifies settings and samples.
+def result_key(study: GameStudy, samples_digest: str, *excluded: str) -> str:
+    """Return the key of a result: a digest of its settings and samples, which names its file.
 
     Args:
         study: Settings.
@@ -217,7 +219,8 @@ def played_key(study: GameStudy, samples_digest: str, *excluded: str) -> str:
 
 def _has_settings_of(played: PointPlayed, study: GameStudy) -> bool:
     """Return True if a stored point can be the result of these settings."""
-    mechanism = resolve_mechanism(study.mechanism, 1)
+    # The number of features affects only the actual epsilon, which is not compared.
+    mechanism = resolve_mechanism(study.mechanism, features=1)
     return (
         played.mechanism == study.mechanism.name
         and played.claimed_epsilon == mechanism.nominal_epsilon

@@ -15,7 +15,7 @@ from fedaudit.core.tasks import (
     CLASSIFICATION,
     PerSampleLoss,
     Task,
-    classification_by,
+    classification_with_loss,
     cross_entropy,
 )
 from fedaudit.core.values import Architecture, Model, Samples
@@ -68,7 +68,7 @@ def network_of(
         inputs = samples.samples.inputs
         if task == CLASSIFICATION and inputs is None:
             hooks, loss = _logit_hooks(without_hooks, samples.samples, task.losses)
-            task = classification_by(loss)
+            task = classification_with_loss(loss)
         task = replace(task, inputs=inputs)
         build_hooked = partial(_build_with_hooks, build, hooks) if hooks else build
         architecture = Architecture(name, build_hooked, task=task)

@@ -15,7 +15,7 @@ from fedaudit.core.tasks import (
     CLASSIFICATION,
     PerSampleLoss,
     Task,
-    classification_by,
+    classification_with_loss,
     cross_entropy,
 )
 from fedaudit.datasets.dataset import prepare_samples
@@ -200,4 +200,4 @@ def task_of(task_like: str | Task | PerSampleLoss, loss: PerSampleLoss) -> Task:
             f"loss is for classification, and the task {task.name!r} has its own loss; omit loss "
             "or task"
         )
-    return classification_by(loss)
+    return classification_with_loss(loss)
