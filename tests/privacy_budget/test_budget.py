@@ -126,7 +126,7 @@ def test_the_table_states_delta_adjacency_and_sampling() -> None:
     text = str(fa.budget(setup(client(sampling="poisson", rate=0.1)), every=100))
     assert "at delta 1e-06" in text
     assert "Adjacency: one client is added or removed." in text
-    assert "who takes part in a round, or which samples are in a batch." in text
+    assert "who takes part in a round, or which samples are in a batch." in " ".join(text.split())
     assert "replaces the update of its client" in text
     assert max(map(len, text.split("\n"))) <= 80
 

@@ -198,8 +198,9 @@ class Budget:
             )
         if any(setup.rate(phase) < 1 for phase in setup.phase):
             remarks.append(
-                "Random sampling is counted: this does not hold against an adversary that learns "
-                "who takes part in a round, or which samples are in a batch."
+                "Amplification by random sampling is included: this epsilon does not hold against "
+                "an adversary that learns who takes part in a round, or which samples are in a "
+                "batch."
             )
         for bound in self.measured:
             rounded_down = int(bound.value * 1000) / 1000
