@@ -8,6 +8,7 @@ import pytest
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.outputs import junit_xml
+from fedaudit.gate.policy import DEFAULT_POLICY, policy_from
 from fedaudit.gate.verdict import FigureCheck, Verdict, ceiling_check
 from fedaudit.results.record import Record
 from tests.gate.parts import auc, bound, control, policy, record_of
@@ -39,10 +40,11 @@ def test_junit_counts_match_its_test_cases() -> None:
     root = ElementTree.fromstring(junit_xml(evaluate_policy(record_of(auc(0.48, 0.52)), policy())))
     assert root.attrib | {"name": ""} == {
         "name": "",
-        "tests": "8",
+        "tests": "9",
         "failures": "0",
         "errors": "0",
-        "skipped": "0",
+        # The attack uses no weights.
+        "skipped": "1",
         "time": "0",
     }
     suite = ElementTree.fromstring(junit_xml(verdict(mixed()))).find("testsuite")
@@ -52,6 +54,40 @@ def test_junit_counts_match_its_test_cases() -> None:
     for kind, number in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
         matching_cases = [case for case in cases if case.find(kind) is not None]
         assert int(suite.attrib[number]) == len(matching_cases)
+
+
+def test_ceilings_that_were_not_judged_are_skipped_cases_with_a_reason() -> None:
+    """Every ceiling of the example policy has a case, also those that cannot be judged."""
+    found = evaluate_policy(record_of(auc(0.48, 0.52)), policy_from(DEFAULT_POLICY))
+    root = ElementTree.fromstring(junit_xml(found))
+    skipped = {
+        case.attrib["name"]: reason.attrib["message"]
+        for case in root.iter("testcase")
+        if (reason := case.find("skipped")) is not None
+    }
+    assert skipped["Success in [games]"] == "not judged: this record has no security games"
+    assert skipped["What the weights of the model reveal"] == (
+        "not judged: all attacks that ran use only its predictions"
+    )
+    assert len(skipped) == len([*found.unjudged, *found.inapplicable])
+    assert all(reason.startswith("not judged: ") for reason in skipped.values())
+
+
+def test_a_reason_in_parentheses_is_the_message_of_a_skipped_case() -> None:
+    found = verdict(mixed()).model_copy(
+        update={"unjudged": ["who it was (the policy: no rule)", "a: b (c)", "nothing"]}
+    )
+    cases = ElementTree.fromstring(junit_xml(found)).iter("testcase")
+    texts = {
+        case.attrib["name"]: reason.attrib["message"]
+        for case in cases
+        if (reason := case.find("skipped")) is not None and "judged" in case.attrib["classname"]
+    }
+    assert texts == {
+        "Who it was": "not judged: the policy: no rule",
+        "A": "not judged: b (c)",
+        "Nothing": "not judged: nothing",
+    }
 
 
 def test_junit_maps_inconclusive_to_error_and_bounds_to_skipped() -> None:

@@ -5,7 +5,16 @@ from pathlib import Path
 import pytest
 
 from fedaudit.core.errors import BadInput
-from fedaudit.gate.policy import DEFAULT_POLICY, Policy, policy_from, read_policy
+from fedaudit.gate.evaluate import evaluate_policy
+from fedaudit.gate.policy import (
+    DEFAULT_POLICY,
+    Policy,
+    example_with_settings_of,
+    policy_from,
+    read_policy,
+)
+from tests.gate.parts import auc, policy, record_of
+from tests.programs import exit_code
 
 
 def test_the_printed_policy_can_be_read() -> None:
@@ -87,3 +96,26 @@ def test_policies_have_equal_digests_exactly_if_they_are_equal() -> None:
     assert same.digest() == policy_from('name="x"\nmembership.auc = 0.6').digest()
     assert same.digest() != policy_from('name="x"\nmembership.auc = 0.61').digest()
     assert Policy(name="x").digest() != Policy(name="y").digest()
+
+
+def test_only_policies_with_the_settings_of_an_example_are_called_an_example() -> None:
+    example = policy_from(DEFAULT_POLICY)
+    assert example_with_settings_of(example) == "fedaudit gate --print-policy"
+    renamed = example.model_copy(update={"name": "hospital", "owner": "data protection office"})
+    assert renamed.digest() != example.digest()
+    assert example_with_settings_of(renamed) == "fedaudit gate --print-policy"
+    changed = policy_from(DEFAULT_POLICY.replace("auc = 0.6", "auc = 0.61", 1))
+    assert example_with_settings_of(changed) == ""
+
+
+def test_the_policy_of_init_is_an_example(tmp_path: Path) -> None:
+    assert exit_code("init", str(tmp_path), "--ci", "none") == 0
+    assert example_with_settings_of(read_policy(tmp_path / "policy.toml")) == "fedaudit init"
+
+
+def test_a_verdict_states_the_owner_and_the_origin_of_its_policy() -> None:
+    record, example = record_of(auc(0.48, 0.52)), policy_from(DEFAULT_POLICY)
+    verdict = evaluate_policy(record, example.model_copy(update={"owner": "the board"}))
+    assert verdict.policy_owner == "the board"
+    assert verdict.policy_example == "fedaudit gate --print-policy"
+    assert evaluate_policy(record, policy()).policy_example == ""

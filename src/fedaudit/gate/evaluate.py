@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import AUC, rate_of
 from fedaudit.gate.baseline import baseline_checks, raise_if_incomparable
-from fedaudit.gate.ceilings import ceiling_checks
+from fedaudit.gate.ceilings import CEILINGS, ceiling_checks
 from fedaudit.gate.judged import (
     NEVER_MEASURED,
     clients_without_bound,
@@ -21,7 +21,7 @@ from fedaudit.gate.judged import (
     unfair_contrasts,
 )
 from fedaudit.gate.outcome import Outcome
-from fedaudit.gate.policy import Policy, with_client_numbers
+from fedaudit.gate.policy import Policy, example_with_settings_of, with_client_numbers
 from fedaudit.gate.sample_size import limited_sample_size_searches
 from fedaudit.gate.trust import POSITIVE_CONTROL, control_checks, evidence_checks, trust_in
 from fedaudit.gate.verdict import Check, FigureCheck, Verdict, overall_outcome, requirement_check
@@ -29,6 +29,7 @@ from fedaudit.report.deciding.caveats import (
     client_list,
     guard_decisions,
     guard_of,
+    uses_only_predictions,
     withheld_uploads,
 )
 from fedaudit.report.fixed import fixed
@@ -66,6 +67,7 @@ def evaluate_policy(record: Record, policy: Policy, baseline: Record | None = No
             record does not have. Or the baseline cannot be compared with the record.
     """
     policy_hash, is_games = policy.digest(), record.kind == "games"
+    example = example_with_settings_of(policy)
     if baseline is None or policy.baseline is None:
         _raise_if_without_ceiling(policy, is_games=is_games)
     policy = with_client_numbers(policy, full_client_names(record))
@@ -94,6 +96,8 @@ def evaluate_policy(record: Record, policy: Policy, baseline: Record | None = No
         baseline=baseline.content_hash if baseline is not None else "",
         policy=policy.name,
         policy_hash=policy_hash,
+        policy_owner=policy.owner,
+        policy_example=example,
         outcome=outcome,
         reason=_explanation(safe_record, policy.name, outcome, checks),
         limits=limits,
@@ -102,6 +106,7 @@ def evaluate_policy(record: Record, policy: Policy, baseline: Record | None = No
             *([] if is_games else _unjudged(safe_record, policy)),
             *([_NO_BASELINE] if baseline is None and policy.baseline is not None else []),
         ],
+        inapplicable=_inapplicable(policy, is_games=is_games),
     )
 
 
@@ -129,10 +134,13 @@ def verdict_without_uploads(name: str, policy: Policy, reason: str) -> Verdict:
         content_hash="",
         policy=policy.name,
         policy_hash=policy.digest(),
+        policy_owner=policy.owner,
+        policy_example=example_with_settings_of(policy),
         outcome=outcome,
         reason=f"{_subject(name, policy.name, outcome)} {sentence(capital(reason))}",
         limits="",
         checks=[check],
+        inapplicable=_inapplicable(policy, is_games=False),
     )
 
 
@@ -207,6 +215,21 @@ def _missing_figures(record: Record, policy: Policy) -> Iterator[str]:
         yield f"{join_and(names)} on some clients: {reason}"
 
 
+def _inapplicable(policy: Policy, *, is_games: bool) -> list[str]:
+    """List the ceilings of a policy that are for records of another kind."""
+    reason = "this record is of security games" if is_games else "this record has no security games"
+    values = [
+        (ceiling, getattr(getattr(policy, ceiling.section), ceiling.setting, None))
+        for ceiling in CEILINGS
+        if (ceiling.section == "games") != is_games
+    ]
+    return [
+        f"{ceiling.setting} in [{ceiling.section}]: {reason}"
+        for ceiling, value in values
+        if value not in (None, {})
+    ]
+
+
 def _unjudged(record: Record, policy: Policy) -> list[str]:
     """List results that the policy does not judge."""
     has_membership = any(figure.attack for figure in record.findings)
@@ -239,6 +262,8 @@ def _unjudged(record: Record, policy: Policy) -> list[str]:
             )
     if withheld_uploads(record):
         questions.append(fixed("guard.not_judged"))
+    if uses_only_predictions(record):
+        questions.append(fixed("answers.weights.not_judged"))
     if record.watched and POSITIVE_CONTROL in policy.controls.required:
         reason = "this control is only possible in a simulation"
         if guard_of(record):

@@ -158,14 +158,16 @@ def junit_xml(verdict: Verdict) -> str:
     """Return the verdict as one test suite with a test case for each check.
 
     A failed check becomes a failure. An inconclusive check becomes an error, since it must not look
-    like a pass. A lower bound that is not above its ceiling becomes a skipped test.
+    like a pass. Skipped tests are lower bounds that are not above their ceiling, results that are
+    not judged, and ceilings for records of another kind.
     """
     outcomes = [check.outcome for check in verdict.checks]
+    skipped = [*verdict.unjudged, *verdict.inapplicable]
     counts = {
-        "tests": len(outcomes),
+        "tests": len(outcomes) + len(skipped),
         "failures": outcomes.count(Outcome.FAIL),
         "errors": outcomes.count(Outcome.INCONCLUSIVE),
-        "skipped": outcomes.count(Outcome.NOT_REFUTED),
+        "skipped": outcomes.count(Outcome.NOT_REFUTED) + len(skipped),
     }
     # The gate is also inconclusive if no estimate passes a ceiling, even if no check is
     # inconclusive. In this case, an additional test case reports the outcome.
@@ -175,12 +177,16 @@ def junit_xml(verdict: Verdict) -> str:
     numbers = " ".join(f'{name}="{number}"' for name, number in counts.items())
     name = f"fedaudit gate: {verdict.policy}"
     cases = [_case(check, verdict) for check in verdict.checks]
+    cases += [_skipped_case(text, verdict) for text in skipped]
     if needs_extra_case:
         cases.append(_inconclusive_case(verdict))
     properties = {
         "record": verdict.record,
         "content_hash": verdict.content_hash,
+        "policy": verdict.policy,
         "policy_hash": verdict.policy_hash,
+        "policy_owner": verdict.policy_owner,
+        "policy_example": verdict.policy_example,
         "outcome": str(verdict.outcome),
     }
     return "\n".join(
@@ -219,6 +225,23 @@ def _case(check: Check, verdict: Verdict) -> str:
     return (
         f"{opening}><{kind} type={_quote(str(check.outcome))} message={_quote(message)}>"
         f"{_text(body)}</{kind}></testcase>"
+    )
+
+
+def _skipped_case(text: str, verdict: Verdict) -> str:
+    """Return the case of a result that is not judged.
+
+    The reason comes after the last colon, or in parentheses at the end.
+    """
+    in_parentheses = re.fullmatch(r"([^:]{1,200}) \((.*)\)", text)
+    if in_parentheses:
+        subject, reason = in_parentheses.groups()
+    else:
+        subject, _, reason = text.rpartition(": ")
+    classname = _quote(f"fedaudit.gate.not judged.{verdict.record}")
+    return (
+        f'<testcase classname={classname} name={_quote(capital(subject or reason))} time="0">'
+        f"<skipped message={_quote(f'not judged: {reason}')}/></testcase>"
     )
 
 
@@ -297,6 +320,7 @@ def policy_section(
         paragraphs=(f"Of {plural(counts.total(), 'rule')}: {'; '.join(count_texts)}.",),
         facts=(
             ("Policy set by", shortened(policy.owner, 80) or _TEXTS["no_owner"]),
+            ("Origin of its settings", _origin(verdict)),
             ("File of the policy", f"{shortened(file.name, 80)} (SHA-256 {sha256})"),
             ("Digest of its settings", f"{verdict.policy_hash} ({_TEXTS['settings']})"),
         ),
@@ -307,6 +331,12 @@ def policy_section(
         ),
         remarks=tuple(filter(None, (others, shortened(also_met, 600), _TEXTS["differs"]))),
     )
+
+
+def _origin(verdict: Verdict) -> str:
+    kind = "example" if verdict.policy_example else "own"
+    text: str = _TEXTS["origin"][kind]
+    return text.format(command=verdict.policy_example)
 
 
 def _joined_controls(checks: Sequence[Check]) -> list[str]:

@@ -5,6 +5,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Hashable, Mapping
+from importlib import resources
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -314,6 +315,31 @@ sampled_rounds = false                    # live recordings that measure some ro
 
 Above its ceilings, reports call a leak clear. The control "planted leak" runs only if a study sets
 `figures.planted_leak`."""
+
+
+_LABELS = {"name", "owner"}
+"""Settings that do not affect the outcome of a policy."""
+
+
+def example_with_settings_of(policy: Policy) -> str:
+    """Return the command that writes an example policy with these settings; empty if none does.
+
+    Only name and owner may differ.
+    """
+    for command, text in _examples().items():
+        example = policy_from(text, source="an example policy")
+        if example.model_dump(exclude=_LABELS) == policy.model_dump(exclude=_LABELS):
+            return command
+    return ""
+
+
+def _examples() -> dict[str, str]:
+    """Return fedaudit's example policies by the command that writes each."""
+    starter = resources.files("fedaudit") / "cli" / "starter" / "policy.toml"
+    return {
+        "fedaudit gate --print-policy": DEFAULT_POLICY,
+        "fedaudit init": starter.read_text(encoding="utf-8"),
+    }
 
 
 def with_client_numbers(policy: Policy, names: Mapping[int, str]) -> Policy:

@@ -99,11 +99,16 @@ class Verdict(RecordPart):
         baseline: Content hash of the record of the last release; empty if none was compared.
         policy: Name of the policy.
         policy_hash: SHA-256 of the policy's settings.
+        policy_owner: Person or office that set the policy, as the policy states; empty if not
+            stated.
+        policy_example: Command that writes an example policy of fedaudit with the same settings;
+            empty if the settings are those of no example.
         outcome: Outcome of the gate: pass, fail or inconclusive.
         reason: Reason for the outcome, in one paragraph.
         limits: Statement about the confidence limits and their correction for multiple figures.
         checks: One check for each rule of the policy.
-        unjudged: Results in the record for which the policy has no rule.
+        unjudged: Results in the record that the policy does not judge, with the reason.
+        inapplicable: Ceilings of the policy for records of another kind, with the reason.
     """
 
     format: Literal["fedaudit-verdict"] = "fedaudit-verdict"
@@ -118,11 +123,14 @@ class Verdict(RecordPart):
     baseline: str = ""
     policy: str
     policy_hash: str
+    policy_owner: str = ""
+    policy_example: str = ""
     outcome: Outcome
     reason: str
     limits: str
     checks: list[Check]
     unjudged: list[str] = Field(default_factory=list)
+    inapplicable: list[str] = Field(default_factory=list)
 
     _repr_html_ = repr_html
 

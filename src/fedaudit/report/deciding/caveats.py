@@ -290,10 +290,29 @@ def unseen_release(record: Record) -> list[str]:
     return [fixed("answers.caveats.released")] if views and "final" not in views else []
 
 
+_USE_WEIGHTS = frozenset({"global_model", "update", "next_model", "control_variates"})
+"""Observations that contain weights, as in ``needs`` of attacks."""
+
+
+def uses_only_predictions(record: Record) -> bool:
+    """Return True if membership was attacked, and no attack that ran uses weights of a model."""
+    ran = [row for row in record.attacks if row.status == "run" and not row.infers_source]
+    return bool(ran) and not _USE_WEIGHTS & {need for row in ran for need in row.needs}
+
+
+def _untested_weights(record: Record) -> Iterator[str]:
+    """Yield a sentence if the weights of the model reveal more than what was attacked."""
+    if not uses_only_predictions(record):
+        return
+    has_file = record.coverage is not None and bool(record.coverage.final_models)
+    yield fixed(f"answers.weights.{'released' if has_file else 'unknown'}")
+
+
 def untested(record: Record) -> list[str]:
     """Return everything that an audit did not test, in the order of every page and file."""
     games: Sequence[str] = fixed_texts("untested")["games"] if record.kind == "games" else ()
-    texts = [*games, *unseen_release(record), *record.untested, *_unmeasured(record)]
+    released = [*unseen_release(record), *_untested_weights(record)]
+    texts = [*games, *released, *record.untested, *_unmeasured(record)]
     return [text for text in evidence.distinct([*texts, *omissions(record)]) if text]
 
 
