@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from fedaudit.attacks import ATTACKS, resolve_attack
-from fedaudit.attacks.rules import Last, Mean
-from fedaudit.core.errors import BadInput
+from fedaudit.attacks.rules import Last, Mean, SinceInitialModel
+from fedaudit.core.errors import BadInput, TooFewRounds
 from fedaudit.observe.measurements import Measurements
 
 nan = float("nan")
@@ -76,3 +76,20 @@ def test_settings_of_another_type_are_refused(value: bool | str | float) -> None
 def test_an_unmeasured_signal_raises_with_the_measured_ones() -> None:
     with pytest.raises(BadInput, match=r"needs the signals \['loss'\].*\['confidence'\]"):
         resolve_attack("loss-series").scores({"confidence": M}, 0)
+
+
+RECEIVED = Measurements(VALUES / 2, (1, 5, 9), (0, 1), BASES)
+
+
+def test_the_initial_models_value_is_subtracted_from_the_last() -> None:
+    assert SinceInitialModel()(M, RECEIVED, target=0).tolist() == [4.5, 4.0]
+    # Client 1 did not take part in the last round, but received the initial model.
+    assert SinceInitialModel()(M, RECEIVED, target=1).tolist() == [4.5, 6.0]
+
+
+def test_the_initial_model_must_have_been_measured() -> None:
+    with pytest.raises(TooFewRounds, match=r"first measured round is 10; .* \(audit.every = 1\)"):
+        SinceInitialModel()(M, M, target=0)
+    late = Measurements(VALUES.flip(0), (1, 5, 9), (0, 1), BASES.flip(0))
+    with pytest.raises(TooFewRounds, match="client 1 did not take part in round 1"):
+        SinceInitialModel()(M, late, target=1)

@@ -69,5 +69,5 @@ def test_slope_attacks_can_use_the_global_model() -> None:
 
 
 def test_another_snapshot_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"takes 'local' or 'global', got 'both'"):
+    with pytest.raises(BadInput, match=r"takes 'local' or 'global' or 'received', got 'both'"):
         resolve_attack("fta-c").with_settings({"snapshot": "both"})

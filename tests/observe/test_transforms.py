@@ -8,12 +8,12 @@ from torch import nn
 
 from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.core.values import Architecture, Capability, ClientId, Model
+from fedaudit.observe.models import group_models
 from fedaudit.observe.round import ALL_CLIENTS, Exposed, Round, Update
 from fedaudit.observe.views import (
     VIEWS,
     every_nth,
     final_model_rounds,
-    group_models,
     merge_clients,
     participant_rounds,
     seen_from,
@@ -187,3 +187,56 @@ def test_a_too_weak_view_raises_with_stronger_views() -> None:
 def test_a_misspelt_view_gets_the_nearest() -> None:
     with pytest.raises(BadInput, match="did you mean 'uploads'"):
         view_named("upload")
+
+
+WIDE = Architecture("many weights", lambda: nn.Linear(100, 1))
+
+
+def wide_client(step: float, base: float = 0.0) -> Exposed:
+    start = Model(WIDE, {"w": torch.full((50, 2), base)}, {})
+    update = {"w": torch.full((50, 2), step)}
+    return Exposed(start, Model(WIDE, {"w": start.params["w"] + step}, {}), update, 2.0)
+
+
+def test_shuffling_keeps_each_entrys_values_and_hides_whose_they_are() -> None:
+    steps = {0: 1.0, 1: 2.0, 2: 3.0, 3: 4.0}
+    round = make_round({c: wide_client(s) for c, s in steps.items()}, dict.fromkeys(steps, 0.25))
+    (shuffled,) = seen_from([round], VIEWS["shuffled"])
+    assert shuffled.uploads == {}
+    updates = [shuffled.exposed[c].update for c in steps]
+    values = torch.stack([update["w"] for update in updates if update is not None])
+    assert len(values) == 4
+    expected = torch.tensor([1.0, 2.0, 3.0, 4.0])[:, None, None].expand(4, 50, 2)
+    assert torch.equal(values.sort(0).values, expected)
+    for row in values:
+        # Every upload is a mixture of all clients, in about equal parts.
+        assert all(10 <= int((row == step).sum()) <= 40 for step in steps.values())
+    for client_id, row in zip(steps, values, strict=True):
+        local = shuffled.exposed[client_id].local
+        assert local is not None
+        assert torch.equal(local.params["w"], row)
+    # The same round is mixed in the same way, and another round differently.
+    (again,) = seen_from([round], VIEWS["shuffled"])
+    (later,) = seen_from([replace(round, index=2)], VIEWS["shuffled"])
+    first, second = again.exposed[0].update, later.exposed[0].update
+    assert first is not None
+    assert second is not None
+    assert torch.equal(first["w"], values[0])
+    assert not torch.equal(second["w"], values[0])
+
+
+def test_shuffling_mixes_buffers_and_only_clients_with_the_same_received_model() -> None:
+    exposed = {0: client(1.0, 0.5, 1.0), 1: client(1.0, 0.1, 2.0), 2: client(3.0, -0.3, 6.0)}
+    round = make_round(exposed, dict.fromkeys(exposed, 1 / 3))
+    (shuffled,) = seen_from([round], VIEWS["shuffled"])
+    assert weight(shuffled.exposed[2].update) == pytest.approx(-0.3)
+    assert sorted(weight(shuffled.exposed[c].update) for c in (0, 1)) == pytest.approx([0.1, 0.5])
+    locals_ = [shuffled.exposed[c].local for c in (0, 1)]
+    means = [float(local.buffers["mean"]) for local in locals_ if local is not None]
+    assert sorted(means) == [1.0, 2.0]
+
+
+def test_shuffling_needs_updates() -> None:
+    outputs_only = make_round({0: Exposed(local=model(1.0))}, {0: 1.0})
+    with pytest.raises(NotVisible, match="use the view 'uploads'"):
+        list(seen_from([outputs_only], VIEWS["shuffled"]))

@@ -1,6 +1,7 @@
 """Signals from outputs, compared with their definitions."""
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -108,3 +109,23 @@ def test_without_one_global_model_its_snapshot_is_refused() -> None:
     several = make_round(1.0, after={"one": scaling_model(1.0), "two": scaling_model(2.0)})
     with pytest.raises(NotVisible, match="single global model, but this round has 2"):
         measured(Loss("global"), several, samples)
+
+
+def test_the_snapshot_of_received_models_has_one_row_per_client() -> None:
+    samples = Samples(
+        torch.linspace(-2, 2, 15).reshape(5, 3), torch.tensor([0, 1, 2, 0, 1]), torch.arange(5)
+    )
+    round = make_round(0.5, 2.0, 3.0)
+    # Clients 0 and 2 received equal models.
+    received = dict(enumerate((1.5, 4.0, 1.5)))
+    exposed = {c: Exposed(base=scaling_model(scale)) for c, scale in received.items()}
+    values = measured(Loss("received"), replace(round, exposed=exposed), samples)
+    for row, scale in zip(values, received.values(), strict=True):
+        assert torch.equal(row[None], measured(Loss(), make_round(scale), samples))
+    assert Loss("received").name == "received_loss"
+
+
+def test_hidden_received_models_have_no_signal() -> None:
+    samples = Samples(torch.ones(1, 3), torch.tensor([0]), torch.arange(1))
+    with pytest.raises(NotVisible, match="models the clients were sent"):
+        measured(Loss("received"), make_round(1.0), samples)

@@ -1,18 +1,20 @@
 """Signals of language models: known values, and gradients compared with autograd."""
 
 import logging
+import zlib
 from functools import partial
+from math import log
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.core.task_catalogue import task_named
 from fedaudit.core.values import Architecture, Model
 from fedaudit.models import architecture
 from fedaudit.signals.gradients import gradient_products
-from fedaudit.signals.outputs import MinK, MinKPlusPlus
+from fedaudit.signals.outputs import MinK, MinKPlusPlus, ZlibRatio
 from tests.networks import LowRank
 
 TASK = task_named("next-token", {})
@@ -50,6 +52,27 @@ def test_min_k_uses_at_least_one_token_and_valid_shares() -> None:
     assert float(least) == pytest.approx(torch.tensor(0.25).log().item())
     with pytest.raises(BadInput, match=r"share of MinK takes a number in \(0, 1\]"):
         MinK(share=0.0)
+
+
+def test_zlib_ratio_divides_the_loss_by_the_compressed_size() -> None:
+    repeated, varied = [7] * 96, [(31 * i) % 251 + 1 for i in range(96)]
+    tokens = torch.tensor([[1, *repeated], [1, *varied], [1, *varied[:48], *[0] * 48]])
+    outputs = torch.zeros(3, 97, 256)
+    values = ZlibRatio().of(MODEL, outputs, tokens)
+    texts = [repeated, varied, varied[:48]]
+    for value, text in zip(values.tolist(), texts, strict=True):
+        assert value == pytest.approx(-log(256) / len(zlib.compress(bytes(text))))
+    assert values[0] < values[1]
+    # Tokens of a larger vocabulary take four bytes each.
+    (value,) = ZlibRatio().of(MODEL, torch.zeros(1, 97, 257), tokens[1:2])
+    packed = b"".join(token.to_bytes(4, "little") for token in varied)
+    assert float(value) == pytest.approx(-log(257) / len(zlib.compress(packed)))
+
+
+def test_zlib_ratio_needs_tokens() -> None:
+    model = architecture("mlp", task_named("classification", {}), shape=(2,), classes=2).initial(0)
+    with pytest.raises(NotVisible, match="has no tokens, which 'zlib_ratio' needs"):
+        ZlibRatio().of(model, torch.zeros(1, 2), torch.zeros(1))
 
 
 class Adapted(nn.Module):

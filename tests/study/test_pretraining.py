@@ -1,10 +1,12 @@
 """Pretraining in studies."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from pydantic import ValidationError
+from safetensors.torch import save_file
 from torch import Tensor
 
 import fedaudit as fa
@@ -195,3 +197,17 @@ def test_public_data_of_another_shape_are_refused_before_training() -> None:
     settings_used = {**settings, "data": {"name": "tests.study.test_pretraining:wide"}}
     with pytest.raises(BadInput, match="have another shape"):
         pretrain(resolve(study(pretraining=settings_used)))
+
+
+def test_a_transformer_starts_from_pretrained_weights(tmp_path: Path) -> None:
+    model = fa.models.Transformer(layers=1, width=8, heads=2)
+    pretrained = model.build((6,), 11)
+    file = tmp_path / "pretrained.safetensors"
+    save_file(pretrained.state_dict(), file)
+    loaded = replace(model, weights=str(file))
+    net = loaded.build((6,), 11)
+    for name, value in net.state_dict().items():
+        assert torch.equal(value, pretrained.state_dict()[name])
+        assert value.data_ptr() != pretrained.state_dict()[name].data_ptr()
+    with pytest.raises(BadInput, match="do not fit this 'transformer' model"):
+        loaded.build((7,), 11)

@@ -23,6 +23,7 @@ from fedaudit.attacks.rules import (
     Mean,
     OneSidedLikelihood,
     Recovery,
+    SinceInitialModel,
     Slope,
 )
 from fedaudit.attacks.sia import SourceByProduct, SourceByTail, SourceFromLastRound, SourceOnAverage
@@ -39,6 +40,7 @@ from fedaudit.signals.outputs import (
     ModifiedEntropy,
     PosteriorSpread,
     ScaledLogit,
+    ZlibRatio,
 )
 from fedaudit.signals.updates import (
     CentredTailCosine,
@@ -80,6 +82,8 @@ FedMIA2WithoutTail = with_rule_settings("fedmia-2-without-tail", (WithoutTailCos
 LossRecovery = with_rule_settings("recovery", (Loss(),), Recovery, "Nasr et al. 2019, active attacks; Mo et al. 2025 (FedPoisonMIA)", "A member's loss falls further after a malicious client has raised it.")
 MinKPercent = with_signal_settings("min-k", MinK, Last(), "Shi et al. 2024 (Min-K%)", "The client's last language model gives a member's least likely tokens a high probability.")
 MinKPercentPlusPlus = with_signal_settings("min-k-plus-plus", MinKPlusPlus, Last(), "Zhang et al. 2025 (Min-K%++)", "The client's last language model gives a member's least likely tokens a higher probability than it expects at their positions.")
+BaseReference = with_rule_settings("base-reference", (Loss(), Loss(snapshot="received")), SinceInitialModel, "Mireshghallah et al. 2022; Carlini et al. 2021", "The client's last model gives a member a lower loss than the initial model, such as a pretrained one.")
+Zlib = with_signal_settings("zlib", ZlibRatio, Last(), "Carlini et al. 2021, section 5.1", "A member's loss under the client's last language model is low for the compressed size of its text.")
 ProjRes = with_signal_settings("projres", ProjectionResidual, Last(), "Deng et al. 2026 (ProjRes)", "A member's input to a linear layer is a linear combination of the rows of the layer's last update.")
 AvgProjRes = with_signal_settings("avg-projres", ProjectionResidual, Mean(), "ProjRes, over rounds", "A member's input to a linear layer is a linear combination of the rows of the layer's update, over the rounds.")
 FedMIAProjRes = with_rule_settings("fedmia-projres", (ProjectionResidual(),), OneSidedLikelihood, "ProjRes under FedMIA's rule", "A member's input to a linear layer is closer to the span of the rows of the target's update than to the spans of the other clients' updates.")

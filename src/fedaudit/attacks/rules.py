@@ -48,6 +48,38 @@ class Mean:
 
 
 @dataclass(frozen=True)
+class SinceInitialModel:
+    """Last value of a signal of the target's model, minus the value for the initial model.
+
+    The initial model is the one that clients receive in round 1, such as a pretrained model. The
+    first signal is that of the target's model, the second that of received models.
+
+    Source: Mireshghallah et al. 2022 (masked language models), Eq. (3), and Carlini et al. 2021,
+        section 5.1: a likelihood ratio with a public model as the reference.
+    """
+
+    client_aggregation = "target only"
+    round_aggregation = "last minus initial"
+    needs = Capability.ROUNDS
+
+    def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
+        last = Last()(measurements[0], target=target)
+        received = measurements[1]
+        if received.rounds[0] != 1:
+            raise TooFewRounds(
+                "the initial model is what clients receive in round 1, but the first measured "
+                f"round is {received.rounds[0]}; measure every round (audit.every = 1)"
+            )
+        initial = received.of(target)[0]
+        if bool(initial.isnan().any()):
+            raise TooFewRounds(
+                f"client {target} did not take part in round 1, so the initial model's values are "
+                "unknown; audit a client that takes part in it, or use blackbox-loss"
+            )
+        return last - initial.double()
+
+
+@dataclass(frozen=True)
 class Slope:
     """The least-squares slope of the target's signal over the rounds in which it was measured.
 

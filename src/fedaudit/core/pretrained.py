@@ -4,6 +4,7 @@ import os
 import re
 import zipfile
 from collections.abc import Sequence
+from functools import lru_cache
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
@@ -122,3 +123,7 @@ def load_pretrained(name: str) -> dict[str, Tensor]:
         return load_file(file)
     except (SafetensorError, OSError, ValueError) as error:
         raise Damaged(f"{file} cannot be read ({error}); delete it to train it again") from error
+
+
+cached_pretrained = lru_cache(maxsize=2)(load_pretrained)
+"""Like :func:`load_pretrained`, but a file is read once. Callers must not change the tensors."""

@@ -30,9 +30,9 @@ from fedaudit.observe.measurements import (
     measured_rounds_in,
     write_measured,
 )
+from fedaudit.observe.models import group_models
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.tensors import MAX_BYTES, read_notes, read_tensors, round_paths, write_tensors
-from fedaudit.observe.views import group_models
 from fedaudit.study.running.folder import STUDY_FILE
 
 AUDIT_FILE = "audit.safetensors"

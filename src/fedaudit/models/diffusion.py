@@ -1,7 +1,5 @@
 """A frozen diffusion model for which clients train concept embeddings."""
 
-from functools import lru_cache
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -10,7 +8,7 @@ from torch.nn import functional
 from fedaudit.core.arguments import Positive, dataclass
 from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import raise_if_missing
-from fedaudit.core.pretrained import load_pretrained
+from fedaudit.core.pretrained import cached_pretrained
 from fedaudit.models.base import ConfiguredModel, format_shape
 
 CONCEPTS = "concepts.weight"
@@ -20,7 +18,6 @@ _PATCH = 2
 """Height and width of the blocks of pixels that become channels, which makes the U-Net 4x faster.
 """
 _GROUPS = 16
-_read_weights = lru_cache(maxsize=2)(load_pretrained)
 
 
 class DiffusionNetwork(nn.Module):
@@ -46,7 +43,7 @@ class DiffusionNetwork(nn.Module):
         )
         self.concepts = nn.Embedding(concepts, 4 * width)
         if weights and self.concepts.weight.device.type != "meta":
-            self._load(_read_weights(weights), weights)
+            self._load(cached_pretrained(weights), weights)
         self.net.requires_grad_(False)
 
     def _load(self, values: dict[str, Tensor], name: str) -> None:

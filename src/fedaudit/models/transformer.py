@@ -7,6 +7,7 @@ from torch.nn import functional
 
 from fedaudit.core.arguments import Positive, dataclass
 from fedaudit.core.errors import BadInput
+from fedaudit.core.pretrained import cached_pretrained
 from fedaudit.models.base import ConfiguredModel, format_shape
 
 
@@ -77,6 +78,9 @@ class Transformer(ConfiguredModel):
             times the width.
         width: Embedding dimension, a multiple of ``heads``.
         heads: Number of attention heads, at least 1.
+        weights: File with the weights of a pretrained network, from which clients start. A study
+            with a ``[pretraining]`` table creates this file and sets its name. Without weights, the
+            network is random.
 
     Examples:
         >>> import fedaudit as fa
@@ -92,12 +96,15 @@ class Transformer(ConfiguredModel):
     layers: Positive = 2
     width: Positive = 128
     heads: Positive = 4
+    weights: str = ""
 
     def build(self, shape: tuple[int, ...], classes: int) -> TransformerNetwork:
-        """Return an untrained network.
+        """Return a network with pretrained or random weights.
 
         Raises:
-            BadInput: Samples are not sequences, or ``width`` is not a multiple of ``heads``.
+            BadInput: Samples are not sequences, ``width`` is not a multiple of ``heads``, or the
+                pretrained weights do not exist or have other shapes.
+            Damaged: The pretrained weights cannot be read.
         """
         if len(shape) != 1:
             raise BadInput(
@@ -109,4 +116,17 @@ class Transformer(ConfiguredModel):
                 "width of model 'transformer' must be a multiple of heads, got "
                 f"heads={self.heads} and width={self.width}; change one of them"
             )
-        return TransformerNetwork(shape[0], classes, self.layers, self.width, self.heads)
+        net = TransformerNetwork(shape[0], classes, self.layers, self.width, self.heads)
+        if self.weights and net.logits.weight.device.type != "meta":
+            self._load_weights(net)
+        return net
+
+    def _load_weights(self, net: TransformerNetwork) -> None:
+        values = cached_pretrained(self.weights)
+        expected = {name: value.shape for name, value in net.state_dict().items()}
+        if {name: value.shape for name, value in values.items()} != expected:
+            raise BadInput(
+                f"the pretrained weights {self.weights!r} do not fit this 'transformer' model; use "
+                "the layers, width, heads, sequence length and vocabulary of the pretrained network"
+            )
+        net.load_state_dict(values)

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedaudit.core.errors import BadInput, Damaged, NotVisible
 from fedaudit.core.files import create_subfolder, path_without_links
 from fedaudit.core.values import Architecture, ClientId, Model, Params, plus, scaled, with_prefix
+from fedaudit.observe.models import group_models
 from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.tensors import (
     Keep,
@@ -24,7 +25,6 @@ from fedaudit.observe.tensors import (
     round_paths,
     write_tensors,
 )
-from fedaudit.observe.views import group_models
 
 _WRITERS = 4
 

@@ -3,15 +3,14 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
-
-import torch
 
 from fedaudit.core.errors import BadInput, NotVisible, table, type_of
 from fedaudit.core.importing import look_up
 from fedaudit.core.sights import SIGHTS
 from fedaudit.core.values import Capability, ClientId, Model, Params, common, plus, weighted_sum
+from fedaudit.observe.models import group_models
 from fedaudit.observe.round import ALL_CLIENTS, Exposed, Round, select_clients
+from fedaudit.observe.shuffling import shuffled_rounds
 
 
 def every_nth(rounds: Iterable[Round], step: int) -> Iterator[Round]:
@@ -22,42 +21,6 @@ def every_nth(rounds: Iterable[Round], step: int) -> Iterator[Round]:
     if step < 1:
         raise BadInput(f"the interval between measured rounds must be at least 1, got {step}")
     return (round for round in rounds if round.index % step == 0)
-
-
-class DistinctModels(NamedTuple):
-    """Models without duplicates.
-
-    Attributes:
-        distinct: The distinct models, in the order of first appearance.
-        numbers: For each original model, the index of the equal distinct model.
-    """
-
-    distinct: list[Model]
-    numbers: list[int]
-
-
-def group_models(models: Iterable[Model]) -> DistinctModels:
-    """Remove duplicates from models; two models are equal if they are bitwise identical."""
-    unique_models: list[Model] = []
-    numbers = []
-    for model in models:
-        equal = (i for i, other in enumerate(unique_models) if _are_equal(other, model))
-        number = next(equal, len(unique_models))
-        if number == len(unique_models):
-            unique_models.append(model)
-        numbers.append(number)
-    return DistinctModels(unique_models, numbers)
-
-
-def _are_equal(first: Model, second: Model) -> bool:
-    if first is second or first.params is second.params:
-        return True
-    tensors, second_tensors = first.tensors(), second.tensors()
-    return (
-        first.architecture == second.architecture
-        and tensors.keys() == second_tensors.keys()
-        and all(torch.equal(tensors[name], second_tensors[name]) for name in tensors)
-    )
 
 
 def merge_clients(rounds: Iterable[Round], members: Collection[ClientId]) -> Iterator[Round]:
@@ -293,6 +256,13 @@ VIEWS: dict[str, View] = {
             _EVERY_ROUND,
             "the server sees only the sum of the clients' uploads, under secure aggregation",
             _sum_of_all,
+        ),
+        View(
+            "shuffled",
+            _EVERY_ROUND | Capability.UPLOADS,
+            "the server sees the clients' uploads after a shuffler has mixed each parameter's "
+            "values among the clients",
+            shuffled_rounds,
         ),
         View(
             PARTICIPANT,

@@ -120,7 +120,7 @@ class ModelSection(Section):
 
 
 class PretrainingSection(Section):
-    """Pretraining of the model's frozen network on public data.
+    """Pretraining of the model, or of its frozen part, on public data.
 
     The network is trained once with Adam. All studies with the same settings use the same network.
 
@@ -437,8 +437,8 @@ class Study(Section):
         about: One sentence about the study for readers of the report.
         hours: Run time that the author measured, as a text for readers; it does not affect results.
         seeds: Seeds; the study has a run for each seed.
-        pretraining: Pretraining of the model's frozen network. Without this table, the network is
-            not pretrained.
+        pretraining: Pretraining of the model, or of its frozen part. Without this table, there is
+            none.
         models: Architectures, if they differ between clients. They are assigned to clients in
             rotation. Each is a ``[[models]]`` table with ``name`` and ``options``. They replace
             ``[model]``, and need an algorithm that does not average parameters.

@@ -13,8 +13,8 @@ from fedaudit.core.devices import CPU
 from fedaudit.core.errors import NotVisible
 from fedaudit.core.modules import outputs_of
 from fedaudit.core.values import Capability, ClientId, Model, Params, Samples
+from fedaudit.observe.models import group_models
 from fedaudit.observe.round import Exposed, Round, map_clients
-from fedaudit.observe.views import group_models
 from fedaudit.signals.received import ReceivedModelCache
 
 if TYPE_CHECKING:
@@ -128,6 +128,19 @@ class VisibleRound:
             # If received models are hidden, all clients form one group.
             return torch.zeros(len(self.clients), dtype=torch.int64)
         return torch.tensor(group_models(bases).numbers, dtype=torch.int64)
+
+    @cached_property
+    def received_models(self) -> list[Model]:
+        """The distinct models that clients received, in the order of their numbers in `bases`."""
+        bases = [summary.base for summary in self._summaries if summary.base is not None]
+        _raise_if_hidden(bases, self.clients, "the models the clients were sent")
+        return group_models(bases).distinct
+
+    @cached_property
+    def received_outputs(self) -> list[Tensor]:
+        """Outputs of each distinct received model on all samples, in evaluation mode."""
+        features = self.samples.features
+        return [outputs_of(model, features, self.device) for model in self.received_models]
 
     @property
     def update_products(self) -> UpdateProducts:

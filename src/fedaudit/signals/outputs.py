@@ -1,5 +1,6 @@
 """Signals from a model's outputs, for which query access to the model is enough."""
 
+import zlib
 from abc import abstractmethod
 from typing import ClassVar, Literal
 
@@ -32,10 +33,10 @@ class OutputSignal:
 
     Attributes:
         snapshot: "local" for each client's model after training, "global" for the global model
-            after the round.
+            after the round, "received" for the model that the client received in the round.
     """
 
-    snapshot: Literal["local", "global"] = "local"
+    snapshot: Literal["local", "global", "received"] = "local"
 
     kind: ClassVar[str]
     reads: ClassVar[Reading] = Reading.POSTERIOR
@@ -43,18 +44,30 @@ class OutputSignal:
     @property
     def needs(self) -> Capability:
         """What the adversary must see: outputs of the clients' models, or the global model."""
-        return Capability.NEXT_MODEL if self.snapshot == "global" else Capability.PREDICTIONS
+        return {
+            "local": Capability.PREDICTIONS,
+            "global": Capability.NEXT_MODEL,
+            "received": Capability.GLOBAL_MODEL,
+        }[self.snapshot]
 
     @property
     def name(self) -> str:
-        """Name of the stored measurements, with a prefix for signals of the global model."""
-        return self.kind if self.snapshot == "local" else f"global_{self.kind}"
+        """Name of the stored measurements, with a prefix for other models than the client's."""
+        return self.kind if self.snapshot == "local" else f"{self.snapshot}_{self.kind}"
 
     def __call__(self, visible: VisibleRound) -> Float[Tensor, "clients samples"]:
         targets = visible.samples.targets
         if self.snapshot == "global":
             values = self.of(visible.global_model, visible.global_outputs, targets)
             return values.expand(len(visible.clients), -1).clone()
+        if self.snapshot == "received":
+            values_by_model = [
+                self.of(model, outputs, targets)
+                for model, outputs in zip(
+                    visible.received_models, visible.received_outputs, strict=True
+                )
+            ]
+            return torch.stack(values_by_model)[visible.bases]
         return torch.stack(
             [
                 self.of(model, outputs, targets)
@@ -179,6 +192,40 @@ class ModifiedEntropy(OutputSignal):
 
 
 @arguments.dataclass(frozen=True)
+class ZlibRatio(OutputSignal):
+    """Negative loss of a sequence, divided by the size in bytes of its tokens after compression.
+
+    Sequences with much repetition have a low loss whether or not a model was trained on them. The
+    compressed size corrects for this without a second model.
+
+    Source: Carlini et al. 2021 (extracting training data), section 5.1: ratio of the logarithm of
+        the perplexity and the zlib entropy.
+    Differs: The paper compresses the text. Here, token ids are compressed, each as one byte if the
+        vocabulary has at most 256 tokens and otherwise as four bytes.
+    """
+
+    kind = "zlib_ratio"
+    reads = Reading.TOKENS
+
+    def of(self, model: Model, outputs: Outputs, targets: Tensor) -> Values:
+        tokens = _tokens_of(model, outputs, targets, self.name)
+        dtype = torch.uint8 if tokens.logits.shape[2] <= 256 else torch.int32
+        sizes = [
+            len(zlib.compress(sequence[counted].to(dtype).numpy().tobytes()))
+            for sequence, counted in zip(tokens.tokens.cpu(), tokens.counted.cpu(), strict=True)
+        ]
+        losses = model.architecture.loss(outputs, targets).double()
+        return -losses / torch.tensor(sizes, dtype=torch.float64, device=losses.device)
+
+
+def _tokens_of(model: Model, outputs: Outputs, targets: Tensor, signal: str) -> NextTokens:
+    task = model.architecture.task
+    if task.tokens is None:
+        raise NotVisible(f"the task {task.name!r} has no tokens, which {signal!r} needs")
+    return task.tokens(outputs, targets)
+
+
+@arguments.dataclass(frozen=True)
 class _LeastLikelyTokens(OutputSignal):
     """Mean of a token score over the lowest-scoring tokens of a sequence.
 
@@ -194,10 +241,7 @@ class _LeastLikelyTokens(OutputSignal):
         return f"{super().name}_{self.share:g}"
 
     def of(self, model: Model, outputs: Outputs, targets: Tensor) -> Values:
-        task = model.architecture.task
-        if task.tokens is None:
-            raise NotVisible(f"the task {task.name!r} has no tokens, which {self.name!r} needs")
-        tokens = task.tokens(outputs, targets)
+        tokens = _tokens_of(model, outputs, targets, self.name)
         # Positions that do not count, such as padding, are sorted to the end.
         scores = self.scores(tokens).masked_fill(~tokens.counted, float("inf"))
         cumulative = scores.sort(1).values.cumsum(1)

@@ -1,4 +1,4 @@
-"""Pretraining of a study's frozen network on public data."""
+"""Pretraining of a study's network, or of its frozen part, on public data."""
 
 import json
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def pretrain(
     progress: Progress = quiet,
     log: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Pretrain the frozen network of a study, unless it is stored from an earlier study.
+    """Pretrain the network of a study, unless it is stored from an earlier study.
 
     A stopped pretraining resumes from its last checkpoint.
 
