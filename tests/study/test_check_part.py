@@ -57,6 +57,11 @@ def unseeded(task):
     return Unseeded(task.architecture, task.training)
 
 
+class Exiting:
+    def quotas(self, counts, clients, *, rng):
+        raise SystemExit(0)
+
+
 class Greedy:
     def quotas(self, counts, clients, *, rng):
         return np.tile(counts, (clients, 1))
@@ -101,6 +106,12 @@ def test_the_command_prints_a_line_for_each_contract(
     assert exit_code("check-part", "dirichlet", "--beta=0.5", "--kind", "partition") == 0
     for part in (f"{module}:absent", "no-such-part", "no_module:part"):
         assert exit_code("check-part", part) == 2
+
+
+def test_a_part_that_ends_the_program_keeps_no_contract(module: str) -> None:
+    results = check_part(f"{module}:Exiting")
+    assert all("it raises SystemExit: 0" in result.fault for result in results)
+    assert exit_code("check-part", f"{module}:Exiting") == 1
 
 
 @pytest.mark.parametrize(("name", "kind"), [("fedavg", "algorithm"), ("mixup", "defense")])

@@ -1,6 +1,7 @@
 """The index of results: what it lists, and what it says about results that cannot be read."""
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -129,6 +130,25 @@ def test_names_of_strangers_are_escaped(tmp_path: Path) -> None:
     assert "<img" not in visible
     assert "<script" not in visible
     assert "&lt;/script&gt;" in visible
+
+
+def test_a_folder_whose_name_is_no_text_is_listed_and_compared(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path / "root") + b"\xff"))
+    write(folder / os.fsdecode(b"one\xff"), record(name="one"))
+    write(folder / "two", record(name="two", strengths=(0.5,)))
+    (folder / os.fsdecode(b"one\xff") / "report.html").write_text("<!doctype html>", "utf-8")
+    index_command(folder)
+    html = (folder / "index.html").read_text(encoding="utf-8")
+    assert 'href="one%FF/report.html"' in html
+    assert "one\ufffd/record.json" in html
+    site = CollectionSite(folder)
+    index = site.answer("", "")
+    assert index is not None
+    numbers = re.findall(r'data-number="(\w+)"', index.html)
+    compared = site.answer("compare", "&".join(numbers))
+    assert compared is not None
+    for answer in (index, compared):
+        answer.html.encode("utf-8")
 
 
 def test_the_command_writes_an_offline_page(

@@ -88,7 +88,7 @@ class CollectionSite:
             return None
         try:
             records = [read_record(self._index.root / result.path) for result in results]
-            comparison = compare_records(records, [result.path for result in results])
+            comparison = compare_records(records, [result.shown_path for result in results])
             return Answer(comparison_html(comparison, records), "frame-ancestors 'none'")
         except (FedauditError, OSError) as error:
             page = Markup("<!DOCTYPE html><title>No comparison</title><p>{}</p>")

@@ -76,6 +76,11 @@ class AuditEntry(NamedTuple):
     is_comparable: bool = False
 
     @property
+    def shown_path(self) -> str:
+        """The path for a page; names of folders may have bytes that are no text."""
+        return plain(self.path)
+
+    @property
     def auc_text(self) -> str:
         """The AUC with its limits; empty if no AUC was estimated."""
         if self.auc is None:

@@ -14,6 +14,7 @@ from fedaudit.report.fixed import package_file
 from fedaudit.report.grid import Tile, shortened, tile
 from fedaudit.report.page import templates
 from fedaudit.report.style import page_css
+from fedaudit.results.text import plain
 from fedaudit.watch.index import Row
 from fedaudit.watch.page import Page, policy_for
 
@@ -46,7 +47,7 @@ def index_page(
         .get_template("index.html.j2")
         .render(
             root=shortened(str(root), 80),
-            command_root="" if str(root) == "." else f"{root.as_posix()}/",
+            command_root="" if str(root) == "." else plain(f"{root.as_posix()}/"),
             rows=rows,
             links=links,
             numbers=numbers or [""] * len(rows),
@@ -76,7 +77,7 @@ def report_links(root: Path, rows: Sequence[Row], page: Path) -> list[str]:
 def _relative_url(path: Path, folder: Path) -> str:
     relative = Path(os.path.relpath(path, folder)).as_posix()
     # A colon in the first part would be read as a scheme.
-    return quote(relative if "/" in relative else f"./{relative}")
+    return quote(os.fsencode(relative if "/" in relative else f"./{relative}"))
 
 
 def _tiles(rows: Sequence[Row]) -> list[Tile]:

@@ -45,8 +45,8 @@ def _fault(contract: Callable[[Case], str], case: Case) -> str:
         return contract(case)
     except FedauditError as error:
         return str(error)
-    # The part is custom code, which may raise anything.
-    except Exception as error:
+    # The part is custom code, which may raise anything. sys.exit(0) would look like success.
+    except (Exception, SystemExit) as error:
         return f"it raises {type(error).__name__}: {error} ({location_of(error)})"
 
 
