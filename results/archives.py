@@ -1,4 +1,4 @@
-"""Records of studies, kept as one compressed archive for each study.
+"""Compressed archives with the records of studies, one for each study.
 
 python results/archives.py FOLDER
 
@@ -24,38 +24,38 @@ SUFFIX = ".tar.xz"
 
 @cache
 def unpacked() -> Path:
-    """Return a folder with the records of all studies, unpacked once for each state of archives.
+    """Return a folder with the records of all studies, which are unpacked if they have changed.
 
-    It lies below ``build`` and is named by a hash of the archives. Folders of earlier states are
-    removed.
+    The folder is below ``build`` and is named by a hash of the archives. Folders of earlier
+    archives are removed.
     """
     archives = sorted(HERE.glob(f"*{SUFFIX}"))
-    hashed = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in archives:
-        hashed.update(hashlib.sha256(path.name.encode() + path.read_bytes()).digest())
-    place = BUILT / hashed.hexdigest()[:16]
-    if place.is_dir():
-        return place
+        digest.update(hashlib.sha256(path.name.encode() + path.read_bytes()).digest())
+    target = BUILT / digest.hexdigest()[:16]
+    if target.is_dir():
+        return target
     BUILT.mkdir(parents=True, exist_ok=True)
     earlier = list(BUILT.glob("[!.]*"))
-    fresh = Path(mkdtemp(prefix=".", dir=BUILT))
-    unpack(fresh)
+    temporary = Path(mkdtemp(prefix=".", dir=BUILT))
+    unpack(temporary)
     try:
-        fresh.rename(place)
+        temporary.rename(target)
     except OSError:
-        # Another process was faster.
-        rmtree(fresh)
-    for left in earlier:
-        if left != place:
-            rmtree(left, ignore_errors=True)
-    return place
+        # Another process has unpacked the same archives.
+        rmtree(temporary)
+    for folder in earlier:
+        if folder != target:
+            rmtree(folder, ignore_errors=True)
+    return target
 
 
 def unpack(folder: Path) -> None:
     """Unpack all archives.
 
     Args:
-        folder: Where the studies' folders are made.
+        folder: Folder in which a folder is created for each study.
     """
     for path in sorted(HERE.glob(f"*{SUFFIX}")):
         with tarfile.open(path) as tar:
@@ -65,14 +65,14 @@ def unpack(folder: Path) -> None:
 def archive(records: Mapping[str, bytes], name: str) -> Path:
     """Write the archive of a study.
 
-    The same records give the same bytes, whoever writes them and when.
+    The bytes of the archive depend only on the records.
 
     Args:
         records: Content of each JSON file by its name.
-        name: Of the study.
+        name: Name of the study.
 
     Returns:
-        Where the archive was written.
+        Path of the archive.
     """
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as tar:
@@ -80,9 +80,9 @@ def archive(records: Mapping[str, bytes], name: str) -> Path:
             entry = tarfile.TarInfo(f"{name}/{file}")
             entry.size, entry.mode = len(content), 0o644
             tar.addfile(entry, io.BytesIO(content))
-    made = HERE / f"{name}{SUFFIX}"
-    made.write_bytes(lzma.compress(packed.getvalue(), preset=9))
-    return made
+    path = HERE / f"{name}{SUFFIX}"
+    path.write_bytes(lzma.compress(packed.getvalue(), preset=9))
+    return path
 
 
 if __name__ == "__main__":
