@@ -6,6 +6,7 @@ python docs/claims.py --pairs RUNS NAME   compute the paired differences of AUCs
                                           from the runs of a study, into claims/pairs/NAME.json
 python docs/claims.py --again CLAIM       repeat the runs of a claim ("all": of every claim) and
                                           compare every figure with the results
+python docs/claims.py --ledger            list the open claims: why each is open, and its price
 
 `claims/regimes.toml` names the regimes, `claims/PAPER.toml` the claims, and `claims/words.toml` the
 words for their attacks, variants and figures. No verdict is written by hand.
@@ -19,6 +20,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from docs.claims.again import again
+from docs.claims.data import papers
+from docs.claims.ledger import ledger
 from docs.claims.page import PAGE, difference, page
 from docs.claims.pairs import take_pairs
 from fedaudit.core.errors import FedauditError
@@ -31,6 +34,7 @@ def main(words: Sequence[str]) -> int:
     what.add_argument("--check", action="store_true")
     what.add_argument("--pairs", nargs=2, metavar=("RUNS", "NAME"))
     what.add_argument("--again", metavar="CLAIM")
+    what.add_argument("--ledger", action="store_true")
     parser.add_argument("--data-dir", default="", help="data sets, for --again")
     parser.add_argument("--out", type=Path, default=Path("runs/again"), help="runs, for --again")
     options = parser.parse_args(words)
@@ -39,6 +43,9 @@ def main(words: Sequence[str]) -> int:
         return 0
     if options.again:
         return again(options.again, data_dir=options.data_dir, out=options.out)
+    if options.ledger:
+        print(ledger(papers()))
+        return 0
     generated = page()
     if options.check:
         committed = PAGE.read_text(encoding="utf-8") if PAGE.is_file() else ""

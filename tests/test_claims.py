@@ -11,7 +11,18 @@ import pytest
 from scipy import stats
 
 from benchmarks.claims import wrong_families
-from docs.claims import again, comparing, data, figures, judging, page, pairs, routes, titles
+from docs.claims import (
+    again,
+    comparing,
+    data,
+    figures,
+    judging,
+    ledger,
+    page,
+    pairs,
+    routes,
+    titles,
+)
 from docs.claims.comparing import Figure
 from docs.claims.data import ROOT, Claim, Term
 from docs.claims.judging import ClaimResult, PartResult
@@ -195,6 +206,35 @@ def test_required_samples_include_the_multiplicity_correction() -> None:
     assert alone is not None
     assert of_ten is not None
     assert of_ten.times > 1.5 * alone.times
+
+
+@pytest.mark.parametrize(
+    ("intervals", "tier", "expected"),
+    [
+        ([(0.015, 0.065)], 2, "at most 3 times the runs or samples"),
+        ([(-0.05, 0.15)], 2, "at most 50 times"),
+        ([(-0.0798, 0.1202)], 2, "on the margin"),
+        ([HOLDS], 1, "too few regimes that count"),
+    ],
+)
+def test_the_ledger_states_why_a_claim_is_open(
+    intervals: list[tuple[float, float]], tier: int, expected: str
+) -> None:
+    assert ledger.reason_of(verdict(intervals, tier=tier), judging.ERROR) == expected
+
+
+def test_the_ledger_separates_correction_disagreement_and_regimes_that_do_not_count() -> None:
+    (corrected,) = judging.correct_claims([verdict([HOLDS], tier=2)._replace(p_value=0.06)])
+    assert (corrected.verdict, ledger.reason_of(corrected, judging.ERROR)) == (
+        "open",
+        "regimes differ, but not significantly",
+    )
+    claims = [verdict([(0.021, 0.06)], tier=2), verdict([NEITHER], tier=2)]
+    first, _ = judging.correct_claims(claims)
+    assert ledger.reason_of(first, judging.ERROR) == "decided without correction"
+    no_leak = judging.combine_parts([part(*HOLDS)], leaking=False)
+    result = judging.judge_claim(verdict([HOLDS], tier=2).claim, [no_leak])
+    assert ledger.reason_of(result, judging.ERROR) == "no regime leaks"
 
 
 def test_the_cheapest_route_uses_only_the_needed_regimes() -> None:
