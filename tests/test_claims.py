@@ -403,21 +403,40 @@ def test_a_regime_with_a_missing_record_can_only_contradict() -> None:
     assert judging.combine_parts([part(*NOT), missing], leaking=True).verdict == "contradicted"
 
 
-def test_all_tested_claims_of_a_paper_share_one_error() -> None:
+def test_all_tested_claims_of_a_family_share_one_error() -> None:
     barely = (0.021, 0.061)
     assert verdict([barely], tier=2).verdict == "confirmed"
     # Alone, the claim holds. With an open claim it does not, since both were tested.
     both = judging.correct_claims([verdict([barely], tier=2), verdict([NEITHER], tier=2)])
     assert both[0].verdict == "open"
     assert routes.before_correction(both[0], 2) == (
-        "confirmed without correction (p = 0.04), open after correction over 2 claims"
+        "confirmed without correction (p = 0.04), open after correction over 2 details"
     )
-    assert routes.what_decides(both[0], routes.share_of_error(both)) == (
+    share = routes.share_of_error(both, both[0].claim)
+    assert routes.what_decides(both[0], share) == (
         "About 4 seeds of `location30` (3 so far): then confirmed (less than 0.1 core hours)"
     )
     not_tested = ClaimResult(both[0].claim, "not run", ())
     alone = judging.correct_claims([verdict([barely], tier=2), not_tested])
     assert alone[0].verdict == "confirmed"
+
+
+def test_main_claims_details_and_our_questions_have_separate_errors() -> None:
+    barely, neither = verdict([(0.021, 0.061)], tier=2), verdict([NEITHER], tier=2)
+    ours = barely.claim.model_copy(update={"ours": True})
+    main = barely.claim.model_copy(update={"tier": 1})
+    families = [judging.family_of(claim) for claim in (main, barely.claim, ours)]
+    assert families == ["main claims", "details", "our questions"]
+    for other in (ours, main):
+        results = [barely, neither._replace(claim=other)]
+        assert judging.correct_claims(results)[0].verdict == "confirmed"
+        assert judging.tested_in(results, barely.claim) == 1
+        assert routes.share_of_error(results, barely.claim) == judging.ERROR
+    # Each family is corrected as if the others did not exist.
+    both = [barely, verdict([(0.022, 0.062)], tier=2)]
+    alone = [result.verdict for result in judging.correct_claims(both)]
+    mixed = judging.correct_claims([neither._replace(claim=ours), *both])
+    assert [result.verdict for result in mixed[1:]] == alone
 
 
 @pytest.mark.slow

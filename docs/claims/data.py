@@ -151,6 +151,8 @@ class Claim(Part):
     # 1 if the claim needs two regimes, 2 if it needs one: claims about one component or one form of
     # a method, or about one data set.
     tier: Literal[1, 2] = 1
+    # Whether the question is ours, and not a claim of the paper.
+    ours: bool = False
     # Reason why the claim has no test.
     not_run: str = ""
     note: str = ""

@@ -282,7 +282,7 @@ def seeds_of(part: PartResult) -> int:
 
 
 def judge_paper(paper: Paper) -> list[ClaimResult]:
-    """Judge all claims of a paper with one error for all tested claims."""
+    """Judge all claims of a paper, with one error for all tested claims of a family."""
     these = _read(paper, "these runs")
     further = _read(paper, "further runs")
     return [
@@ -301,6 +301,23 @@ def _read(paper: Paper, reading: Reading) -> list[ClaimResult]:
             for claim in paper.claim
         ]
     )
+
+
+def family_of(claim: Claim) -> str:
+    """Return the claims with which a claim shares the error of 5 %."""
+    if claim.ours:
+        return "our questions"
+    return "main claims" if claim.tier == 1 else "details"
+
+
+def family_in(results: Sequence[ClaimResult], claim: Claim) -> list[ClaimResult]:
+    """Return the results of a paper that belong to the family of a claim."""
+    return [result for result in results if family_of(result.claim) == family_of(claim)]
+
+
+def tested_in(results: Sequence[ClaimResult], claim: Claim) -> int:
+    """Return the number of tested claims in the family of a claim."""
+    return sum(result.p_value is not None for result in family_in(results, claim))
 
 
 def needed_regimes(claim: Claim) -> int:
@@ -350,15 +367,21 @@ def partial(p_values: Sequence[float], among: int, least: int) -> float:
 
 
 def correct_claims(claims: Sequence[ClaimResult]) -> list[ClaimResult]:
-    """Correct verdicts by Holm's procedure over all tested claims, including open ones."""
-    adjusted = holm([result.p_value for result in claims], alpha=ERROR).adjusted
-    return [
-        result._replace(
-            verdict="open" if p_value is not None and p_value > ERROR else result.verdict,
-            by_itself=result.verdict,
-        )
-        for result, p_value in zip(claims, adjusted, strict=True)
-    ]
+    """Correct verdicts by Holm's procedure over all tested claims of each family.
+
+    Open claims are included.
+    """
+    corrected = list(claims)
+    for family in dict.fromkeys(family_of(result.claim) for result in claims):
+        places = [i for i, result in enumerate(claims) if family_of(result.claim) == family]
+        adjusted = holm([claims[place].p_value for place in places], alpha=ERROR).adjusted
+        for place, p_value in zip(places, adjusted, strict=True):
+            result = claims[place]
+            is_open = p_value is not None and p_value > ERROR
+            corrected[place] = result._replace(
+                verdict="open" if is_open else result.verdict, by_itself=result.verdict
+            )
+    return corrected
 
 
 # The scale.

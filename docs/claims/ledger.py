@@ -39,9 +39,9 @@ class OpenClaim(NamedTuple):
 def open_claims(judged: Sequence[tuple[Paper, Sequence[ClaimResult]]]) -> Iterator[OpenClaim]:
     """Yield the open claims of all papers."""
     for paper, results in judged:
-        share = share_of_error(results)
         for result in results:
             if result.verdict == "open":
+                share = share_of_error(results, result.claim)
                 route = cheapest(result, share)
                 yield OpenClaim(
                     paper.name,

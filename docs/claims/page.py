@@ -12,10 +12,10 @@ from docs.claims.judging import (
     VERDICTS,
     ClaimResult,
     RegimeResult,
-    Verdict,
     deciding_part,
     judge_paper,
     needed_regimes,
+    tested_in,
 )
 from docs.claims.names import attack_words
 from docs.claims.routes import (
@@ -123,8 +123,10 @@ A decided claim is marked *these runs only* if the second interval gives another
 of games hold only for the target samples that were used. If each game has a separate target, they
 also hold for other samples.
 
-For each kind of interval, all tested claims of a paper share an error of 5 % (Holm's correction).
-The interval of a single comparison is not corrected. The p-value of a verdict (p) is the
+For each kind of interval, the main claims of a paper, its details and our own questions each share
+an error of 5 % (Holm's correction). A paper with all three can thus have a wrong decision with a
+probability of up to 15 %. Details are claims that need one regime. The interval of a single
+comparison is not corrected. The p-value of a verdict (p) is the
 probability of figures that support it at least as clearly, if it is wrong. [Decision
 15](decisions/0015-two-regimes-and-one-error.md) describes the rules, and how often they err.
 
@@ -159,13 +161,15 @@ def page() -> str:
 
 def _tally(judged_papers: Sequence[tuple[Paper, Sequence[ClaimResult]]]) -> str:
     lines = [_row(["paper", "claims", *VERDICTS]), _row(["---"] * (2 + len(VERDICTS)))]
-    total = Counter[Verdict]()
-    for paper, claims in judged_papers:
-        counts = Counter(result.verdict for result in claims)
-        total += counts
-        link = f"[{paper.name}](#{paper.name.lower()})"
-        lines.append(_row([link, str(len(claims)), *(str(counts[v]) for v in VERDICTS)]))
-    lines.append(_row(["all", str(total.total()), *(str(total[v]) for v in VERDICTS)]))
+    every = [result for _, claims in judged_papers for result in claims]
+    groups = {
+        f"[{paper.name}](#{paper.name.lower()})": [r for r in claims if not r.claim.ours]
+        for paper, claims in judged_papers
+    }
+    groups |= {"our own questions": [r for r in every if r.claim.ours], "all": every}
+    for name, results in groups.items():
+        counts = Counter(result.verdict for result in results)
+        lines.append(_row([name, str(len(results)), *(str(counts[v]) for v in VERDICTS)]))
     return "\n".join(lines)
 
 
@@ -204,7 +208,7 @@ def reading_of(result: ClaimResult) -> str:
 
 def _prices(judged_papers: Sequence[tuple[Paper, Sequence[ClaimResult]]]) -> str:
     claims = [
-        (result, share_of_error(all_))
+        (result, share_of_error(all_, result.claim))
         for _, all_ in judged_papers
         for result in all_
         if result.verdict == "open"
@@ -313,15 +317,31 @@ def _section(paper: Paper, claims: Sequence[ClaimResult]) -> str:
     if sizes := paper.scale.words(paper.scale):
         notes.append(f"- The paper's scale: {sizes}.")
     lines += [*notes, ""] if notes else []
-    head = ["claim of the paper", "verdict", "our figures", "what would decide it"]
-    lines += [_row(head), _row(["---"] * len(head))]
-    share, tested = share_of_error(claims), sum(result.p_value is not None for result in claims)
-    for result in claims:
-        scale = result.claim.scale
-        decides = what_decides(result, share, scale.words(scale) if scale else "")
-        cells = [_claim_cell(result), verdict_cell(result, tested), figures_cell(result), decides]
-        lines.append(_row([cell or "–" for cell in cells]))
+    of_paper, ours = ([r for r in claims if r.claim.ours is is_ours] for is_ours in (False, True))
+    lines += _claim_rows("claim of the paper", of_paper, claims)
+    if ours:
+        lines += ["", f"### Our own questions about {paper.name}", ""]
+        lines += _claim_rows("our question", ours, claims)
     return "\n".join(lines)
+
+
+def _claim_rows(
+    head: str, shown: Sequence[ClaimResult], claims: Sequence[ClaimResult]
+) -> list[str]:
+    """Return the table of some claims of a paper."""
+    heads = [head, "verdict", "our figures", "what would decide it"]
+    lines = [_row(heads), _row(["---"] * len(heads))]
+    for result in shown:
+        claim = result.claim
+        scale = claim.scale.words(claim.scale) if claim.scale else ""
+        cells = [
+            _claim_cell(result),
+            verdict_cell(result, tested_in(claims, claim)),
+            figures_cell(result),
+            what_decides(result, share_of_error(claims, claim), scale),
+        ]
+        lines.append(_row([cell or "–" for cell in cells]))
+    return lines
 
 
 _OLDER_LEVELS = (

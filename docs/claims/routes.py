@@ -20,6 +20,8 @@ from docs.claims.judging import (
     RegimeResult,
     Verdict,
     beyond,
+    family_in,
+    family_of,
     needed_regimes,
     seeds_of,
 )
@@ -68,9 +70,9 @@ class Route(NamedTuple):
         return max(step.times for step in self.steps)
 
 
-def share_of_error(claims: Sequence[ClaimResult]) -> float:
-    """Return the p-value below which Holm's procedure decides a paper's next claim."""
-    tested = [result for result in claims if result.p_value is not None]
+def share_of_error(results: Sequence[ClaimResult], claim: Claim) -> float:
+    """Return the p-value below which Holm's procedure decides the next claim of a family."""
+    tested = [result for result in family_in(results, claim) if result.p_value is not None]
     open_ = sum(result.verdict == "open" for result in tested)
     return ERROR / max(open_, 1)
 
@@ -216,14 +218,14 @@ def decided_in(result: ClaimResult) -> str:
 
 
 def before_correction(result: ClaimResult, tested: int) -> str:
-    """Describe the verdict of an open claim without the correction over all tested claims."""
+    """Describe the verdict of an open claim without the correction over its family."""
     if result.verdict != "open" or result.by_itself == "open" or result.p_value is None:
         return ""
     if result.p_value > ERROR:
         return f"regimes differ, but not significantly (p = {result.p_value:.2g})"
     return (
         f"{result.by_itself} without correction (p = {result.p_value:.2g}), open after correction "
-        f"over {tested} claims"
+        f"over {tested} {family_of(result.claim)}"
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from docs.claims.comparing import leaks
 from docs.claims.data import Paper, papers, regimes
-from docs.claims.judging import ClaimResult, judge_paper
+from docs.claims.judging import ClaimResult, judge_paper, tested_in
 from docs.claims.page import figures_cell, verdict_cell
 from docs.claims.routes import decided_in
 from docs.claims.tables import (
@@ -81,14 +81,13 @@ def _main_table(paper: Paper, results: Sequence[ClaimResult], claims_page: str) 
         "| main claims of the paper | verdict | our figures, by run that counts |",
         "| --- | --- | --- |",
     ]
-    tested = sum(result.p_value is not None for result in results)
     by_id = {result.claim.id: result for result in results}
     for name in main_claims_of(paper):
         result = by_id[name]
         claim = result.claim
         cells = (
             f"[{claim.says}]({claims_page}#{name})<br>{claim.where}: {claim.theirs}",
-            verdict_cell(result, tested),
+            verdict_cell(result, tested_in(results, claim)),
             figures_cell(result) or "–",
         )
         lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
