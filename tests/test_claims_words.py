@@ -68,7 +68,7 @@ def comparison(
     first, second, difference = (
         Figure(x, x - 0.01, x + 0.01, "", 3) for x in (0.75, 0.7 if value is None else value, gap)
     )
-    verdict = judging.verdict_of(test, gap - 0.01, gap + 0.01)
+    verdict = judging.verdict_of(test, difference)
     return PartResult("location30", test, test.others[0], verdict, first, second, difference)
 
 

@@ -48,6 +48,8 @@ VERDICTS: tuple[Verdict, ...] = (
     "not run",
 )
 UNDECIDED = ("open", "not run")
+SYMMETRIC = 0.85
+"""Smallest ratio of the two distances between a figure and its limits if these are normal."""
 ROUNDING = 1e-9
 """Largest difference between equal figures."""
 Reading = Literal["these runs", "further runs"]
@@ -67,10 +69,10 @@ class PartResult(NamedTuple):
 
     @property
     def p_value(self) -> float:
-        """Return the two-sided p-value of the verdict; 1 if it is open."""
+        """Return the p-value of the verdict; 1 if it is open."""
         if self.gap is None or self.verdict in UNDECIDED:
             return 1.0
-        return _tail(self.gap, beyond(self, self.verdict))
+        return p_value_of(self.test, self.gap, self.verdict)
 
     @property
     def is_over_common_samples(self) -> bool:
@@ -145,10 +147,9 @@ def compare(name: str, test: Test, other: Term) -> PartResult:
 
 
 def with_verdict(part: PartResult) -> PartResult:
-    gap = part.gap
-    if gap is None or gap.low is None or gap.high is None:
+    if part.gap is None:
         return part._replace(verdict="open")
-    return part._replace(verdict=verdict_of(part.test, gap.low, gap.high))
+    return part._replace(verdict=verdict_of(part.test, part.gap))
 
 
 def over_further_runs(part: PartResult) -> PartResult:
@@ -161,36 +162,64 @@ def over_further_runs(part: PartResult) -> PartResult:
     return with_verdict(part._replace(gap=part.gap._replace(low=low, high=high, method=method)))
 
 
-def verdict_of(test: Test, low: float, high: float) -> Verdict:
-    """Return the verdict of an interval beyond, within or opposite to the margin."""
-    margin = test.margin
-    if test.direction == "near":
-        if -margin <= low and high <= margin:
-            return "confirmed"
-        return "contradicted" if low > margin or high < -margin else "open"
-    if test.direction == "below":
-        low, high = -high, -low
-    if low > margin:
-        return "confirmed"
-    if -margin <= low and high <= margin:
-        return "no difference"
-    return "contradicted" if high < 0 else "open"
+def verdict_of(test: Test, gap: Figure) -> Verdict:
+    """Return the verdict with a p-value of at most 5 %; "open" if there is none."""
+    if gap.low is None or gap.high is None:
+        return "open"
+    near: tuple[Verdict, ...] = ("confirmed", "contradicted")
+    verdicts = near if test.direction == "near" else ("confirmed", "no difference", "contradicted")
+    return next((v for v in verdicts if p_value_of(test, gap, v) <= ERROR), "open")
 
 
-def beyond(part: PartResult, verdict: Verdict) -> float:
+def p_value_of(test: Test, gap: Figure, verdict: Verdict) -> float:
+    """Return the p-value of a verdict on a difference with limits.
+
+    A contradiction has a two-sided p-value. The claimed direction has a one-sided one, to which the
+    error of a contradiction at the same critical value is added: both are wrong if the true
+    difference lies between 0 and the margin. "Within the margin" has that of two one-sided tests.
+    """
+    return p_value_if_repeated(test, gap, verdict, 1.0)
+
+
+def p_value_if_repeated(test: Test, gap: Figure, verdict: Verdict, times: float) -> float:
+    """Return the p-value of a verdict if there were a multiple of the runs or samples."""
+    distance = beyond(test, gap, verdict) * math.sqrt(times)
+    if verdict == "contradicted" or not has_normal_limits(test, gap):
+        return min(1.0, 2 * _tail(gap, distance))
+    if verdict == "no difference" or test.direction == "near":
+        return _tail(gap, distance)
+    assert gap.low is not None
+    assert gap.high is not None
+    width = max(gap.value - gap.low, gap.high - gap.value)
+    margin = _widths(test.margin, width) * math.sqrt(times) if test.margin else 0.0
+    return _tail(gap, distance) + _tail(gap, distance + margin)
+
+
+def has_normal_limits(test: Test, gap: Figure) -> bool:
+    """Return whether limits of another confidence follow from the 95 % limits.
+
+    Limits of rates combine several tests. Limits of shares of few samples are asymmetric.
+    """
+    if (test.one.figure or test.figure).startswith("tpr@"):
+        return False
+    assert gap.low is not None
+    assert gap.high is not None
+    narrow, wide = sorted((gap.value - gap.low, gap.high - gap.value))
+    return narrow >= SYMMETRIC * wide
+
+
+def beyond(test: Test, gap: Figure, verdict: Verdict) -> float:
     """Return the distance of a figure from the values that contradict a verdict.
 
     The unit is the width between figure and limit. Negative if the figure contradicts the verdict.
     """
-    gap = part.gap
-    assert gap is not None
     assert gap.low is not None
     assert gap.high is not None
-    value, margin = gap.value, part.test.margin
+    value, margin = gap.value, test.margin
     down, up = value - gap.low, gap.high - value
-    if part.test.direction == "below":
+    if test.direction == "below":
         value, down, up = -value, up, down
-    near = part.test.direction == "near"
+    near = test.direction == "near"
     if verdict == ("confirmed" if near else "no difference"):
         return min(_widths(margin + value, down), _widths(margin - value, up))
     if near:
@@ -205,11 +234,11 @@ def _widths(distance: float, width: float) -> float:
 
 
 def _tail(gap: Figure, widths: float) -> float:
-    """Return the two-sided p-value of a distance in widths."""
+    """Return the one-sided p-value of a distance in widths."""
     if gap.method == BY_STUDENT and gap.seeds > 1:
         degrees = gap.seeds - 1
-        return float(2 * stdtr(degrees, -stdtrit(degrees, 1 - ERROR / 2) * widths))
-    return float(2 * ndtr(-LIMIT * widths))
+        return float(stdtr(degrees, -stdtrit(degrees, 1 - ERROR / 2) * widths))
+    return float(ndtr(-LIMIT * widths))
 
 
 # One claim in one regime.
@@ -269,7 +298,7 @@ def _ease(part: PartResult) -> float:
     assert part.gap is not None
     if part.gap.low is None or part.gap.high is None:
         return -math.inf
-    return beyond(part, "confirmed")
+    return beyond(part.test, part.gap, "confirmed")
 
 
 def seeds_of(part: PartResult) -> int:

@@ -40,15 +40,19 @@ _LONGEST = 160
 MEANINGS = (
     (
         "confirmed",
-        "The 95 % interval of the difference lies on the claimed side of the margin in at least "
-        "two regimes that count, and no regime decides otherwise. One regime is enough for claims "
+        "The difference lies beyond the margin, by a one-sided test of 5 %, in at least two "
+        "regimes that count, and no regime decides otherwise. One regime is enough for claims "
         "about one component or one form of a method, or about one data set.",
     ),
-    ("no difference", "The interval lies within the margin in at least two regimes (or one)."),
+    (
+        "no difference",
+        "The difference lies within the margin, by two one-sided tests of 5 %, in at least two "
+        "regimes (or one).",
+    ),
     (
         "contradicted",
-        "The interval lies on the opposite side in at least two regimes (or one), and the claim "
-        "holds in none.",
+        "The 95 % interval lies on the opposite side in at least two regimes (or one), and the "
+        "claim holds in none.",
     ),
     (
         "not found at this scale",
@@ -126,9 +130,11 @@ also hold for other samples.
 For each kind of interval, the main claims of a paper, its details and our own questions each share
 an error of 5 % (Holm's correction). A paper with all three can thus have a wrong decision with a
 probability of up to 15 %. Details are claims that need one regime. The interval of a single
-comparison is not corrected. The p-value of a verdict (p) is the
-probability of figures that support it at least as clearly, if it is wrong. [Decision
-15](decisions/0015-two-regimes-and-one-error.md) describes the rules, and how often they err.
+comparison is not corrected, and it has two sides: a one-sided test at the same error corresponds to
+an interval of 90 %. Without a margin, and for rates and asymmetric limits, tests have two sides.
+The p-value of a verdict (p) is the probability of figures that support it at least as clearly, if
+it is wrong. [Decision 15](decisions/0015-two-regimes-and-one-error.md) describes the rules, and how
+often they err.
 
 The cost of deciding an open claim is an estimate. It assumes that the figures stay the same, and
 that intervals shrink with the square root of the number of runs or samples. It includes the

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from scipy.special import ndtri, stdtrit
+from scipy.optimize import brentq
 
 from docs.claims.again import seconds_of
 from docs.claims.comparing import BY_STUDENT
@@ -13,7 +13,6 @@ from docs.claims.figures import rows
 from docs.claims.judging import (
     ERROR,
     FEWEST_SEEDS,
-    LIMIT,
     UNDECIDED,
     ClaimResult,
     PartResult,
@@ -23,6 +22,7 @@ from docs.claims.judging import (
     family_in,
     family_of,
     needed_regimes,
+    p_value_if_repeated,
     seeds_of,
 )
 from docs.claims.names import figure_words
@@ -31,6 +31,8 @@ from fedaudit.report.wording import capital, join_and
 
 MANY = 1000
 """Seeds, or factor of samples, from which a difference counts as equal to its margin."""
+_LARGEST_FACTOR = 50.0
+"""Natural logarithm of the largest factor that is computed."""
 FIRST: tuple[Verdict, ...] = ("confirmed", "contradicted", "no difference")
 _VERDICTS: dict[str, str] = {
     "confirmed": "confirmed",
@@ -147,17 +149,18 @@ def times_to(part: PartResult, verdict: Verdict, p_value: float) -> float:
     if gap.low is None or gap.high is None:
         # The verdict of missing limits is unknown.
         return math.inf if _lacks_limits(part) else FEWEST_RUNS / seeds_of(part)
-    widths = beyond(part, verdict)
-    if widths <= 0:
+    if beyond(part.test, gap, verdict) <= 0:
         return math.inf
-    if math.isinf(widths):
+
+    def excess(logarithm: float) -> float:
+        repeated = p_value_if_repeated(part.test, gap, verdict, math.exp(logarithm))
+        return repeated - p_value
+
+    if excess(0.0) <= 0:
         return 1.0
-    if gap.method == BY_STUDENT and gap.seeds > 1:
-        degrees = gap.seeds - 1
-        reach = stdtrit(degrees, 1 - p_value / 2) / stdtrit(degrees, 1 - ERROR / 2)
-    else:
-        reach = -ndtri(p_value / 2) / LIMIT
-    return max(1.0, float(reach / widths) ** 2)
+    if excess(_LARGEST_FACTOR) > 0:
+        return math.inf
+    return math.exp(float(brentq(excess, 0.0, _LARGEST_FACTOR)))
 
 
 def _records(part: PartResult) -> Iterator[tuple[str, str, str]]:
