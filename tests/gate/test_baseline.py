@@ -12,6 +12,7 @@ from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.verdict import Check, Verdict
 from fedaudit.metrics import auc_interval
+from fedaudit.pack.packing import write_pack
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Record, ViewRow, write_record
 from tests.gate.parts import auc, control, policy, record_of, tpr, worst_of
@@ -229,3 +230,22 @@ def test_the_command_compares_with_a_baseline(
     assert exit_code(*gate, tmp_path / "new") == 1
     assert "Increase of AUC since the baseline" in capsys.readouterr().out
     assert exit_code(*gate[:3], "--baseline", tmp_path / "no-record", tmp_path / "new") == 2
+
+
+def test_a_pack_whose_record_was_replaced_is_no_baseline(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rules, packed = tmp_path / "policy.toml", tmp_path / "pack" / "record.json"
+    rules.write_text(LOOSE)
+    for name, figure in (("old", auc(0.58, 0.62)), ("new", auc(0.7, 0.74))):
+        (tmp_path / name).mkdir()
+        write_record(record_of(figure), tmp_path / name / "record.json")
+    write_pack(tmp_path / "old" / "record.json", rules, packed.parent)
+    gate = ("gate", "--policy", rules, "--baseline", packed.parent, tmp_path / "new")
+    assert exit_code(*gate) == 1, "the sound pack shows the increase"
+    # The larger AUC would hide the increase. The digest within the record is valid.
+    packed.write_bytes((tmp_path / "new" / "record.json").read_bytes())
+    assert exit_code(*gate) == 2
+    assert "is not the pack that was written: record.json" in capsys.readouterr().err
+    packed.with_name("manifest.json").write_text("{}")
+    assert exit_code(*gate) == 2

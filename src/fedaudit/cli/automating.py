@@ -19,7 +19,7 @@ from fedaudit.cli.application import (
     log,
 )
 from fedaudit.cli.running import attack, run_command
-from fedaudit.cli.showing import record_in, record_path
+from fedaudit.cli.showing import baseline_in, record_in, record_path
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import RECORDING_FILE, create_subfolder, write_whole
 
@@ -81,7 +81,7 @@ def check(
             f"{policy} has no ceiling, but the verdict in a pack needs one; add a table such as "
             "[membership], or use `fedaudit gate`"
         )
-    older = None if baseline is None else record_in(record_path(baseline))
+    older = None if baseline is None else baseline_in(baseline)
     create_subfolder(out)
     result = out / AUDIT
     if audited.is_file() and audited.suffix == ".toml":

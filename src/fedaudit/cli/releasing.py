@@ -18,7 +18,7 @@ from fedaudit.cli.application import (
     log,
     log_wrapped,
 )
-from fedaudit.cli.showing import reason_without_record, record_in, record_path
+from fedaudit.cli.showing import baseline_in, reason_without_record, record_in, record_path
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import raise_if_other_suffix, record_at, write_whole
 from fedaudit.core.progress import LONG_SECONDS
@@ -126,7 +126,11 @@ def gate(
         verdict = (
             verdict_without_uploads(record.resolve().name, read_policy(policy), reason)
             if reason
-            else evaluate_policy(record_in(path), read_policy(policy), *map(record_in, older))
+            else evaluate_policy(
+                record_in(path),
+                read_policy(policy),
+                None if baseline is None else baseline_in(baseline),
+            )
         )
     write_verdict(verdict, junit=junit, json=json)
     print_verdict(verdict)

@@ -57,6 +57,33 @@ def record_in(path: Path) -> "Record":
         return read_record(path)
 
 
+def baseline_in(path: Path) -> "Record":
+    """Read the record of the last release. In a pack, it must be the one that was packed.
+
+    Raises:
+        BadInput: The record differs from the manifest of its pack.
+    """
+    from fedaudit.pack.integrity import changed_files, digest_faults, read_manifest
+
+    file = record_path(path)
+    manifest_file = file.with_name(MANIFEST_FILE)
+    if file.name == RECORD_FILE and manifest_file.is_file():
+        manifest = read_manifest(manifest_file)
+        if isinstance(manifest, str):
+            fault = f"{MANIFEST_FILE} {manifest}"
+        else:
+            packed = [packed for packed in manifest.files if packed.name == RECORD_FILE]
+            faults = [f"{MANIFEST_FILE} {fault}" for fault in digest_faults(manifest, "")]
+            faults += changed_files(file.parent, manifest.model_copy(update={"files": packed}))
+            fault = next(iter(faults), "" if packed else f"{MANIFEST_FILE} names no {RECORD_FILE}")
+        if fault:
+            raise BadInput(
+                f"the baseline {file.parent} is not the pack that was written: {fault}; restore "
+                "it from a copy, and see `fedaudit verify`"
+            )
+    return record_in(file)
+
+
 @app.command
 def report(record: Path, /, *, out: Path | None = None) -> None:
     """Write the HTML report of a record.
@@ -302,7 +329,7 @@ def summary(
     outcome = None
     if policy_file is not None:
         with explain_wrong_kind(policy_file, POLICY):
-            older = None if baseline is None else record_in(record_path(baseline))
+            older = None if baseline is None else baseline_in(baseline)
             outcome = evaluated_policy_section(full_record, policy_file, older)
     format_summary = summary_html if is_html else summary_markdown
     text = format_summary(full_record, outcome, valid_until, _statement_of_pack(path))

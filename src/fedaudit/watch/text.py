@@ -394,7 +394,7 @@ def _gap_panel(run: RunState) -> Panel:
 
 def _round_axis(run: RunState) -> Axis:
     last = max(run.total or 0, run.estimates[-1].round, 2)
-    values = [(value, text) for value, text in ticks(1, last, 5) if value == int(value)]
+    values = [(value, f"{value:.0f}") for value, _ in ticks(1, last, 5) if value == int(value)]
     return Axis("round", 0.5, last + 0.5, tuple(values))
 
 
@@ -418,7 +418,8 @@ def _guard_figure(guard: GuardState) -> Figures | None:
         Curve("guessing", (x_low, x_high), (0.5, 0.5), _GUESS),
         Curve("limit", (x_low, x_high), (guard.limit, guard.limit), limit),
     ]
-    x_ticks = tuple((v, t) for v, t in ticks(1, max(len(guard.uploads), 2), 8) if v == int(v))
+    numbers = [v for v, _ in ticks(1, max(len(guard.uploads), 2), 8) if v == int(v)]
+    x_ticks = tuple((v, f"{v:.0f}") for v in numbers)
     panel = Panel(
         "",
         _guard_headline(guard),
