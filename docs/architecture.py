@@ -33,7 +33,7 @@ class Box(NamedTuple):
 LAYERS: tuple[tuple[Box, ...], ...] = (
     (
         Box("cli, catalogue", ("command line, and the catalogue of names that it accepts",), 0, 2),
-        Box("integrations, watch", ("Flower, NVFlare; live pages",), 2),
+        Box("integrations, watch, benchmark", ("Flower, NVFlare; live pages; scores",), 2),
     ),
     (
         Box(

@@ -87,6 +87,7 @@ OPENED_ELSEWHERE = {
     "games.samples._net": "an installed package",
     "report.fixed.package_file": "a file of this package",
     "cli.automating.init": "a file of this package",
+    "benchmark.child._own_streams": "the null device",
     "results.ladder.ladder": "a file of this package",
     "cli.running.demo": "a file of this package",
     "cli.watching._open_browser": "a page in the browser",

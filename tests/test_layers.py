@@ -79,6 +79,8 @@ DEPENDENCIES: dict[str, str] = {
     "integrations": EVERYTHING_BELOW,
     # Pages on running audits.
     "watch": EVERYTHING_BELOW,
+    # Comparison of attacks on frozen recordings.
+    "benchmark": EVERYTHING_BELOW,
     "catalogue": EVERYTHING_BELOW,
     "tasks": "core",
     "errors": "core.errors",
@@ -128,7 +130,11 @@ WITHOUT_MEMBERSHIP = (
     "risk",
 )
 """Packages that must not import them."""
-MAY_IMPORT_REPORT = {"study.front", "integrations", "plots", "watch", "display", "cli", "sinks"}
+MAY_IMPORT_REPORT = {"study.front", "integrations", "plots", "watch", "benchmark"} | {
+    "display",
+    "cli",
+    "sinks",
+}
 """Packages that may import report."""
 
 

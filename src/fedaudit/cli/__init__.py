@@ -7,12 +7,14 @@ from fedaudit.cli.guarding import check_guard
 from fedaudit.cli.planning import check_part, plan
 from fedaudit.cli.releasing import check_dp, export, gate, pack, signals, verify
 from fedaudit.cli.running import attack, demo, run_command
+from fedaudit.cli.scoring import benchmark, score
 from fedaudit.cli.showing import compare, explain, list_command, report, summary
 from fedaudit.cli.watching import index, watch
 
 __all__ = [
     "app",
     "attack",
+    "benchmark",
     "budget",
     "check",
     "check_dp",
@@ -31,6 +33,7 @@ __all__ = [
     "plan",
     "report",
     "run_command",
+    "score",
     "signals",
     "summary",
     "verify",

@@ -105,7 +105,7 @@ def _report(
     name, digest, kind = shortened(record.name, 80), record.content_hash, kind_of(record)
     meta = (record.environment.started[:10], *counts, f"record {shortened(digest, 13)}")
     sections = sections_of(record)
-    return _rendered(
+    return rendered(
         template,
         f"{kind}: {name}",
         sections,
@@ -154,7 +154,7 @@ def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
     first = first_of_comparison(comparison, records, verdicts)
     front = front_figure(comparison, records, ranked=first.look != "control failed")
     title = f"Comparison of {wording.plural(len(records), 'audit')}"
-    return _rendered(
+    return rendered(
         "comparison.html.j2",
         title,
         comparison_sections(comparison, records, [conclusion.status for conclusion in verdicts]),
@@ -181,7 +181,8 @@ def _pictures(path: Path) -> str:
     return f"data:image/png;base64,{base64.b64encode(content).decode()}"
 
 
-def _rendered(template: str, title: str, sections: Sequence[Section], **values: object) -> str:
+def rendered(template: str, title: str, sections: Sequence[Section], **values: object) -> str:
+    """Return a page from a template, with styles, scripts and a policy that forbids all others."""
     scripts = {"guard": package_file("guard.js"), "page": package_file("page.js")}
     digests = (hashlib.sha256(text.encode()).digest() for text in scripts.values())
     hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)

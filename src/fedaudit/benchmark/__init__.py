@@ -1,0 +1,1 @@
+"""Benchmark of membership inference attacks on frozen recordings of leaking federations."""

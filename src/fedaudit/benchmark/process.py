@@ -1,0 +1,142 @@
+"""Separate process in which an attack computes its scores."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Timer
+from typing import IO
+
+import numpy as np
+from jaxtyping import Float
+from numpy import ndarray
+
+from fedaudit.benchmark.child import checked_scores
+from fedaudit.benchmark.suite import Signals, write_signals
+from fedaudit.core.errors import BadInput, option
+from fedaudit.core.files import read_bytes
+
+_MAX_REPLY = 100_000
+"""Maximum number of characters of a reply, which the code of an attack may have written."""
+
+
+class AttackProcess:
+    """Process that runs an attack on signals; see :mod:`fedaudit.benchmark.child`.
+
+    It receives the signals of one recording at a time, in a random order of samples. It receives no
+    path of the suite, and no membership. The code of an attack could still search the disk for
+    files of the same user.
+    """
+
+    def __init__(self, reference: str, scratch: Path, timeout: float) -> None:
+        self._scratch, self._timeout = scratch, timeout
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "fedaudit.benchmark.child", reference, str(Path.cwd())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=scratch,
+            text=True,
+        )
+
+    def scores(self, signals: Signals, rng: np.random.Generator) -> Float[ndarray, " samples"]:
+        """Return the attack's score of each sample.
+
+        Args:
+            signals: Signals of a recording.
+            rng: Draws the order in which the attack receives the samples.
+
+        Raises:
+            BadInput: The attack failed, took too long, or returned something other than scores.
+        """
+        order = rng.permutation(signals.samples)
+        input_file, output_file = self._scratch / "signals", self._scratch / "scores"
+        write_signals(signals.in_order(order), input_file, durable=False)
+        output_file.unlink(missing_ok=True)
+        self._request({"signals": str(input_file), "scores": str(output_file)})
+        values = np.frombuffer(_content(output_file, 8 * signals.samples), dtype="<f8")
+        scores = np.empty(signals.samples)
+        scores[order] = checked_scores(values, signals.samples)
+        return scores
+
+    def close(self) -> None:
+        """Stop the process."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+
+    def _request(self, request: dict[str, str]) -> None:
+        expired = False
+
+        def stop() -> None:
+            nonlocal expired
+            expired = True
+            self._process.kill()
+
+        timer = Timer(self._timeout, stop)
+        timer.start()
+        try:
+            reply = self._exchange(json.dumps(request))
+        finally:
+            timer.cancel()
+        if expired:
+            raise BadInput(
+                f"the attack took more than {self._timeout:g} s for one recording; make it faster, "
+                f"or raise {option('timeout')}"
+            )
+        if reply is None:
+            raise BadInput(
+                f"the process of the attack ended (exit code {self._process.wait()}) before it "
+                "returned scores; run the attack in a script to debug it"
+            )
+        if reply:
+            raise BadInput(reply)
+
+    def _exchange(self, request: str) -> str | None:
+        """Return the error that the process replies; None if it has ended."""
+        requests, replies = self._process.stdin, self._process.stdout
+        assert requests is not None
+        assert replies is not None
+        try:
+            print(request, file=requests, flush=True)
+            return _error_in(replies)
+        except (OSError, ValueError):
+            return None
+
+
+def _error_in(replies: IO[str]) -> str:
+    reply = json.loads(replies.readline(_MAX_REPLY))
+    if not isinstance(reply, dict) or not isinstance(reply.get("error"), str):
+        raise ValueError("not a reply")
+    error: str = reply["error"]
+    return error
+
+
+def _content(path: Path, size: int) -> bytes:
+    try:
+        content = read_bytes(path, max_bytes=size)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"the attack's scores cannot be read ({error}); start again") from error
+    if len(content) != size:
+        raise BadInput("the attack's scores are incomplete; start again")
+    return content
+
+
+@contextmanager
+def attack_process(reference: str, timeout: float) -> Iterator[AttackProcess]:
+    """Start the process of an attack, and stop it at the end of the context.
+
+    Args:
+        reference: See :func:`fedaudit.benchmark.child.load_attack`. Files have absolute paths.
+        timeout: Maximum number of seconds for one recording.
+    """
+    with tempfile.TemporaryDirectory(prefix="fedaudit-") as scratch:
+        process = AttackProcess(reference, Path(scratch), timeout)
+        try:
+            yield process
+        finally:
+            process.close()

@@ -1,0 +1,214 @@
+"""Scoring of an attack on all recordings of a suite, and the leaderboard of the catalogue."""
+
+import hashlib
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+from numpy import ndarray
+
+from fedaudit.benchmark.leaderboard import (
+    Control,
+    Leaderboard,
+    ScoredRecording,
+    n_comparisons,
+    regime_board,
+)
+from fedaudit.benchmark.process import AttackProcess, attack_process
+from fedaudit.benchmark.suite import (
+    RecordingEntry,
+    Suite,
+    read_answers,
+    read_signals,
+    read_suite,
+    suite_text,
+)
+from fedaudit.core.errors import BadInput
+from fedaudit.core.files import MAX_USER_FILE_BYTES, read_bytes
+from fedaudit.core.progress import Progress, quiet
+from fedaudit.metrics import permuted_membership
+
+TIMEOUT = 600.0
+"""Default maximum number of seconds that an attack may take for one recording."""
+_PERMUTATIONS = 200
+
+
+def score_attack(
+    reference: str, folder: Path, *, timeout: float = TIMEOUT, progress: Progress = quiet
+) -> Leaderboard:
+    """Run an attack on all recordings of a suite, and compare it with the catalogue's attacks.
+
+    The attack runs in another process, which receives the signals in a random order of samples and
+    returns scores. The true membership stays in this process.
+
+    Args:
+        reference: ``file.py``, ``file.py:name``, ``module:object`` or a name of the catalogue. Its
+            code is run.
+        folder: Folder of the suite.
+        timeout: Maximum number of seconds for one recording.
+        progress: Called with (phase, done, total).
+
+    Raises:
+        BadInput: There is no suite or no such attack, or the attack fails or returns no scores.
+        Damaged: A file of the suite was changed.
+    """
+    path, name = _file_of(reference), reference
+    suite = read_suite(folder)
+    if path is not None:
+        name = reference.replace(str(path), path.stem).removesuffix(":attack")
+        reference = reference.replace(str(path), str(path.absolute()))
+    # The order of samples must not be predictable by the attack.
+    rng = np.random.default_rng(secrets.randbits(128))
+    phase, total = "scores of the attack", len(suite.recordings) + 1
+    own = dict[str, Float[ndarray, " samples"]]()
+    with attack_process(reference, timeout) as process:
+        for done, entry in enumerate(suite.recordings):
+            progress(phase, done, total)
+            own[entry.name] = _scores(process, folder, entry, rng)
+        progress(phase, total - 1, total)
+        smallest = min(suite.recordings, key=lambda entry: entry.samples)
+        again = _scores(process, folder, smallest, rng)
+        progress(phase, total, total)
+    while name in read_answers(folder / suite.recordings[0].answers.path).by_attack:
+        name += " (scored)"
+    scored = {
+        entry.name: _scored(folder, entry, {name: own[entry.name]}) for entry in suite.recordings
+    }
+    controls = [
+        _permutation_control(list(scored.values()), name),
+        _constant_control(own),
+        _order_control(smallest.name, own[smallest.name], again),
+    ]
+    board = _board(suite, scored, name, progress)
+    code = ""
+    if path is not None:
+        content = read_bytes(path, max_bytes=MAX_USER_FILE_BYTES)
+        code = hashlib.sha256(content).hexdigest()
+    return board.model_copy(update={"controls": controls, "code": code})
+
+
+def catalogue_leaderboard(folder: Path, *, progress: Progress = quiet) -> Leaderboard:
+    """Compare all attacks of the catalogue with each other on a suite.
+
+    Raises:
+        BadInput: There is no suite in the folder.
+        Damaged: A file of the suite was changed.
+    """
+    suite = read_suite(folder)
+    scored = {entry.name: _scored(folder, entry, {}) for entry in suite.recordings}
+    return _board(suite, scored, "", progress)
+
+
+def _file_of(reference: str) -> Path | None:
+    """Return the path of ``file.py`` or ``file.py:name``; None for another reference."""
+    path, _, name = reference.partition(".py:")
+    file = Path(f"{path}.py" if name else reference)
+    if file.suffix != ".py":
+        return None
+    if not file.is_file():
+        raise BadInput(f"{file} does not exist; give the Python file of an attack")
+    return file
+
+
+def _scores(
+    process: AttackProcess, folder: Path, entry: RecordingEntry, rng: np.random.Generator
+) -> Float[ndarray, " samples"]:
+    signals = read_signals(folder / entry.signals.path)
+    try:
+        return process.scores(signals, rng)
+    except BadInput as error:
+        raise BadInput(f"{entry.name}: {error}") from error
+
+
+def _scored(
+    folder: Path, entry: RecordingEntry, own: Mapping[str, Float[ndarray, " samples"]]
+) -> ScoredRecording:
+    answers = read_answers(folder / entry.answers.path)
+    return ScoredRecording(answers.is_member, {**own, **answers.by_attack})
+
+
+def _board(
+    suite: Suite,
+    scored: Mapping[str, ScoredRecording],
+    attack: str,
+    progress: Progress,
+) -> Leaderboard:
+    n_attacks, n_regimes = len(next(iter(scored.values())).by_attack), len(suite.regimes)
+    comparisons = n_comparisons(n_attacks, n_regimes, scored=bool(attack))
+    done, total, phase = 0, comparisons + n_regimes * n_attacks, "confidence limits"
+    progress(phase, done, total)
+
+    def step() -> None:
+        nonlocal done
+        done += 1
+        progress(phase, done, total)
+
+    boards = [
+        regime_board(
+            regime.name,
+            regime.about,
+            [scored[entry.name] for entry in suite.of_regime(regime.name)],
+            attack=attack,
+            comparisons=comparisons,
+            step=step,
+        )
+        for regime in suite.regimes
+    ]
+    return Leaderboard(
+        attack=attack,
+        comparisons=comparisons,
+        seed=suite.seed,
+        suite=hashlib.sha256(suite_text(suite).encode()).hexdigest(),
+        fedaudit=suite.fedaudit,
+        regimes=boards,
+        warnings=[
+            f"{regime.name}: the control {name!r} failed when the recordings were made"
+            for regime in suite.regimes
+            for name in regime.failed_controls
+        ],
+    )
+
+
+def _permutation_control(scored: Sequence[ScoredRecording], attack: str) -> Control:
+    """Check that shuffled membership gives an AUC at chance level."""
+    rng = np.random.default_rng(0)
+    nulls = [
+        permuted_membership(
+            each.by_attack[attack], each.is_member, rng=rng, permutations=_PERMUTATIONS
+        )
+        for each in scored
+    ]
+    alarms, shuffles = sum(null.alarms for null in nulls), _PERMUTATIONS * len(nulls)
+    return Control(
+        name="permuted membership",
+        passed=all(null.passed for null in nulls),
+        result=f"with shuffled membership, the mean AUC is "
+        f"{np.mean([null.mean for null in nulls]):.3f}; {alarms} of {shuffles} intervals exclude "
+        "0.5 (5 % are expected)",
+    )
+
+
+def _constant_control(own: Mapping[str, Float[ndarray, " samples"]]) -> Control:
+    """Check that the scores of a recording differ."""
+    constant = [name for name, scores in own.items() if len(np.unique(scores)) < 2]
+    result = "the scores of every recording differ between samples"
+    if constant:
+        result = f"all scores are equal in {', '.join(constant)}, so that the AUC is 0.5"
+    return Control(name="scores differ", passed=not constant, result=result)
+
+
+def _order_control(
+    recording: str, first: Float[ndarray, " samples"], second: Float[ndarray, " samples"]
+) -> Control:
+    """Check that scores do not depend on the order of samples."""
+    scale = float(np.std(first[np.isfinite(first)])) if np.isfinite(first).any() else 0.0
+    is_same = np.isclose(first, second, rtol=1e-6, atol=1e-6 * scale)
+    result = f"{recording} has the same scores in another order of samples"
+    if not is_same.all():
+        result = (
+            f"{int((~is_same).sum())} of {len(first)} scores of {recording} change if the samples "
+            "have another order, or the attack draws random numbers without a fixed seed"
+        )
+    return Control(name="order of samples", passed=bool(is_same.all()), result=result)

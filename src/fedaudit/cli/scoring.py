@@ -1,0 +1,138 @@
+"""Commands for the benchmark of attacks: benchmark and score."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from fedaudit.cli.application import DataDir, DeviceName, WorkerCount, app, log
+from fedaudit.core.progress import importing
+
+if TYPE_CHECKING:
+    from fedaudit.benchmark.leaderboard import Leaderboard
+
+_DEFAULT_SUITE = Path("runs/benchmark")
+
+
+@app.command
+def benchmark(
+    *regimes: Annotated[
+        str,
+        Parameter(
+            help="Federations to record: digits, synthetic, location30, mnist; by default, all of "
+            "which the data are available."
+        ),
+    ],
+    out: Annotated[Path, Parameter(help="Folder to write to; created if missing.")] = (
+        _DEFAULT_SUITE
+    ),
+    seed: int = 1,
+    data_dir: DataDir = None,
+    workers: WorkerCount = 1,
+    device: DeviceName = "cpu",
+) -> None:
+    """Build the benchmark of attacks: recordings of federations that leak, with true membership.
+
+    The federations digits and synthetic need no data folder. Each federation is trained three
+    times, and attacked by all attacks of the catalogue that apply. The signals and the membership
+    are written to separate files, with metadata in the Croissant format and a leaderboard. A build
+    that was stopped is continued.
+
+    Parameters
+    ----------
+    seed
+        First seed of the recordings. Another seed draws data, clients and membership again.
+    """
+    with importing():
+        from fedaudit.benchmark.building import build_suite
+        from fedaudit.benchmark.scoring import catalogue_leaderboard
+        from fedaudit.core.devices import device_named
+        from fedaudit.core.progress import bars
+
+    with bars() as progress:
+        build_suite(
+            out,
+            regimes,
+            seed=seed,
+            data_dir=data_dir,
+            workers=workers,
+            device=device_named(device),
+            progress=progress,
+            log=log,
+        )
+        board = catalogue_leaderboard(out, progress=progress)
+    _write(board, out / "leaderboard.html")
+
+
+@app.command
+def score(
+    attack: str,
+    /,
+    *,
+    suite: Annotated[Path, Parameter(help="Folder of the benchmark.")] = _DEFAULT_SUITE,
+    out: Path | None = None,
+    timeout: float = 600.0,
+) -> None:
+    """Score an attack of yours on the benchmark, next to all attacks of the catalogue.
+
+    The attack is a function `attack(signals, target)` that returns one score for each sample,
+    larger for likelier members. `signals["loss"].of(target)` has the values of the audited client
+    by round and sample. A third argument, if there is one, receives reference federations. The
+    attack runs in another process, which does not receive the true membership. Its code is run, so
+    name only code that you trust.
+
+    Parameters
+    ----------
+    attack
+        file.py, file.py:name, module:object, or a name of the catalogue.
+    out
+        HTML file to write; by default score-NAME.html in the current folder. The same figures are
+        written next to it as Markdown and JSON.
+    timeout
+        Largest number of seconds for one recording.
+    """
+    with importing():
+        from fedaudit.benchmark.scoring import score_attack
+        from fedaudit.core.progress import bars
+
+    target = out or Path(f"score-{_file_name(attack)}.html")
+    _raise_if_not_replaceable(target)
+    with bars() as progress:
+        board = score_attack(attack, suite, timeout=timeout, progress=progress)
+    _write(board, target)
+
+
+def _file_name(attack: str) -> str:
+    """Return the name of an attack for a file: the stem of its file, and the object's name."""
+    path, _, name = attack.partition(".py:")
+    stem = Path(path).name.removesuffix(".py")
+    return "".join(
+        char if char.isalnum() or char in "-_" else "-" for char in f"{stem} {name}".strip()
+    )
+
+
+def _raise_if_not_replaceable(page: Path) -> None:
+    """Raise if a page, or the files next to it, would replace files of another kind."""
+    from fedaudit.benchmark.page import MARKDOWN_MARK
+    from fedaudit.gate.outputs import raise_if_overwriting
+    from fedaudit.study.running.outputs import raise_if_foreign_page, raise_if_missing_folder
+
+    raise_if_missing_folder(page)
+    raise_if_foreign_page(page)
+    marks = {".md": MARKDOWN_MARK, ".json": '{"format":"fedaudit-leaderboard"'}
+    for suffix, mark in marks.items():
+        raise_if_overwriting(
+            page.with_suffix(suffix), [], what="leaderboard", marks=[mark.encode()]
+        )
+
+
+def _write(board: "Leaderboard", page: Path) -> None:
+    from fedaudit.benchmark.leaderboard import write_leaderboard
+    from fedaudit.benchmark.page import markdown_page, terminal_lines, write_leaderboard_page
+    from fedaudit.core.files import write_whole
+
+    write_leaderboard_page(board, page)
+    write_whole(page.with_suffix(".md"), markdown_page(board))
+    write_leaderboard(board, page.with_suffix(".json"))
+    log(*terminal_lines(board))
+    log("", f"page: {page}", f"figures: {page.with_suffix('.json')}, {page.with_suffix('.md')}")

@@ -1,0 +1,236 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedaudit.benchmark.leaderboard import Leaderboard, leaderboard_text
+from fedaudit.benchmark.page import leaderboard_html, markdown_page, terminal_lines
+from fedaudit.benchmark.scoring import catalogue_leaderboard, score_attack
+from fedaudit.benchmark.suite import read_answers
+from fedaudit.core.errors import BadInput
+from tests.benchmark.suites import known_attacks, signals, write_small_suite
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("suite")
+    write_small_suite(folder)
+    return folder
+
+
+def attack_file(folder: Path, body: str) -> str:
+    path = folder / "mine.py"
+    path.write_text(body)
+    return str(path)
+
+
+MEAN = "def attack(signals, target):\n    return signals['loss'].of(target).mean(0)\n"
+
+
+@pytest.fixture(scope="module")
+def board(suite: Path, tmp_path_factory: pytest.TempPathFactory) -> Leaderboard:
+    return score_attack(attack_file(tmp_path_factory.mktemp("mine"), MEAN), suite)
+
+
+def test_an_attack_that_equals_one_of_the_catalogue_is_not_separable(board: Leaderboard) -> None:
+    assert board.attack == "mine"
+    assert board.comparisons == 2 * 3
+    for regime in board.regimes:
+        own, good = regime.of("mine"), regime.of("good")
+        assert own.auc == good.auc
+        assert own.tpr == good.tpr
+        assert good.difference is not None
+        assert good.difference.value == 0
+        assert good.outcome == "not separable"
+        assert (own.best_rank, own.worst_rank) == (1, 2)
+        assert regime.of("useless").outcome == "better"
+    assert [control.passed for control in board.controls] == [True] * 3
+
+
+def test_a_leaderboard_of_the_catalogue_compares_all_pairs(suite: Path) -> None:
+    board = catalogue_leaderboard(suite)
+    assert board.comparisons == 2 * 3
+    assert [entry.attack for entry in board.regimes[0].entries] == ["good", "weak", "useless"]
+    assert all(entry.best_rank is not None for r in board.regimes for entry in r.entries)
+
+
+HOSTILE = '''
+import gc, os, sys
+from pathlib import Path
+import numpy as np, torch
+
+
+def _reachable():
+    """Yield all objects of this process that could contain the answers."""
+    frame = sys._getframe()
+    while frame is not None:
+        yield from frame.f_locals.values()
+        yield from frame.f_globals.values()
+        frame = frame.f_back
+    for module in list(sys.modules.values()):
+        yield from list(vars(module).values()) if hasattr(module, "__dict__") else []
+    yield from gc.get_objects()
+
+
+def attack(signals, target):
+    n = signals["loss"].values.shape[2]
+    found = []
+    for value in _reachable():
+        if isinstance(value, (torch.Tensor, np.ndarray)) and tuple(value.shape) == (n,):
+            values = np.asarray(value)
+            if values.dtype == bool or set(np.unique(values).tolist()) <= {0, 1}:
+                found.append("an array of booleans")
+    texts = [*sys.argv, *os.environ.values(), os.getcwd()]
+    texts += [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
+              if os.path.exists(f"/proc/self/fd/{fd}")]
+    found += [text for text in texts if "/answers" in text or SUITE in text]
+    here = Path(os.getcwd())
+    found += [str(path) for path in here.rglob("*") if path.name not in ("signals", "scores")]
+    if found:
+        raise RuntimeError(f"found {found}")
+    return np.arange(n) * 1.0
+'''
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_a_hostile_attack_finds_no_answers_in_its_process(suite: Path, tmp_path: Path) -> None:
+    # The name of the folder is given to the attack only for the test.
+    body = f"SUITE = {suite.name[:4]!r} + {suite.name[4:]!r}\n{HOSTILE}"
+    board = score_attack(attack_file(tmp_path, body), suite)
+    own = board.regimes[0].of("mine")
+    # Positions of samples reveal nothing, since they are drawn again.
+    assert own.auc.low < 0.5 < own.auc.high
+    order = next(control for control in board.controls if control.name == "order of samples")
+    assert not order.passed
+    assert "have another order" in order.result
+
+
+def test_constant_scores_fail_a_control(suite: Path, tmp_path: Path) -> None:
+    body = "def attack(signals, target):\n    return [0.0] * signals['loss'].values.shape[2]\n"
+    board = score_attack(attack_file(tmp_path, body), suite)
+    constant = next(control for control in board.controls if control.name == "scores differ")
+    assert not constant.passed
+    assert board.regimes[0].of("mine").auc.value == 0.5
+    assert "control failed" in "\n".join(terminal_lines(board)).lower()
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("def attack(signals, target):\n    return [float('nan')] * 200\n", "200 of 200 scores"),
+        ("def attack(signals, target):\n    return 1 / 0\n", r"ZeroDivisionError.*mine.py, line 2"),
+        ("import os\ndef attack(signals, target):\n    os._exit(3)\n", r"ended \(exit code 3\)"),
+        ("def attack(signals, target):\n    while True: pass\n", "took more than 8 s"),
+        ("raise SystemExit(0)\n", "raised SystemExit"),
+    ],
+)
+def test_a_failing_attack_gives_one_sentence(
+    suite: Path, tmp_path: Path, body: str, message: str
+) -> None:
+    with pytest.raises(BadInput, match=message) as caught:
+        score_attack(attack_file(tmp_path, body), suite, timeout=8)
+    assert str(caught.value).startswith("one-1: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_output_of_an_attack_does_not_disturb_the_protocol(
+    suite: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    body = (
+        "import os\n"
+        "def attack(signals, target):\n"
+        "    print('printed by the attack'); os.write(1, b'and below Python')\n"
+        "    assert input_is_empty()\n"
+        "    return signals['loss'].of(target).mean(0)\n"
+        "def input_is_empty():\n"
+        "    return os.read(0, 10) == b''\n"
+    )
+    board = score_attack(attack_file(tmp_path, body), suite)
+    assert board.regimes[0].of("mine").auc == board.regimes[0].of("good").auc
+    captured = capfd.readouterr()
+    assert "printed by the attack" in captured.err
+    assert captured.out == ""
+
+
+def test_pages_have_every_attack_and_escape_names(board: Leaderboard) -> None:
+    entries = board.regimes[0].entries
+    renamed = board.model_copy(
+        update={
+            "attack": "<i>mine",
+            "regimes": [
+                regime.model_copy(
+                    update={
+                        "entries": [
+                            entry.model_copy(update={"attack": "<i>mine"})
+                            if entry.attack == "mine"
+                            else entry
+                            for entry in regime.entries
+                        ]
+                    }
+                )
+                for regime in board.regimes
+            ],
+        }
+    )
+    for text in (leaderboard_html(renamed), markdown_page(renamed)):
+        assert "<i>" not in text
+        assert all(text.count(entry.attack) >= 2 for entry in entries if entry.attack != "mine")
+        assert f"{entries[0].auc.value:.3f}" in text
+
+
+def test_a_leaderboard_is_read_from_its_json(board: Leaderboard) -> None:
+    import json
+
+    values = json.loads(leaderboard_text(board))
+    del values["digest"]
+    assert Leaderboard.model_validate(values) == board
+
+
+def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fedaudit", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_the_command_writes_page_and_figures(suite: Path, tmp_path: Path) -> None:
+    attack_file(tmp_path, MEAN)
+    done = run("score", "mine.py", "--suite", str(suite), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "AUC on one: " in done.stdout
+    assert {path.name for path in tmp_path.iterdir()} >= {
+        "score-mine.html",
+        "score-mine.json",
+        "score-mine.md",
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("score", "absent.py"), "absent.py does not exist"),
+        (("score", "mine.py"), "there is no benchmark in runs/benchmark; build it with `fedaudit"),
+        (("score", "mine.py", "--out", "mine.py"), "would be an HTML page"),
+        (("benchmark", "nist"), "there is no regime named 'nist'; did you mean 'mnist'?"),
+    ],
+)
+def test_errors_are_one_sentence(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    attack_file(tmp_path, MEAN)
+    done = run(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.strip().count("\n") == 0
+    assert not (tmp_path / "runs").exists() or arguments[0] == "benchmark"
+
+
+def test_answers_of_the_small_suite_belong_to_its_signals(suite: Path) -> None:
+    seen, is_member = signals(1)
+    answers = read_answers(suite / "answers" / "one-1.safetensors")
+    assert np.array_equal(answers.is_member, is_member)
+    assert np.array_equal(answers.by_attack["good"], known_attacks(seen, 1)["good"])
