@@ -207,6 +207,31 @@ def test_mlflow_has_metrics_tags_and_files(
     assert mlflow.get_run(active.info.run_id).data.metrics.keys() == logged.keys()
 
 
+@pytest.mark.skipif(find_spec("mlflow") is None, reason="MLflow is not installed")
+@pytest.mark.filterwarnings("ignore")
+def test_mlflow_gets_the_metrics_of_each_round_in_one_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    mlflow = pytest.importorskip("mlflow")
+    mlflow.set_tracking_uri((tmp_path / "mlruns").as_uri())
+    sent = []
+    log_batch = mlflow.MlflowClient.log_batch
+
+    def counted(client: Any, run_id: str, metrics: Any) -> None:
+        sent.append({metric.step for metric in metrics})
+        log_batch(client, run_id, metrics=metrics)
+
+    monkeypatch.setattr(mlflow.MlflowClient, "log_batch", counted)
+    with recorder(tmp_path / "live", to="mlflow") as live:
+        for count, each in enumerate(rounds(), 1):
+            live.round(each.number, sent=each.sent, uploads=each.uploads)
+            assert len(sent) == count, "a round is sent when it is measured"
+    assert sent == [{each.number} for each in rounds()]
+    (run,) = mlflow.MlflowClient().search_runs(["0"])
+    assert any(name.endswith("/auc_low") for name in run.data.metrics)
+
+
 @pytest.mark.skipif(find_spec("tensorboard") is None, reason="TensorBoard is not installed")
 @pytest.mark.filterwarnings("ignore")
 def test_tensorboard_has_scalars_and_texts(audited: fa.Run) -> None:

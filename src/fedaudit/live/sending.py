@@ -20,7 +20,7 @@ from fedaudit.observe.measurements import (
 from fedaudit.plan.parts import Setup
 from fedaudit.results.text import plain
 from fedaudit.sinks import open_sinks
-from fedaudit.sinks.base import Sink, SinkLike
+from fedaudit.sinks.base import Sink, SinkLike, flush
 from fedaudit.sinks.records import path_of
 
 
@@ -78,6 +78,8 @@ class RoundSender:
             for name, value in self._figures(outcome, entry):
                 if self._sink is not None:
                     self._sink.metric(name, value, outcome.round)
+            if self._sink is not None:
+                flush(self._sink)
 
     def close(self) -> None:
         """Close the sink."""

@@ -32,6 +32,13 @@ SinkLike: TypeAlias = str | Sink
 """Name of a tracker ("mlflow", "tensorboard", "wandb"), or an object with the methods of a sink."""
 
 
+def flush(sink: Sink) -> None:
+    """Send the numbers that a sink has collected. The method ``flush`` of a sink is optional."""
+    send = getattr(sink, "flush", None)
+    if send is not None:
+        send()
+
+
 def library(module: str, sink: str) -> Any:
     """Import the library of a sink.
 
@@ -67,6 +74,11 @@ class Sinks:
         """Log a file to each sink."""
         for sink in self._sinks:
             sink.artifact(path)
+
+    def flush(self) -> None:
+        """Send the numbers that sinks have collected."""
+        for sink in self._sinks:
+            flush(sink)
 
     def close(self) -> None:
         """Close each sink."""
