@@ -153,6 +153,20 @@ def test_shares_near_a_number_are_wrongly_confirmed_in_at_most_five_percent(samp
             assert chance[confirmed].sum() <= 0.051
 
 
+@pytest.mark.parametrize("figure", ["auc", "tpr@0.001"])
+def test_a_difference_is_no_difference_from_the_smallest_margin_on(figure: str) -> None:
+    for gap in (
+        Figure(0.013, -0.027, 0.053, "", 3),
+        Figure(-0.02, -0.05, 0.01, comparing.BY_STUDENT, 5),
+    ):
+        smallest = judging.smallest_margin(make_test(figure=figure), gap)
+        assert smallest is not None
+        for margin, expected in ((smallest - 1e-6, "open"), (smallest + 1e-6, "no difference")):
+            test = make_test(margin=margin, figure=figure)
+            assert judging.verdict_of(test, gap) == expected
+    assert judging.smallest_margin(make_test(), Figure(0.1, None, None, "", 3)) is None
+
+
 def test_rates_and_asymmetric_limits_keep_two_sided_p_values() -> None:
     gap = Figure(0.05, 0.03, 0.07, "", 3)
     auc, rate = make_test(margin=0.02), make_test(margin=0.02, figure="tpr@0.001")
@@ -839,8 +853,9 @@ def test_the_page_counts_the_attacks_of_a_mean_as_the_records_do() -> None:
     page_text = " ".join((ROOT / "docs" / "findings.md").read_text("utf-8").split())
     sentence = re.search(
         r"On Location-30, and on letters with one local epoch, (\w+) of (\w+) attacks are above "
-        r"chance; FTA-L on local models is omitted\. On letters with three epochs, (\w+) are "
-        r"above chance\. (\w+) are below \(FTA-C and FTA-L on local models, AUC (\.\d+) and "
+        r"chance; FTA-L(?: \([^)]*\))? on local models is omitted\. On letters with three epochs, "
+        r"(\w+) are above chance\. (\w+) are below "
+        r"\(FTA-C(?:, [^,]*,)? and FTA-L on local models, AUC (\.\d+) and "
         r"(\.\d+) on client 0\) and count as 1 - AUC\.",
         page_text,
     )

@@ -134,6 +134,19 @@ def test_a_regime_shows_its_deciding_comparison_and_counts_all() -> None:
     assert heads_and_lines[3].endswith("; of 2 comparisons, 1 holds and 1 is open")
 
 
+def test_an_open_line_states_the_smallest_margin() -> None:
+    undecided = comparison(gap=0.015)
+    open_ = judging.combine_parts([undecided], leaking=True)
+    # The limits of two one-sided tests are 0.0084 away.
+    (_, line) = words.regimes_words([open_])
+    assert line.endswith("0.015 (0.005 to 0.025), within 0.024")
+    number = comparison(value=0.7, gap=0.015)
+    (_, line) = words.regimes_words([judging.combine_parts([number], leaking=True)])
+    assert line.endswith(", within 0.024 of 0.7")
+    holds = judging.combine_parts([comparison()], leaking=True)
+    assert "within" not in words.regimes_words([holds])[1]
+
+
 def judged(*regime_results: RegimeResult) -> ClaimResult:
     claim = Claim.model_validate(
         {"id": "x", "says": "", "where": "", "theirs": "", "regimes": ["location30"]}

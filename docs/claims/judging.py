@@ -208,6 +208,20 @@ def has_normal_limits(test: Test, gap: Figure) -> bool:
     return narrow >= SYMMETRIC * wide
 
 
+def smallest_margin(test: Test, gap: Figure) -> float | None:
+    """Return the smallest margin that a difference lies within; None if it has no limits."""
+    if gap.low is None or gap.high is None:
+        return None
+    ratio = 1.0
+    if has_normal_limits(test, gap):
+        ratio = float(ndtri(ERROR) / ndtri(ERROR / 2))
+        if gap.method == BY_STUDENT and gap.seeds > 1:
+            degrees = gap.seeds - 1
+            ratio = float(stdtrit(degrees, 1 - ERROR) / stdtrit(degrees, 1 - ERROR / 2))
+    down, up = gap.value - gap.low, gap.high - gap.value
+    return max(ratio * down - gap.value, gap.value + ratio * up)
+
+
 def beyond(test: Test, gap: Figure, verdict: Verdict) -> float:
     """Return the distance of a figure from the values that contradict a verdict.
 

@@ -105,7 +105,9 @@ The [leak ladder](ladder.md) shows when federations begin to leak.
 Our figures start with the metric and the values for which the claim holds. Then each regime has a
 line with its verdict, the two figures, and their difference with its 95 % interval. If a claim has
 several comparisons, the line shows the one that decides the verdict, or that is furthest from
-holding, and counts all. The pages of [results](#regimes) have all figures. Unless stated, AUC and
+holding, and counts all. An open line also states the smallest margin that its difference lies
+*within*, by two one-sided tests of 5 %. This decides nothing, because that margin was not stated
+before the runs. The pages of [results](#regimes) have all figures. Unless stated, AUC and
 TPR are against both other clients' and held-out samples. A mean of several attacks covers the
 attacks whose AUC differs from chance level without a defense
 ([rule](figures.md#averages-over-attacks)).

@@ -1,12 +1,20 @@
 """Comparisons and regimes of a claim in words."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from docs.claims.comparing import BY_STUDENT, Figure, counts
 from docs.claims.data import Term, Test, regimes
-from docs.claims.judging import VERDICTS, PartResult, RegimeResult, Verdict, deciding_part
+from docs.claims.judging import (
+    VERDICTS,
+    PartResult,
+    RegimeResult,
+    Verdict,
+    deciding_part,
+    smallest_margin,
+)
 from docs.claims.names import attack_words, figure_words, setting_words, words
 from fedaudit.report.wording import capital, join_and
 from fedaudit.results.estimate import COUNTS
@@ -168,9 +176,20 @@ def regimes_words(results: Sequence[RegimeResult]) -> list[str]:
         omitted = {"leak": "no leak", "seeds": "one seed"}.get(result.wanting, "")
         state = omitted or STATES.get(result.verdict, result.verdict)
         line = f"{', '.join(filter(None, [f'`{result.regime}` {state}', attacks]))}: {values}"
+        line += within_words(part) if state == "open" else ""
         is_single = len(result.parts) == 1 or omitted
         lines.setdefault(head, []).append(line if is_single else f"{line}; {_tally(result.parts)}")
     return [line for head, below in lines.items() for line in (head, *below)]
+
+
+def within_words(part: PartResult) -> str:
+    """Return the smallest margin that the difference of an open comparison lies within."""
+    margin = None if part.gap is None else smallest_margin(part.test, part.gap)
+    if margin is None:
+        return ""
+    # Rounded up, so that the statement holds.
+    text = f"{math.ceil(1000 * margin) / 1000:g}"
+    return f", within {text}" + (f" of {part.other.value:g}" if part.other.value else "")
 
 
 def _tally(parts: Sequence[PartResult]) -> str:
