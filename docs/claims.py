@@ -4,6 +4,9 @@ python docs/claims.py                     write docs/claims.md
 python docs/claims.py --check             compare the page with claims and results
 python docs/claims.py --pairs RUNS NAME   compute the paired differences of AUCs that claims need
                                           from the runs of a study, into claims/pairs/NAME.json
+python docs/claims.py --accuracies NAME   train the final models of a study again, and write the
+                                          differences of their accuracies, paired by test sample,
+                                          into claims/accuracies/NAME.json
 python docs/claims.py --again CLAIM       repeat the runs of a claim ("all": of every claim) and
                                           compare every figure with the results
 python docs/claims.py --ledger            list the open claims: why each is open, and its price
@@ -19,6 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from docs.claims.accuracies import take_accuracies
 from docs.claims.again import again
 from docs.claims.data import papers
 from docs.claims.ledger import ledger
@@ -33,13 +37,18 @@ def main(words: Sequence[str]) -> int:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--check", action="store_true")
     what.add_argument("--pairs", nargs=2, metavar=("RUNS", "NAME"))
+    what.add_argument("--accuracies", metavar="NAME")
     what.add_argument("--again", metavar="CLAIM")
     what.add_argument("--ledger", action="store_true")
-    parser.add_argument("--data-dir", default="", help="data sets, for --again")
-    parser.add_argument("--out", type=Path, default=Path("runs/again"), help="runs, for --again")
+    parser.add_argument("--data-dir", default="", help="data sets, for --accuracies and --again")
+    parser.add_argument("--out", type=Path, default=Path("runs/again"), help="for the same")
     options = parser.parse_args(words)
     if options.pairs:
         print(take_pairs(Path(options.pairs[0]), options.pairs[1]))
+        return 0
+    if options.accuracies:
+        data_dir = Path(options.data_dir) if options.data_dir else None
+        print(take_accuracies(options.accuracies, data_dir=data_dir, out=options.out))
         return 0
     if options.again:
         return again(options.again, data_dir=options.data_dir, out=options.out)

@@ -96,7 +96,7 @@ def _unit(study: str, variant: str, data_dir: str, out: Path) -> Unit:
     where = ["--out", str(folder), *data]
     unit = Unit(name, (), folder / RECORD_FILE, path_of(study, variant), games)
     if games:
-        command = ["games", str(STUDIES / "games" / f"{study}.toml"), *where]
+        command = ["run", str(STUDIES / "games" / f"{study}.toml"), *where]
         return unit._replace(command=command)
     settings = _study(study)
     if variant and variant not in settings.get("variants", {}) and not settings.get("grid"):

@@ -6,6 +6,7 @@ from functools import cache
 from statistics import fmean
 from typing import NamedTuple
 
+from docs.claims import accuracies
 from docs.claims.data import Regime, Term, Test, regimes, variant_of
 from docs.claims.figures import FigureName, counted, hypervolumes, rows
 from docs.claims.pairs import Pair, pairs, sides
@@ -70,8 +71,14 @@ def figures_of_gap(
 ) -> tuple[Figure | None, Figure | None]:
     """Return the figures of two terms, over the runs that their difference covers.
 
-    A difference that is paired by seed covers only the seeds that both terms have.
+    A difference that is paired by seed covers only the seeds that both terms have. Accuracies that
+    are paired by test sample are those of models that were trained again.
     """
+    accuracy_pair = _accuracy_pair(regime, test, other)
+    if accuracy_pair is not None:
+        both = (accuracy_pair.accuracy, accuracy_pair.other_accuracy)
+        one, reference = (Figure(x, None, None, "", len(accuracy_pair.seeds)) for x in both)
+        return one, reference
     terms = (test.one, other)
     sides_ = [_values(regime, test, term) if term.value is None else None for term in terms]
     seeds = [{seed for seed in side or {} if seed is not None} for side in sides_]
@@ -83,6 +90,13 @@ def figures_of_gap(
         over_runs({seed: side[seed] for seed in sorted(shared)}) for side in sides_ if side
     )
     return one, reference
+
+
+def _accuracy_pair(regime: Regime, test: Test, other: Term) -> accuracies.AccuracyPair | None:
+    if {test.one.figure or test.figure, other.figure or test.figure} != {"test_accuracy"}:
+        return None
+    variants = accuracies.variants_of(regime, test.one, other)
+    return accuracies.accuracy_pairs(regime.study).get(variants) if variants else None
 
 
 def _is_over_targets(regime: Regime, test: Test, term: Term) -> bool:
@@ -116,7 +130,7 @@ def _gap_of(regime: Regime, test: Test, other: Term) -> Figure | None:
             if result.method == BY_STUDENT:
                 result = result._replace(low=None, high=None)
         return _shifted(result, other.value)
-    paired = _paired(regime, test, other)
+    paired = _paired(regime, test, other) or _paired_by_test_sample(regime, test, other)
     one, against = _values(regime, test, test.one), _values(regime, test, other)
     if one is None or against is None:
         return paired
@@ -295,6 +309,14 @@ def _paired(regime: Regime, test: Test, other: Term) -> Figure | None:
     (pair,) = matching
     wide = _both(pair.further_low, pair.further_high)
     return Figure(pair.value, pair.low, pair.high, pair.method, len(pair.seeds), wide)
+
+
+def _paired_by_test_sample(regime: Regime, test: Test, other: Term) -> Figure | None:
+    pair = _accuracy_pair(regime, test, other)
+    if pair is None:
+        return None
+    wide = _both(pair.further_low, pair.further_high)
+    return Figure(pair.value, pair.low, pair.high, accuracies.METHOD, len(pair.seeds), wide)
 
 
 def _signed(pair: Pair, direction: Direction) -> EstimateWithLimits[float]:

@@ -116,7 +116,8 @@ Each difference has two intervals:
 
 - *These runs* is about the models that we trained. AUCs are paired by sample within a run (DeLong,
   or exact limits if the attack orders almost all pairs of a member and a non-member correctly).
-  Other figures are paired by seed, or their separate limits are combined.
+  Test accuracies of models that were trained again are paired by test sample. Other figures are
+  paired by seed, or their separate limits are combined.
 - *Further runs* is about the mean over all possible seeds. It is Student's t interval and needs
   five seeds. Rates and counts close to 0 have no such interval.
 

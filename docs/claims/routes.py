@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from scipy.optimize import brentq
 
+from docs.claims.accuracies import METHOD
 from docs.claims.again import seconds_of
 from docs.claims.comparing import BY_STUDENT
 from docs.claims.data import RECORDS, Claim, is_of_games, regimes, variant_of
@@ -349,7 +350,8 @@ def more_of(part: PartResult, times: float) -> str:
         count = max(math.ceil(times * seeds), seeds + 1)
         return f"about {count:,} seeds of {name} ({seeds} so far)"
     text = f"about {_round_up(times)} times the {rests} of {name}"
-    return f"{text} (or accuracies paired by sample)" if rests == "test samples" else text
+    is_unpaired = rests == "test samples" and part.gap.method != METHOD
+    return f"{text} (or accuracies paired by sample)" if is_unpaired else text
 
 
 def _round_up(times: float) -> str:
