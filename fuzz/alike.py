@@ -25,7 +25,7 @@ from rich.console import Console
 from fedaudit.core.errors import FedauditError
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outputs import junit_xml, print_verdict
-from fedaudit.pack.packing import compute_files
+from fedaudit.pack.packing import PackInputs, compute_files
 from fedaudit.pack.suppressing import suppressed
 from fedaudit.report.page import comparison_html, report_html
 from fedaudit.report.terminal import print_comparison, print_record
@@ -151,7 +151,7 @@ def steps(record: Record, other: Record) -> dict[str, Callable[[], object]]:
 
     def pack() -> None:
         packed = record if record.kind == "games" else suppressed(record, SMALLEST_GROUP)[0]
-        compute_files(packed, policy, "")
+        compute_files(PackInputs(packed, policy, "", SMALLEST_GROUP))
         read_record(file("packed.json", record_json(packed).encode()))
 
     return {

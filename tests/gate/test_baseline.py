@@ -72,7 +72,7 @@ def test_the_verdict_states_increase_limits_and_baseline() -> None:
     )
     assert verdict.outcome is Outcome.FAIL
     assert verdict.baseline == OLD.content_hash
-    assert "from 0.600 to 0.700, which is more than noise" in verdict.reason
+    assert "from 0.600 to 0.700, more than noise" in verdict.reason
     assert "error probability of 5%" in verdict.limits
 
 

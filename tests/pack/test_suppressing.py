@@ -209,3 +209,37 @@ def test_controls_on_small_clients_keep_only_their_outcome() -> None:
     ]
     assert counts["controls"] == 1
     assert suppressed(packed).record == packed
+
+
+def with_people(total: int | None, *people: int | None, samples: int = 100) -> Record:
+    rows = [
+        ClientRow(client=i, samples=samples, audited=50, class_counts=[samples], people=number)
+        for i, number in enumerate(people)
+    ]
+    return FULL.model_copy(update={"clients": rows, "people": total})
+
+
+def test_numbers_of_people_stay_if_none_is_small() -> None:
+    packed, counts = suppressed(with_people(35, 10, 25))
+    assert [row.people for row in packed.clients] == [10, 25]
+    assert packed.people == 35
+    assert counts["clients"] == 0
+
+
+def test_a_small_number_of_people_is_hidden_with_the_total_that_reveals_it() -> None:
+    packed, counts = suppressed(with_people(34, 9, 25))
+    assert [row.people for row in packed.clients] == [None, 25]
+    assert packed.people is None
+    assert counts["clients"] == 2
+    # The numbers of a packed record are not changed again.
+    again, more = suppressed(packed)
+    assert again.clients == packed.clients
+    assert more["clients"] == 0
+
+
+def test_a_total_of_people_does_not_reveal_a_client_without_a_row() -> None:
+    record = with_people(28, 25, 3, samples=25)
+    rows = [record.clients[0], record.clients[1].model_copy(update={"samples": 3})]
+    packed, _ = suppressed(record.model_copy(update={"clients": rows}))
+    assert [row.client for row in packed.clients] == [0]
+    assert packed.people is None

@@ -12,6 +12,7 @@ from fedaudit.pack.suppressing import suppressed
 from fedaudit.report.clauses import most_exposed
 from fedaudit.report.exposure import (
     ProvenPrivacy,
+    exposed_class_sentence,
     exposure,
     exposure_sentence,
     largest_tpr,
@@ -176,7 +177,7 @@ def test_without_a_limit_the_clause_is_open() -> None:
 def test_a_summary_has_one_sentence_on_the_most_exposed_sample() -> None:
     leaking = exposed(tpr(100, nonmembers=1000))
     (answer,) = [part for part in summary_of(leaking).sections if part.title == "The answer"]
-    (text,) = [text for text in answer.paragraphs if "most exposed" in text]
+    (text,) = [text for text in answer.paragraphs if "most exposed sample" in text]
     assert text.startswith("The most exposed sample: at 1% false alarms, an attack finds at least")
     assert text.endswith(f"{UNKNOWN}.")
     for other in (played(), with_sources(source())):
@@ -189,3 +190,30 @@ def test_a_pack_has_the_same_sentence_without_single_samples() -> None:
     assert hidden["exposed"] > 0
     assert exposure(packed).found
     assert exposure_sentence(packed) == exposure_sentence(full)
+
+
+def of_class(label: str, value: float | None, n_members: int = 50) -> Estimate:
+    fields = {"group": label, "by": "class", "contrast": "mixed", "value": value}
+    limits = {"low": None, "high": None} if value is None else {}
+    return changed(auc(0.5, 0.9), n_members=n_members, **fields, **limits)
+
+
+def test_the_class_with_the_largest_auc_is_named_with_the_number_of_figures() -> None:
+    record = record_of(auc(0.5, 0.6), of_class("3", 0.7), of_class("7", 0.8), of_class("9", None))
+    sentence = exposed_class_sentence(record)
+    assert sentence.startswith("The most exposed class: 7, AUC 0.800 (0.500–0.900; 50 members")
+    assert sentence.endswith("the largest of 2 figures and so probably too large")
+    leaking = exposed(tpr(100, nonmembers=1000), *record.groups)
+    assert "The most exposed class: 7, AUC 0.800" in summary_markdown(leaking)
+
+
+def test_a_pack_does_not_name_a_class_that_is_too_small() -> None:
+    small = of_class("7", 0.8, n_members=9)
+    record = record_of(auc(0.5, 0.6), of_class("3", 0.7), of_class("4", 0.6), small)
+    assert "class: 7" in exposed_class_sentence(record)
+    assert "class: 7" not in exposed_class_sentence(suppressed(record)[0])
+
+
+def test_a_missing_most_exposed_class_is_stated() -> None:
+    assert "no figure for a single class" in exposed_class_sentence(record_of(auc(0.5, 0.6)))
+    assert exposed_class_sentence(played()) == ""

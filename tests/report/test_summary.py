@@ -17,7 +17,14 @@ from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
 from fedaudit.results.text import escape_markdown
 from fedaudit.study.front.audit import Run
-from fedaudit.summary.page import MARKDOWN_MARK, Section, summary_html, summary_markdown, summary_of
+from fedaudit.summary.page import (
+    MARKDOWN_MARK,
+    PackFacts,
+    Section,
+    summary_html,
+    summary_markdown,
+    summary_of,
+)
 from fedaudit.summary.statement import Statement
 from results.archives import unpacked
 from tests.gate.parts import auc, bound, control, record_of, tpr
@@ -556,7 +563,9 @@ def test_the_summary_prints_on_at_most_two_pages(name: str, tmp_path: Path) -> N
     others = {"hostile": hostile, "hostile_games": hostile_games}
     record = others[name]() if name in others else stored_record(name)
     policy = outcome(record, DEFAULT_POLICY) if name in KINDS and "sia" not in name else None
-    page = summary_html(record, policy, "2027-06-30", STATEMENT)
+    left_out = "The pack leaves out groups of fewer than 10 samples (default 10)."
+    pack = PackFacts(left_out, f"{'m' * 60}.safetensors (SHA-256 {'0' * 64})")
+    page = summary_html(record, policy, "2027-06-30", STATEMENT, pack)
     assert 1 <= n_pages(pdf_of(page, tmp_path)) <= 2
     assert is_harmless(page)
 

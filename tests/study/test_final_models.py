@@ -111,7 +111,7 @@ def test_files_of_a_pack_name_all_models(kept: Carried) -> None:
     model = kept.folder / "run" / "model-seed-2.safetensors"
     evidence = read_evidence(pack, model)
     assert evidence.model is not None
-    assert evidence.model.tensors == expected["seed 2"]
+    assert evidence.model.tensors_digest == expected["seed 2"]
 
 
 def test_attacking_again_and_keeping_again_change_no_digest(kept: Carried, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from fedaudit.results.record import Record
 from fedaudit.study.build import setup
 from fedaudit.study.comparing import compare_records
 from fedaudit.study.running.run import run_study
+from fedaudit.summary.page import summary_markdown
 from tests.study.studies import Carried, small_study
 
 PEOPLE = {
@@ -51,6 +52,14 @@ def brief_study(*, rounds: int = 3, epochs: int = 8) -> Study:
     )
 
 
+def sample_study() -> Study:
+    return people_study(
+        training={"rounds": 1, "epochs": 1},
+        figures={"permutations": 20, "blind_classifier": False},
+        audit={"unit": "sample", "fair": 300},
+    )
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Carried:
     folder = tmp_path_factory.mktemp("people")
@@ -61,12 +70,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Carried:
 def one_by_one(tmp_path_factory: pytest.TempPathFactory) -> tuple[Record, list[str]]:
     """The same data, audited sample by sample; and what was logged."""
     lines = list[str]()
-    study = people_study(
-        training={"rounds": 1, "epochs": 1},
-        figures={"permutations": 20, "blind_classifier": False},
-        audit={"unit": "sample", "fair": 300},
-    )
-    record = run_study(study, tmp_path_factory.mktemp("samples"), log=lines.append)
+    record = run_study(sample_study(), tmp_path_factory.mktemp("samples"), log=lines.append)
     return record, lines
 
 
@@ -81,6 +85,23 @@ def test_sample_intervals_with_known_people_state_that_they_ignore_them(
     # A bound on epsilon rests on a coin for each sample, however alike samples are.
     assert not any("people" in f.method for f in record.findings if f.metric == "epsilon")
     assert any("audit people instead" in line for line in lines)
+
+
+def test_a_record_has_the_number_of_people_in_the_clients_data(
+    one_by_one: tuple[Record, list[str]],
+) -> None:
+    record, _ = one_by_one
+    run = setup(sample_study(), 1, None)
+    assert run.dataset.subject is not None
+    people = {
+        client: {*run.dataset.subject[samples.ids].tolist()}
+        for client, samples in run.assignment.clients.items()
+    }
+    assert [row.people for row in record.clients] == [len(p) for p in people.values()]
+    assert record.people == len(set().union(*people.values()))
+    summary = summary_markdown(record)
+    assert f"{record.people} in the clients’ data" in summary
+    assert "People" in report_html(record)
 
 
 def test_a_report_advises_a_person_audit_if_people_are_known(

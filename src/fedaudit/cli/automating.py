@@ -100,7 +100,7 @@ def check(
     write_whole(out / SUMMARY, summary_markdown(record, section), private=True)
     log("")
     print_verdict(verdict)
-    manifest = write_pack(path, policy, out / EVIDENCE, replaces_pack=True)
+    manifest = write_pack(path, policy, out / EVIDENCE, baseline=older, replaces_pack=True)
     log("", f"summary: {out / SUMMARY}", f"pack: {out / EVIDENCE} (digest {manifest.digest})")
     sys.exit(EXIT_CODES[verdict.outcome])
 

@@ -147,6 +147,8 @@ def pack(
     smallest_group: int = 10,
     sign: Path | None = None,
     statement: Path | None = None,
+    baseline: Path | None = None,
+    model: Path | None = None,
 ) -> None:
     """Pack a record, its report and a policy's verdict, with hashes that verify them.
 
@@ -167,12 +169,23 @@ def pack(
     statement
         Your statement, a TOML file: your role, the purpose of the model, the last day on which the
         pack is valid, and questions of clauses.json that do not apply.
+    baseline
+        Record or pack of the last release: the verdict compares this one with it, as `fedaudit gate
+        --baseline` does. The pack contains it without small groups.
+    model
+        File of the released model, which must be the final model of the record or its adapter. The
+        pack states its name, size and SHA-256.
     """
     from fedaudit.pack.packing import write_pack
 
     path = record_path(record)
     if smallest_group < 0:
         raise BadInput(f"a group has 0 samples or more, got {smallest_group}")
+    model_file = None
+    if model is not None:
+        from fedaudit.pack.models import released_file
+
+        model_file = released_file(record_in(path), model)
     with explain_wrong_kind(path, *KINDS_WITH_A_RECORD), explain_wrong_kind(policy, POLICY):
         manifest = write_pack(
             path,
@@ -181,6 +194,8 @@ def pack(
             smallest_group=smallest_group,
             sign=sign,
             statement=statement,
+            baseline=None if baseline is None else baseline_in(baseline),
+            model_file=model_file,
         )
     suppressed = [f"{count} of {name}" for name, count in manifest.suppressed.items() if count]
     log(f"pack: {out} ({manifest.outcome}; suppressed: {', '.join(suppressed) or 'nothing'})")
@@ -230,7 +245,7 @@ def verify(
     other_version
         Accept a pack of another version if everything that can be checked is sound.
     """
-    from fedaudit.pack.verifying import OTHER_VERSION, SOUND, UNSOUND
+    from fedaudit.pack.verifying import OTHER_VERSION, SOUND, UNSOUND, question_on_file
     from fedaudit.pack.verifying import verify as verify_pack
 
     with explain_wrong_kind(folder, PACK):
@@ -239,11 +254,16 @@ def verify(
         )
     is_about_model = False
     if model is not None and result.record is not None:
-        from fedaudit.pack.models import compare_model
+        from fedaudit.pack.models import compare_file, compare_model
 
         compared = compare_model(result.record, model)
         is_about_model = bool(compared.digest)
         result = result.extended(compared.findings)
+        named_file = result.manifest.model_file if result.manifest else None
+        if is_about_model and named_file is not None:
+            remaining = [text for text in result.unchecked if text != question_on_file(named_file)]
+            result = result._replace(unchecked=remaining)
+            result = result.extended(compare_file(named_file, model))
     if recording is not None:
         from fedaudit.pack.remaking import compare_with_run
 
@@ -282,7 +302,7 @@ def verify(
     if result.record is not None and result.policy is not None:
         from fedaudit.gate.evaluate import evaluate_policy
 
-        outcome = evaluate_policy(result.record, result.policy).outcome
+        outcome = evaluate_policy(result.record, result.policy, result.baseline).outcome
         log_wrapped(f"verdict of its policy: {outcome}" + " (not a pass)" * (outcome != "pass"))
     sys.exit(SOUND)
 

@@ -28,6 +28,7 @@ from fedaudit.core.files import (
 
 if TYPE_CHECKING:
     from fedaudit.results.record import Record
+    from fedaudit.summary.page import PackFacts
     from fedaudit.summary.statement import Statement
 
 
@@ -329,10 +330,12 @@ def summary(
     outcome = None
     if policy_file is not None:
         with explain_wrong_kind(policy_file, POLICY):
-            older = None if baseline is None else baseline_in(baseline)
+            older = _baseline_of_pack(path) if baseline is None else baseline_in(baseline)
             outcome = evaluated_policy_section(full_record, policy_file, older)
     format_summary = summary_html if is_html else summary_markdown
-    text = format_summary(full_record, outcome, valid_until, _statement_of_pack(path))
+    text = format_summary(
+        full_record, outcome, valid_until, _statement_of_pack(path), _facts_of_pack(path)
+    )
     if target is None:
         print(text, end="")
         return
@@ -357,6 +360,26 @@ def _policy_of_pack(record: Path) -> Path | None:
 
     is_packed = record.with_name(MANIFEST_FILE).is_file()
     return record.with_name(POLICY_FILE) if is_packed else None
+
+
+def _baseline_of_pack(record: Path) -> "Record | None":
+    from fedaudit.pack.packing import BASELINE_FILE
+
+    path = record.with_name(BASELINE_FILE)
+    is_packed = record.with_name(MANIFEST_FILE).is_file()
+    return record_in(path) if is_packed and path.is_file() else None
+
+
+def _facts_of_pack(record: Path) -> "PackFacts | None":
+    """Return what the manifest of a pack states about its contents; None for other records."""
+    from fedaudit.pack.integrity import read_manifest
+    from fedaudit.pack.packing import pack_facts
+
+    path = record.with_name(MANIFEST_FILE)
+    manifest = read_manifest(path) if path.is_file() else ""
+    if isinstance(manifest, str):
+        return None
+    return pack_facts(record_in(record), manifest.smallest_group, manifest.model_file)
 
 
 def _statement_of_pack(record: Path) -> "Statement | None":

@@ -33,7 +33,7 @@ def bill_of_materials(evidence: Evidence) -> str:
         "fedaudit:record": manifest.content_hash,
         "fedaudit:pack": manifest.digest,
     }
-    if tensors := file.tensors if file else manifest.model:
+    if tensors := file.tensors_digest if file else manifest.model:
         properties["fedaudit:tensors"] = tensors
     ancestors = {"initial model": manifest.initial_model, "base model": manifest.base_model}
     model = Component(

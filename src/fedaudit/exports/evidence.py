@@ -1,39 +1,19 @@
 """Contents of a verified evidence pack, in the form that exports use."""
 
-import hashlib
 from datetime import date, datetime
 from pathlib import Path
 from typing import NamedTuple
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from fedaudit.core.errors import BadInput, Damaged, option
-from fedaudit.core.files import open_regular
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.verdict import Check, FigureCheck, Verdict
-from fedaudit.pack.manifest import Manifest
-from fedaudit.pack.models import compare_model
+from fedaudit.pack.manifest import Manifest, ModelFile
+from fedaudit.pack.models import compare_model, describe_file
 from fedaudit.pack.verifying import verify
 from fedaudit.report.grid import shortened
 from fedaudit.results.record import Record
 from fedaudit.summary.statement import Statement
-
-_CHUNK_BYTES = 1 << 20
-
-
-class ModelFile(NamedTuple):
-    """File of a released model.
-
-    Attributes:
-        name: Name of the file.
-        bytes: Size of the file.
-        sha256: SHA-256 of the file.
-        tensors: SHA-256 of the tensors, by which the record identifies the model.
-    """
-
-    name: str
-    bytes: int
-    sha256: str
-    tensors: str
 
 
 class Evidence(NamedTuple):
@@ -125,9 +105,9 @@ def read_evidence(
         folder,
         manifest,
         record,
-        evaluate_policy(record, policy),
+        evaluate_policy(record, policy, verified.baseline),
         _time(record.environment.started),
-        None if model is None else _model_file(model, tensors_digest),
+        None if model is None else describe_file(model, tensors_digest),
         verified.statement,
     )
 
@@ -140,20 +120,6 @@ def _time(text: str) -> datetime:
             f"the record has an invalid time of the audit ({shortened(text, 40)!r}); use the "
             "original pack"
         ) from None
-
-
-def _model_file(path: Path, tensors_digest: str) -> ModelFile:
-    digest, size = hashlib.sha256(), 0
-    try:
-        with open_regular(path) as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                digest.update(chunk)
-                size += len(chunk)
-    except OSError as error:
-        raise BadInput(
-            f"the model {path} cannot be read ({error}); give the path of a file"
-        ) from error
-    return ModelFile(path.name, size, digest.hexdigest(), tensors_digest)
 
 
 def describe_check(check: Check) -> str:

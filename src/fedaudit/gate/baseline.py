@@ -269,7 +269,7 @@ def _compare(
         outcome = Outcome.FAIL
         assert pair.old is not None
         values = (format_value(figure.value, pair.new.metric) for figure in (pair.old, pair.new))
-        reason = f"from {' to '.join(values)}, which is more than noise"
+        reason = f"from {' to '.join(values)}, more than noise"
     elif detectable > rule.relevant:
         outcome = Outcome.INCONCLUSIVE
         texts = (format_value(value, pair.new.metric) for value in (detectable, rule.relevant))

@@ -20,7 +20,7 @@ from fedaudit.gate.judged import (
     undecided_pooled_clients,
     unfair_contrasts,
 )
-from fedaudit.gate.outcome import Outcome
+from fedaudit.gate.outcome import Outcome, worst_outcome
 from fedaudit.gate.policy import Policy, example_with_settings_of, with_client_numbers
 from fedaudit.gate.sample_size import limited_sample_size_searches
 from fedaudit.gate.trust import POSITIVE_CONTROL, control_checks, evidence_checks, trust_in
@@ -76,9 +76,12 @@ def evaluate_policy(record: Record, policy: Policy, baseline: Record | None = No
         checks = list(
             _game_checks(safe_record, policy) if is_games else _study_checks(safe_record, policy)
         )
+    baseline_outcome = None
     if baseline is not None:
         raise_if_incomparable(record, baseline)
-        checks += baseline_checks(safe_record, cleaned(baseline), policy)
+        compared = list(baseline_checks(safe_record, cleaned(baseline), policy))
+        baseline_outcome = worst_outcome(check.outcome for check in compared)
+        checks += compared
     is_compared = is_games and baseline is not None
     limits = (
         _GAME_LIMITS + _BASELINE_LIMITS * is_compared
@@ -94,6 +97,8 @@ def evaluate_policy(record: Record, policy: Policy, baseline: Record | None = No
         models=safe_record.coverage.several_final_models if safe_record.coverage else {},
         base_model=safe_record.coverage.base_model if safe_record.coverage else "",
         baseline=baseline.content_hash if baseline is not None else "",
+        baseline_record=cleaned(baseline).name if baseline is not None else "",
+        baseline_outcome=baseline_outcome,
         policy=policy.name,
         policy_hash=policy_hash,
         policy_owner=policy.owner,

@@ -187,6 +187,8 @@ def junit_xml(verdict: Verdict) -> str:
         "policy_hash": verdict.policy_hash,
         "policy_owner": verdict.policy_owner,
         "policy_example": verdict.policy_example,
+        "baseline": verdict.baseline,
+        "baseline_outcome": str(verdict.baseline_outcome or ""),
         "outcome": str(verdict.outcome),
     }
     return "\n".join(
@@ -312,6 +314,7 @@ def policy_section(
     texts, n_more = _TEXTS["outcomes"][str(verdict.outcome)], len(rules) - MAX_LISTED
     others = f"And {plural(n_more, 'more rule')}, listed in the verdict." if n_more > 0 else ""
     also_met = f"Also met: {'; '.join(_joined_controls(met))}." if met else ""
+    remark = f"{shortened(also_met, 600)} {_TEXTS['differs']}".strip()
     return Section(
         POLICY_TITLE,
         badge=texts["badge"],
@@ -323,14 +326,23 @@ def policy_section(
             ("Origin of its settings", _origin(verdict)),
             ("File of the policy", f"{shortened(file.name, 80)} (SHA-256 {sha256})"),
             ("Digest of its settings", f"{verdict.policy_hash} ({_TEXTS['settings']})"),
+            *_last_release(verdict),
         ),
         table=Table(_HEAD, tuple(cells for _, cells in rules[:MAX_LISTED])),
         items=tuple(
             f"Not judged: {sentence(shortened(text, _MAX_TEXT))}"
             for text in _by_reason(verdict.unjudged)[:6]
         ),
-        remarks=tuple(filter(None, (others, shortened(also_met, 600), _TEXTS["differs"]))),
+        remarks=tuple(filter(None, (others, remark))),
     )
+
+
+def _last_release(verdict: Verdict) -> list[tuple[str, str]]:
+    if verdict.baseline_outcome is None:
+        return []
+    name, digest = shortened(verdict.baseline_record, 80), shortened(verdict.baseline, 80)
+    outcome = verdict.baseline_outcome.upper()
+    return [("Last release", f"{name} (digest {digest}): {outcome}")]
 
 
 def _origin(verdict: Verdict) -> str:

@@ -97,6 +97,8 @@ class Verdict(RecordPart):
         models: SHA-256 of each model after the last round by seed and name, if there are several.
         base_model: SHA-256 of the base model of an adapter; empty if there is none.
         baseline: Content hash of the record of the last release; empty if none was compared.
+        baseline_record: Name of that record; empty if none was compared.
+        baseline_outcome: Outcome of the comparison with that record; None if none was compared.
         policy: Name of the policy.
         policy_hash: SHA-256 of the policy's settings.
         policy_owner: Person or office that set the policy, as the policy states; empty if not
@@ -121,6 +123,8 @@ class Verdict(RecordPart):
     models: dict[str, str] = Field(default_factory=dict)
     base_model: str = ""
     baseline: str = ""
+    baseline_record: str = ""
+    baseline_outcome: Outcome | None = None
     policy: str
     policy_hash: str
     policy_owner: str = ""

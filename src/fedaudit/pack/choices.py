@@ -39,7 +39,13 @@ _LABELS = (("name",), ("owner",))
 """Settings of a policy that do not affect its outcome."""
 
 
-def compare_policy(record: Record, packed: Policy, receiver: Policy, source: Path) -> Findings:
+def compare_policy(
+    record: Record,
+    packed: Policy,
+    receiver: Policy,
+    source: Path,
+    baseline: Record | None = None,
+) -> Findings:
     """Compare the policy of a pack with the receiver's policy, read from ``source``."""
     packed_settings, expected = (policy.model_dump(mode="json") for policy in (packed, receiver))
     differences = [
@@ -48,7 +54,7 @@ def compare_policy(record: Record, packed: Policy, receiver: Policy, source: Pat
     missing = sorted(required_attacks(receiver) - attacks_of(record))
     problems = []
     if differences:
-        outcome = evaluate_policy(record, receiver).outcome
+        outcome = evaluate_policy(record, receiver, baseline).outcome
         problems.append(
             f"policy.toml is not your policy {source.name}: "
             f"{listed(change_at(path, packed_settings, expected) for path in differences)}; by "

@@ -18,7 +18,7 @@ from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.verdict import Verdict
 from fedaudit.report.deciding.caveats import untested
 from fedaudit.report.wording import printable
-from fedaudit.results.fields import Count, RecordPart
+from fedaudit.results.fields import SMALLEST_GROUP, Count, RecordPart
 from fedaudit.results.record import Record
 from fedaudit.results.runs import Coverage
 
@@ -51,6 +51,22 @@ class PackedFile(RecordPart):
     sha256: Hash
 
 
+class ModelFile(RecordPart):
+    """File of the released model, which a pack names but does not contain.
+
+    Attributes:
+        name: Name of the file.
+        bytes: Size of the file.
+        sha256: SHA-256 of the file.
+        tensors_digest: SHA-256 of the tensors, by which the record identifies the model.
+    """
+
+    name: Annotated[str, Field(min_length=1, max_length=255)]
+    bytes: Count
+    sha256: Hash
+    tensors_digest: Hash
+
+
 class Manifest(RecordPart):
     """Contents and origin of a pack.
 
@@ -73,6 +89,7 @@ class Manifest(RecordPart):
         policy_hash: SHA-256 of the policy's settings.
         outcome: Outcome of the policy on the packed record.
         smallest_group: Groups with fewer samples are suppressed.
+        smallest_group_default: Default of this setting; 0 in packs of older versions.
         suppressed: Number of suppressed entries in each list of the record.
         untested: Sentences on what the audit did not test.
         coverage: Numbers of measured and missing rounds and uploads; empty if unknown.
@@ -83,6 +100,9 @@ class Manifest(RecordPart):
         model: SHA-256 of the only model after the last round, or of its adapter, over tensors by
             name; empty if unknown, or if there are several.
         models: SHA-256 of each model after the last round by seed and name, if there are several.
+        model_file: File of the released model that the packer named; None if none was named.
+        baseline: Content hash of the packed record of the last release; empty if there is none.
+        baseline_outcome: Outcome of the comparison with it; None if there is none.
         made_with: Versions of the packages with which the pack was made.
         files: All files except the manifest.
         digest: SHA-256 of all other fields. A receiver who knows the digest notices if the pack was
@@ -105,6 +125,7 @@ class Manifest(RecordPart):
     policy_hash: Hash
     outcome: Outcome
     smallest_group: Count
+    smallest_group_default: Count = 0
     suppressed: dict[str, Count]
     untested: list[str]
     coverage: dict[str, Count] = Field(default_factory=dict)
@@ -113,6 +134,9 @@ class Manifest(RecordPart):
     base_model: str = ""
     model: str = ""
     models: dict[str, Hash] = Field(default_factory=dict)
+    model_file: ModelFile | None = None
+    baseline: str = ""
+    baseline_outcome: Outcome | None = None
     made_with: dict[str, str]
     files: Annotated[list[PackedFile], Field(max_length=100)]
     digest: str = ""
@@ -126,6 +150,7 @@ def manifest_of(
     smallest_group: int,
     suppressed: Mapping[str, int],
     made_with: Mapping[str, str],
+    model_file: ModelFile | None = None,
 ) -> Manifest:
     """Return the manifest of a pack, with its digest."""
     data = record.config.get("data")
@@ -146,6 +171,7 @@ def manifest_of(
         policy_hash=verdict.policy_hash,
         outcome=verdict.outcome,
         smallest_group=smallest_group,
+        smallest_group_default=SMALLEST_GROUP,
         suppressed=dict(suppressed),
         untested=untested(printable(record)),
         coverage=_coverage_counts(record.coverage) if record.coverage else {},
@@ -154,6 +180,9 @@ def manifest_of(
         base_model=record.coverage.base_model if record.coverage else "",
         model=record.coverage.final_model if record.coverage else "",
         models=record.coverage.several_final_models if record.coverage else {},
+        model_file=model_file,
+        baseline=verdict.baseline,
+        baseline_outcome=verdict.baseline_outcome,
         made_with=dict(made_with),
         files=list(files),
     )
@@ -162,21 +191,24 @@ def manifest_of(
 
 def digest_of(manifest: Manifest) -> str:
     """Return the SHA-256 of a manifest without its digest."""
-    excluded = {"digest", *_empty_coverage_fields(manifest)}
+    excluded = {"digest", *_empty_fields(manifest)}
     return _hash(manifest.model_dump(mode="json", exclude=excluded))
 
 
 def manifest_text(manifest: Manifest) -> str:
     """Return the canonical JSON text of the manifest."""
-    return manifest.model_dump_json(indent=1, exclude=_empty_coverage_fields(manifest)) + "\n"
+    return manifest.model_dump_json(indent=1, exclude=_empty_fields(manifest)) + "\n"
 
 
-def _empty_coverage_fields(manifest: Manifest) -> set[str]:
-    """Return the fields on coverage that are empty.
+def _empty_fields(manifest: Manifest) -> set[str]:
+    """Return the fields that older manifests lack and that are empty.
 
-    They are left out, so that digests of older manifests, without these fields, stay valid.
+    They are left out, so that digests of older manifests stay valid.
     """
-    names = ("coverage", "identity", "initial_model", "base_model", "model", "models")
+    names = (
+        *("coverage", "identity", "initial_model", "base_model", "model", "models"),
+        *("smallest_group_default", "model_file", "baseline", "baseline_outcome"),
+    )
     return {name for name in names if not getattr(manifest, name)}
 
 

@@ -1,5 +1,6 @@
 """Comparison of the file of a model with the models of a packed record."""
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -8,19 +9,21 @@ from zipfile import ZipFile
 import torch
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, option
 from fedaudit.core.files import open_regular
 from fedaudit.live.checkpoints.files import read_checkpoint
 from fedaudit.live.weights import as_cpu_tensor
 from fedaudit.observe.digests import digest_of_base, plain_name
 from fedaudit.observe.tensors import digest_of, hash_of_tensor, read_tensors
 from fedaudit.pack.choices import Findings
+from fedaudit.pack.manifest import ModelFile
 from fedaudit.report.grid import shortened
 from fedaudit.results.record import Record
 from fedaudit.results.runs import Coverage
 
 _MAX_OVERHEAD = 1024
 """Largest number of bytes that a file of torch needs for the name and place of a tensor."""
+_CHUNK_BYTES = 1 << 20
 _COUNTER = "num_batches_tracked"
 """End of the name of BatchNorm's counter, which evaluation does not use."""
 
@@ -84,6 +87,74 @@ def compare_model(record: Record, file: Path) -> ComparedModel:
         return compared
     findings = compared.findings
     return compared._replace(findings=findings._replace(unchecked=[*findings.unchecked, further]))
+
+
+def released_file(record: Record, path: Path) -> ModelFile:
+    """Describe the file of the released model of a record.
+
+    Args:
+        record: The record.
+        path: The file, which must have the final model of the record, or its adapter.
+
+    Raises:
+        BadInput: The file cannot be read, or has another model.
+    """
+    compared = compare_model(record, path)
+    if not compared.digest:
+        reasons = [*compared.findings.problems, *compared.findings.unchecked]
+        raise BadInput(
+            f"{path} is not packed as the released model: {reasons[0]}; give the model after the "
+            f"last round, or leave out {option('model')}"
+        )
+    return describe_file(path, compared.digest)
+
+
+def describe_file(path: Path, tensors_digest: str) -> ModelFile:
+    """Return name, size and SHA-256 of the file of a model.
+
+    Args:
+        path: The file.
+        tensors_digest: SHA-256 of its tensors.
+
+    Raises:
+        BadInput: The file cannot be read, or its name has characters that cannot be printed.
+    """
+    if not path.name.isprintable():
+        raise BadInput(
+            f"the name of the model {path.name!r} has characters that cannot be printed; rename it"
+        )
+    digest, size = hashlib.sha256(), 0
+    try:
+        with open_regular(path) as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                digest.update(chunk)
+                size += len(chunk)
+    except OSError as error:
+        raise BadInput(
+            f"the model {path} cannot be read ({error}); give the path of a file"
+        ) from error
+    return ModelFile(
+        name=path.name, bytes=size, sha256=digest.hexdigest(), tensors_digest=tensors_digest
+    )
+
+
+def compare_file(named: ModelFile, path: Path) -> Findings:
+    """Compare a file, whose tensors are already compared, with the file that a pack names."""
+    name, digest = shortened(repr(named.name), 120), f"SHA-256 {named.sha256}"
+    if describe_file(path, named.tensors_digest).sha256 != named.sha256:
+        return Findings(
+            unchecked=[
+                f"the released file that the pack names ({name}, {digest}): {path.name} has other "
+                "bytes"
+            ]
+        )
+    if path.name != named.name:
+        return Findings(
+            [],
+            [f"{path.name} has the bytes of the released file that the pack names ({digest})"],
+            [f"the name of the released file: the pack names {name}"],
+        )
+    return Findings([], [f"{path.name} is the released file that the pack names ({digest})"])
 
 
 def _further_contents(file: Path) -> str:

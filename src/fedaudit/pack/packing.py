@@ -32,6 +32,7 @@ from fedaudit.pack.clauses import clauses_json
 from fedaudit.pack.manifest import (
     SIGNATURE_FILE,
     Manifest,
+    ModelFile,
     PackedFile,
     manifest_of,
     manifest_text,
@@ -39,13 +40,15 @@ from fedaudit.pack.manifest import (
 )
 from fedaudit.pack.statement import STATEMENT_FILE, read_valid_statement
 from fedaudit.pack.suppressing import suppressed, total_suppressed
+from fedaudit.report.fixed import fixed
+from fedaudit.report.grid import shortened
 from fedaudit.report.page import report_html
 from fedaudit.report.reproducing import study_file
 from fedaudit.results.fields import SMALLEST_GROUP
 from fedaudit.results.older import resolve_older_settings
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, games_hash, record_json
-from fedaudit.summary.page import SUMMARY_FILE, summary_html
+from fedaudit.summary.page import SUMMARY_FILE, PackFacts, summary_html
 from fedaudit.summary.statement import Statement
 
 POLICY_FILE = "policy.toml"
@@ -58,12 +61,36 @@ FILES = {
     *(REPORT_FILE, STUDY_FILE, CLAUSES_FILE, SUMMARY_FILE),
 }
 """Files of every pack, except the manifest and its signature."""
-OPTIONAL_FILES = frozenset({STATEMENT_FILE})
+BASELINE_FILE = "baseline.json"
+"""Record of the last release, without small groups."""
+OPTIONAL_FILES = frozenset({STATEMENT_FILE, BASELINE_FILE})
 """Files that only some packs have."""
 
 
+class PackInputs(NamedTuple):
+    """What determines the computed files of a pack.
+
+    Attributes:
+        record: The packed record.
+        policy: The policy.
+        policy_text: Text of the policy's file.
+        smallest_group: Groups with fewer samples are suppressed.
+        statement: Statement of the packer; None if there is none.
+        baseline: Packed record of the last release; None if there is none.
+        model_file: File of the released model; None if none was named.
+    """
+
+    record: Record
+    policy: Policy
+    policy_text: str
+    smallest_group: int
+    statement: Statement | None = None
+    baseline: Record | None = None
+    model_file: ModelFile | None = None
+
+
 class ComputedFiles(NamedTuple):
-    """Files of a pack that are computed from record, policy and statement.
+    """Files of a pack that are computed from its inputs.
 
     Attributes:
         verdict: Verdict of the policy on the packed record.
@@ -82,6 +109,8 @@ def write_pack(
     smallest_group: int = SMALLEST_GROUP,
     sign: Path | None = None,
     statement: Path | None = None,
+    baseline: Record | None = None,
+    model_file: ModelFile | None = None,
     replaces_pack: bool = False,
 ) -> Manifest:
     """Write a pack to a new folder.
@@ -93,34 +122,44 @@ def write_pack(
         smallest_group: Groups with fewer samples are suppressed.
         sign: Ed25519 private key (PEM) that signs the manifest.
         statement: File of the packer's statement, which must not have expired.
+        baseline: Record of the last release, with which the policy compares this one. The pack
+            contains it without small groups.
+        model_file: File of the released model, as :func:`fedaudit.pack.models.released_file`
+            describes it.
         replaces_pack: Whether to replace a pack without a statement and signature in the folder.
 
     Raises:
-        BadInput: The key, record, policy or statement is invalid, the folder is not empty, or
-            suppression would change the verdict.
+        BadInput: The key, record, policy or statement is invalid, the baseline cannot be
+            compared, the folder is not empty, or suppression would change the verdict.
         Damaged: The file is not a valid record, or it is a record of games that was changed.
     """
     _raise_if_nonempty(folder, replaces_pack=replaces_pack)
     _raise_if_file_name(folder)
     key = private_key(sign) if sign is not None else None
     original, gate_policy = read_record(record), read_policy(policy)
-    counts: Mapping[str, int] = {}
     texts = {POLICY_FILE: read_text(policy, max_bytes=MAX_USER_FILE_BYTES)}
     packer_statement = None
     if statement is not None:
         packer_statement = read_valid_statement(statement, date.today())
         texts[STATEMENT_FILE] = read_text(statement, max_bytes=MAX_USER_FILE_BYTES)
-    packed = original
-    if original.kind == "games":
-        # A record of games is not changed, since verification recomputes its content hash.
-        _raise_if_other_hash(original)
-    else:
-        packed, changes = suppressed(original, smallest_group)
-        counts = total_suppressed(changes, packed)
+    packed, counts = _packed_record(original, smallest_group)
     texts[RECORD_FILE] = record_json(packed)
-    computed = compute_files(packed, gate_policy, texts[POLICY_FILE], packer_statement)
+    packed_baseline = None
+    if baseline is not None:
+        packed_baseline, _ = _packed_record(baseline, smallest_group)
+        texts[BASELINE_FILE] = record_json(packed_baseline)
+    inputs = PackInputs(
+        packed,
+        gate_policy,
+        texts[POLICY_FILE],
+        smallest_group,
+        packer_statement,
+        packed_baseline,
+        model_file,
+    )
+    computed = compute_files(inputs)
     _raise_if_other_verdict(
-        evaluate_policy(original, gate_policy), computed.verdict, smallest_group
+        evaluate_policy(original, gate_policy, baseline), computed.verdict, smallest_group
     )
     texts |= computed.texts
     manifest = manifest_of(
@@ -130,12 +169,23 @@ def write_pack(
         smallest_group=smallest_group,
         suppressed=counts,
         made_with=package_versions(),
+        model_file=model_file,
     )
     texts[MANIFEST_FILE] = manifest_text(manifest)
     _raise_if_unreadable(folder, texts)
     signature = None if key is None else key.sign(texts[MANIFEST_FILE].encode("utf-8"))
     _write(folder, texts, signature, replaces_pack=replaces_pack)
     return manifest
+
+
+def _packed_record(record: Record, smallest_group: int) -> tuple[Record, Mapping[str, int]]:
+    """Return a record without small groups, and the number of suppressed entries by list."""
+    if record.kind == "games":
+        # A record of games is not changed, since verification recomputes its content hash.
+        _raise_if_other_hash(record)
+        return record, {}
+    packed, changes = suppressed(record, smallest_group)
+    return packed, total_suppressed(changes, packed)
 
 
 UNFINISHED = ".unfinished"
@@ -159,6 +209,8 @@ def _write(
                 _raise_if_nonempty(folder, replaces_pack=replaces_pack)
                 # Without its manifest, a partly replaced pack is not taken for a complete one.
                 (folder / MANIFEST_FILE).unlink(missing_ok=True)
+                if replaces_pack and BASELINE_FILE not in texts:
+                    (folder / BASELINE_FILE).unlink(missing_ok=True)
                 _fill(folder, texts, signature)
             finally:
                 (folder / LOCK_FILE).unlink(missing_ok=True)
@@ -205,21 +257,30 @@ def _raise_if_unreadable(folder: Path, texts: Mapping[str, str]) -> None:
             )
 
 
-def compute_files(
-    record: Record, policy: Policy, policy_text: str, statement: Statement | None = None
-) -> ComputedFiles:
-    """Compute all files that are determined by the packed record, the policy and the statement."""
-    verdict = evaluate_policy(record, policy)
-    section = policy_section(record, verdict, policy, Path(POLICY_FILE), policy_text)
+def compute_files(inputs: PackInputs) -> ComputedFiles:
+    """Compute all files that are determined by the inputs of a pack."""
+    record, policy, statement = inputs.record, inputs.policy, inputs.statement
+    verdict = evaluate_policy(record, policy, inputs.baseline)
+    section = policy_section(record, verdict, policy, Path(POLICY_FILE), inputs.policy_text)
+    facts = pack_facts(record, inputs.smallest_group, inputs.model_file)
     texts = {
         VERDICT_FILE: verdict_json(verdict),
         JUNIT_FILE: junit_xml(verdict),
         STUDY_FILE: study_file(resolve_older_settings(record.config)),
         REPORT_FILE: report_html(record),
         CLAUSES_FILE: clauses_json(record, statement),
-        SUMMARY_FILE: summary_html(record, section, statement=statement),
+        SUMMARY_FILE: summary_html(record, section, statement=statement, pack=facts),
     }
     return ComputedFiles(verdict, texts)
+
+
+def pack_facts(record: Record, smallest_group: int, model_file: ModelFile | None) -> PackFacts:
+    """Return what a pack contains, for its summary."""
+    named = model_file and f"{shortened(model_file.name, 80)} (SHA-256 {model_file.sha256})"
+    if record.kind == "games":
+        return PackFacts("", named or "")
+    limits = {"smallest": smallest_group, "default": SMALLEST_GROUP}
+    return PackFacts(fixed("pack.left_out", **limits), named or "")
 
 
 def package_versions() -> dict[str, str]:
@@ -242,7 +303,8 @@ def _raise_if_nonempty(folder: Path, *, replaces_pack: bool) -> None:
     if UNFINISHED in present:
         replaceable |= {UNFINISHED, *FILES, *OPTIONAL_FILES, SIGNATURE_FILE}
     if replaces_pack and MANIFEST_FILE in present:
-        replaceable |= {MANIFEST_FILE, *FILES}
+        # `fedaudit check` writes packs with a baseline, but none with a statement.
+        replaceable |= {MANIFEST_FILE, BASELINE_FILE, *FILES}
     if not present <= replaceable:
         raise BadInput(
             f"{folder} exists and is not empty; give a new or empty folder with {option('out')}"

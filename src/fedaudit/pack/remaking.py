@@ -173,7 +173,8 @@ def _different_verdicts(verified: Verified, recomputed: Record) -> Iterator[str]
     for label, policy in policies.items():
         if policy is not None and verified.record is not None:
             packed_outcome, outcome = (
-                evaluate_policy(each, policy).outcome for each in (verified.record, recomputed)
+                evaluate_policy(each, policy, verified.baseline).outcome
+                for each in (verified.record, recomputed)
             )
             if packed_outcome is not outcome:
                 yield (

@@ -362,8 +362,16 @@ def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
     estimates = [*findings, *single_samples, *groups, *others]
     other_clients = _other_clients(record.other_clients, smallest)
     counts["clients"] += other_clients is not record.other_clients
+    people = _people(record, smallest)
+    counts["clients"] += people != record.people
     config = _config(record.config, smallest)
-    update = {**lists, "estimates": estimates, "other_clients": other_clients, "config": config}
+    update = {
+        **lists,
+        "estimates": estimates,
+        "other_clients": other_clients,
+        "people": people,
+        "config": config,
+    }
     return Suppressed(record.model_copy(update=update), counts)
 
 
@@ -441,7 +449,15 @@ def _client(row: ClientRow, smallest: int, small_clients: Collection[int]) -> Cl
         removed["class_counts"] = []
     if row.audited is not None and row.client in small_clients:
         removed["audited"] = None
+    if row.people is not None and row.people < smallest:
+        removed["people"] = None
     return row.model_copy(update=removed) if removed else row
+
+
+def _people(record: Record, smallest: int) -> int | None:
+    """Return the number of people, unless a small number could be calculated from it."""
+    numbers = [row.people or 0 for row in record.clients]
+    return record.people if record.people and min(numbers, default=0) >= smallest else None
 
 
 def _config(config: dict[str, object], smallest: int) -> dict[str, object]:

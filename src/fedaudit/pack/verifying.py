@@ -53,11 +53,19 @@ from fedaudit.pack.integrity import (
     unexpected_files,
     wrong_names,
 )
-from fedaudit.pack.manifest import SIGNATURE_FILE, Manifest, manifest_of, public_key
-from fedaudit.pack.packing import POLICY_FILE, VERDICT_FILE, compute_files, package_versions
+from fedaudit.pack.manifest import SIGNATURE_FILE, Manifest, ModelFile, manifest_of, public_key
+from fedaudit.pack.packing import (
+    BASELINE_FILE,
+    POLICY_FILE,
+    VERDICT_FILE,
+    PackInputs,
+    compute_files,
+    package_versions,
+)
 from fedaudit.pack.statement import STATEMENT_FILE, read_statement
 from fedaudit.pack.suppressing import least_suppressed, suppressed, wrongly_suppressed
 from fedaudit.report.grid import shortened
+from fedaudit.report.wording import join_and
 from fedaudit.results.read import read_record
 from fedaudit.results.record import RECORDER_SETTINGS, RECORDING_KEYS, Record, games_hash
 from fedaudit.summary.statement import Statement
@@ -88,6 +96,7 @@ class Verified(NamedTuple):
         policy: The policy in the pack; None if it could not be read.
         own_policy: The receiver's policy; None if none was given.
         statement: Statement of the packer; None if the pack has none.
+        baseline: Packed record of the last release; None if the pack has none.
         other_version: True if another version of fedaudit or its dependencies made the pack, so
             that its files may differ from the files that this version would make.
     """
@@ -100,6 +109,7 @@ class Verified(NamedTuple):
     policy: Policy | None = None
     own_policy: Policy | None = None
     statement: Statement | None = None
+    baseline: Record | None = None
     other_version: bool = False
 
     def extended(self, findings: Findings) -> "Verified":
@@ -188,10 +198,15 @@ def verify(
         attacks = check_attacks(record)
         faults = [*attacks.problems, *seed_faults(record), *curve_faults(record)]
         parts += [Findings(faults, attacks.checked), check_lineage(record)]
+        if verified.baseline is not None:
+            parts.append(_check_baseline(verified.baseline, packed_policy))
+        if manifest.model_file is not None:
+            parts.append(Findings(unchecked=[question_on_file(manifest.model_file)]))
         parts.append(_check_age(record, not_before, today or date.today()))
         parts.append(Findings(unchecked=[*not_shown_by_pack(record), *coverage_notes(record)]))
         if own_policy is not None and policy is not None:
-            parts.append(compare_policy(record, packed_policy, own_policy, policy))
+            baseline = verified.baseline
+            parts.append(compare_policy(record, packed_policy, own_policy, policy, baseline))
         else:
             name = shortened(packed_policy.name)
             question = f"whether the policy {name!r} in the pack is yours (--policy)"
@@ -204,6 +219,28 @@ def verify(
         manifest=manifest,
         own_policy=own_policy,
     )
+
+
+def question_on_file(model_file: ModelFile) -> str:
+    """Return what is not checked about the file of the released model without the file."""
+    name = shortened(repr(model_file.name), 120)
+    return (
+        f"whether the released file is {name} (SHA-256 {model_file.sha256}), as the packer states "
+        "(--model)"
+    )
+
+
+def _check_baseline(baseline: Record, policy: Policy) -> Findings:
+    """Check the record of the last release as far as this is possible without its pack and run."""
+    names = suspicious_names(baseline, policy)
+    faults = [*names.problems, *check_attacks(baseline).problems]
+    faults += [*seed_faults(baseline), *curve_faults(baseline)]
+    question = (
+        f"whether {BASELINE_FILE} ({shortened(baseline.name)}, content hash "
+        f"{shortened(baseline.content_hash, 80)}) is the record of your last release, and whether "
+        "its estimates follow from its run; compare the hash with the manifest of its pack"
+    )
+    return Findings([f"{BASELINE_FILE}: {fault}" for fault in faults], unchecked=[question])
 
 
 def _check_age(record: Record, not_before: date | None, today: date) -> Findings:
@@ -288,9 +325,23 @@ def _check_contents(folder: Path, manifest: Manifest) -> Verified:
             return Verified([f"{RECORD_FILE} is a record of another kind"])
         problems = list(_record_faults(record, manifest))
         policy_text = read_text(folder / POLICY_FILE, max_bytes=MAX_USER_FILE_BYTES)
-        has_statement = any(file.name == STATEMENT_FILE for file in manifest.files)
-        statement = read_statement(folder / STATEMENT_FILE) if has_statement else None
-        computed = compute_files(record, policy, policy_text, statement)
+        names = {file.name for file in manifest.files}
+        statement = baseline = None
+        if STATEMENT_FILE in names:
+            statement = read_statement(folder / STATEMENT_FILE)
+        if BASELINE_FILE in names:
+            baseline = read_record(folder / BASELINE_FILE)
+            problems += _small_groups(baseline, manifest.smallest_group)
+        inputs = PackInputs(
+            record,
+            policy,
+            policy_text,
+            manifest.smallest_group,
+            statement,
+            baseline,
+            manifest.model_file,
+        )
+        computed = compute_files(inputs)
     except FedauditError as error:
         # The message must not depend on the path of the pack.
         reason = str(error).replace(f"{folder}{os.sep}", "")
@@ -315,9 +366,11 @@ def _check_contents(folder: Path, manifest: Manifest) -> Verified:
             f"({computed.verdict.outcome})"
         )
     unchecked = []
-    inputs = "record and policy" if statement is None else "record, policy and statement"
+    further = {"statement": statement, "last release": baseline, "model file": manifest.model_file}
+    sources = ["record", "policy", *(name for name, part in further.items() if part is not None)]
+    origins = join_and(sources)
     if has_same_versions:
-        problems += [f"{name} does not follow from {inputs}" for name in mismatched]
+        problems += [f"{name} does not follow from {origins}" for name in mismatched]
     elif mismatched:
         unchecked.append(
             f"{', '.join(mismatched)}: the manifest states that other versions made the pack "
@@ -326,7 +379,7 @@ def _check_contents(folder: Path, manifest: Manifest) -> Verified:
         )
     verdict = f"the verdict ({computed.verdict.outcome}, by the policy in the pack)"
     matching = [verdict, *sorted(computed.texts.keys() - {VERDICT_FILE, *mismatched})]
-    checked.append(f"{', '.join(matching)} follow from {inputs}")
+    checked.append(f"{', '.join(matching)} follow from {origins}")
     return Verified(
         problems,
         [] if problems else checked,
@@ -334,6 +387,7 @@ def _check_contents(folder: Path, manifest: Manifest) -> Verified:
         unchecked=unchecked,
         policy=policy,
         statement=statement,
+        baseline=baseline,
         other_version=not has_same_versions,
     )
 
@@ -384,6 +438,14 @@ def _record_faults(record: Record, manifest: Manifest) -> Iterator[str]:
         )
 
 
+def _small_groups(baseline: Record, smallest: int) -> Iterator[str]:
+    if baseline.kind == "games":
+        if games_hash(baseline) != baseline.content_hash:
+            yield f"{BASELINE_FILE} does not match its content hash: it was changed"
+    elif any(suppressed(baseline, smallest).counts.values()):
+        yield f"{BASELINE_FILE} shows samples or groups that must be suppressed by the manifest"
+
+
 def _unknown_settings(record: Record) -> str:
     """List settings of a recording that no recorder writes; empty if there are none."""
     table = record.config.get("recording")
@@ -402,16 +464,21 @@ def _manifest_faults(record: Record, verdict: Verdict, manifest: Manifest) -> It
         smallest_group=manifest.smallest_group,
         suppressed=manifest.suppressed,
         made_with=manifest.made_with,
+        model_file=manifest.model_file,
     )
     for field in Manifest.model_fields:
-        # Other versions word what was not tested differently.
-        if field == "untested" and manifest.made_with != package_versions():
+        # Other versions word what was not tested differently, and may have other defaults.
+        depends_on_version = field in ("untested", "smallest_group_default")
+        if depends_on_version and manifest.made_with != package_versions():
             continue
         if field != "digest" and getattr(expected, field) != getattr(manifest, field):
             yield (
                 f"{MANIFEST_FILE} has another {field.replace('_', ' ')} than record and policy "
                 "determine"
             )
+    finals = {models.after for models in record.coverage.final_models} if record.coverage else set()
+    if manifest.model_file is not None and manifest.model_file.tensors_digest not in finals:
+        yield f"{MANIFEST_FILE} names the file of a model that is no final model of the record"
 
 
 def _verdict(path: Path) -> Verdict | None:

@@ -70,6 +70,32 @@ def exposure_sentence(record: Record) -> str:
     return fixed("exposure.sentence", unit=record.unit, text=exposure(record).text)
 
 
+def exposed_class_sentence(record: Record) -> str:
+    """Return a sentence for summaries on the class with the largest AUC; empty without membership.
+
+    The largest of many AUCs is probably too large, so the sentence states their number.
+    """
+    if record.games or not evidence.has_membership(record):
+        return ""
+    rows = [row for row in record.groups if row.by == "class" and row.metric == metric_names.AUC]
+    known = [row for row in rows if row.value is not None]
+    if not known:
+        return fixed("exposure.no_class")
+    best = max(known, key=lambda row: row.number)
+    where = wording.join(
+        shortened(best.attack, 60), evidence.labels_among(known)[setting_of(best)], by="; "
+    )
+    return fixed(
+        "exposure.class",
+        label=shortened(best.group, 40),
+        auc=wording.value_text(best),
+        limits=wording.interval(best.low, best.high, best.metric) or "no interval",
+        members=best.n_members,
+        where=where,
+        figures=wording.plural(len(known), "figure"),
+    )
+
+
 def largest_tpr(epsilon: float, delta: float, fpr: float) -> float:
     """Return the largest true-positive rate of any attack on one record.
 

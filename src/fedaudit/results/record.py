@@ -263,6 +263,8 @@ class ClientRow(RecordPart):
 
     Attributes:
         audited: Number of audited samples of the client; None if it is too small to publish.
+        people: Number of people with a sample in the client's data; None if the data name no
+            people, in older records, and if it is too small to publish.
         name: Name of the client in the data; empty if clients have only numbers.
     """
 
@@ -270,6 +272,7 @@ class ClientRow(RecordPart):
     samples: Count
     audited: Count | None
     class_counts: list[Count]
+    people: Count | None = None
     name: str = ""
 
 
@@ -330,6 +333,8 @@ class Record(RecordPart):
         clients: One row for each client. If there are over ``MOST_CLIENTS`` clients, only the
             audited clients and those with the most audited samples have rows.
         other_clients: The other clients of a large federation.
+        people: Number of people with a sample in the data of any client; None if the data name no
+            people, in older records, and in packs that hide the number of a client.
         parameters: Number of trainable parameters, of the largest model if clients' models differ.
             None in older records.
         watched: True for a live recording of a federation, whose training fedaudit does not
@@ -360,6 +365,7 @@ class Record(RecordPart):
     attacks: list[AttackRow]
     clients: list[ClientRow]
     other_clients: OtherClients | None = None
+    people: Count | None = None
     parameters: Count | None = None
     estimates: list[Estimate]
     curves: list[Curve] = Field(default_factory=list)

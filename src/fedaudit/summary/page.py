@@ -17,7 +17,7 @@ from fedaudit.report import wording
 from fedaudit.report.clauses import CHECKS, residual_risks
 from fedaudit.report.deciding import caveats
 from fedaudit.report.evidence import SIZES, attacks_tried, distinct, has_membership, outcomes_of
-from fedaudit.report.exposure import exposure_sentence
+from fedaudit.report.exposure import exposed_class_sentence, exposure_sentence
 from fedaudit.report.first import FirstScreen, first_screen, tiles_of
 from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.grid import Cell, Tile, as_one_line, shortened
@@ -75,8 +75,23 @@ class Section:
     remarks: tuple[str, ...] = ()
 
 
+class PackFacts(NamedTuple):
+    """What a pack contains, for its summary.
+
+    Attributes:
+        left_out: Sentence on what the pack leaves out; empty if it leaves out nothing.
+        model_file: Name and SHA-256 of the released file; empty if the packer named none.
+    """
+
+    left_out: str
+    model_file: str = ""
+
+
 class Summary(NamedTuple):
-    """Contents of a summary; ``signed`` is the statement above the signatures."""
+    """Contents of a summary.
+
+    ``signed`` is the statement above the signatures, and ``model_file`` the file that is signed.
+    """
 
     name: str
     kind: str
@@ -84,6 +99,7 @@ class Summary(NamedTuple):
     sections: tuple[Section, ...]
     signed: str
     valid_until: str
+    model_file: str = ""
     digest_note: str = _FIXED["digest_note"]
 
 
@@ -92,6 +108,7 @@ def summary_html(
     policy: Section | None = None,
     valid_until: str = "",
     statement: Statement | None = None,
+    pack: PackFacts | None = None,
 ) -> str:
     """Return the summary of a record as an HTML document that loads nothing and runs no script.
 
@@ -102,11 +119,12 @@ def summary_html(
         valid_until: Last day on which the page may be relied on, such as "2027-06-30"; by default,
             that of the statement.
         statement: Statement of the packer.
+        pack: What the pack of the summary contains; None for a summary outside a pack.
 
     Raises:
         BadInput: ``valid_until`` is not a date, or a date before the audit.
     """
-    summary = summary_of(record, policy, valid_until, statement)
+    summary = summary_of(record, policy, valid_until, statement, pack)
     return templates().get_template("summary.html.j2").render(summary=summary)
 
 
@@ -115,12 +133,13 @@ def summary_markdown(
     policy: Section | None = None,
     valid_until: str = "",
     statement: Statement | None = None,
+    pack: PackFacts | None = None,
 ) -> str:
     """Return the summary as Markdown, for example for ``$GITHUB_STEP_SUMMARY``.
 
     Names in the record are escaped. The arguments are those of :func:`summary_html`.
     """
-    summary = summary_of(record, policy, valid_until, statement)
+    summary = summary_of(record, policy, valid_until, statement, pack)
     form = templates().overlay(finalize=_in_markdown)
     form.filters = {**form.filters, "row": _row, "paragraph": _paragraph, "code": _code}
     text = form.get_template("summary.md.j2").render(summary=summary)
@@ -155,6 +174,7 @@ def summary_of(
     policy: Section | None = None,
     valid_until: str = "",
     statement: Statement | None = None,
+    pack: PackFacts | None = None,
 ) -> Summary:
     """Return the contents of a summary; see :func:`summary_html` for the arguments."""
     until = _valid_until(record, valid_until or (statement.last_day if statement else ""))
@@ -170,14 +190,15 @@ def summary_of(
         meaning, undecided = plain.meaning, plain.open
         warnings = (plain.warning, *first.caveats)
     about = shortened(str(record.config.get("about") or ""), _LONG)
-    facts = _facts(record)
+    rows = _facts(record)
+    settings = wording.join(_FIXED["settings"], pack.left_out if pack else "", by=" ")
     if statement is not None:
         stated = {"role": statement.role, "purpose": statement.purpose}
-        facts["Stated by the packer"] = _FIXED["stated"].format(**stated)
+        rows["Stated by the packer"] = _FIXED["stated"].format(**stated)
     described = (f"Described by its author as: “{about}”",) if about else ()
     sections = (
         Section("What was asked", paragraphs=(question,), remarks=described),
-        Section("Which model", remarks=(_FIXED["settings"],), facts=tuple(facts.items())),
+        Section("Which model", remarks=(settings,), facts=tuple(rows.items())),
         _answer(record, first, meaning, warnings),
         policy or Section(POLICY_TITLE, **_FIXED["no_policy"]),
         _controls(record, first),
@@ -187,7 +208,15 @@ def summary_of(
     name, digest = shortened(record.name, _SHORT), shortened(record.content_hash, 80)
     outcome = "no policy was applied" if policy is None else f"by the policy: {policy.badge}"
     signed = f"{name}: {first.status}; {outcome}"
-    return Summary(name, kind_of(record), digest, tuple(_with_terms(sections)), signed, until)
+    return Summary(
+        name,
+        kind_of(record),
+        digest,
+        tuple(_with_terms(sections)),
+        signed,
+        until,
+        pack.model_file if pack else "",
+    )
 
 
 def _with_terms(sections: Sequence[Section]) -> Iterator[Section]:
@@ -254,6 +283,7 @@ def _facts(record: Record) -> dict[str, str]:
     facts["The adversary sees"] = _sights(record.view.sees[:12])
     if record.kind != "games":
         facts["Audited"] = audited_samples(record)
+        facts["People"] = _people(record)
     if coverage:
         chosen = f", every {coverage.every} by choice" * coverage.sampled_rounds
         measured = f"{coverage.measured} of {coverage.rounds} rounds measured{chosen}"
@@ -261,6 +291,17 @@ def _facts(record: Record) -> dict[str, str]:
     version = shortened(environment.versions.get("fedaudit", "not recorded"), 30)
     facts["Audit made"] = f"{shortened(environment.started[:10], 10)}, fedaudit {version}"
     return facts
+
+
+def _people(record: Record) -> str:
+    """Return the number of people in the training data, or why it is not known."""
+    if record.people is not None:
+        known: str = _FIXED["people"]["known"]
+        return known.format(people=record.people)
+    named = any(wording.setting(record, "data", "options", key) for key in ("person", "subject"))
+    is_named = named or record.unit == "person" or any(row.people for row in record.clients)
+    text: str = _FIXED["people"]["not_stated" if is_named else "unknown"]
+    return text
 
 
 def _model_digests(coverage: Coverage) -> dict[str, str]:
@@ -319,6 +360,7 @@ def _answer(record: Record, first: FirstScreen, meaning: str, warnings: tuple[st
             runs = wording.plural(len(record.seeds), "run")
             texts.append(_FIXED["means"].format(runs=runs))
         texts += [exposure_sentence(record)] * (not record.games and has_membership(record))
+        texts.append(exposed_class_sentence(record))
         texts.append(_FIXED["risks"])
     rows = tuple((n.label, n.value, " ".join(map(_sentence, n.details))) for n in numbers)
     return Section(

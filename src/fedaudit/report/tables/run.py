@@ -124,6 +124,12 @@ def clients_table(record: Record) -> Grid | None:
     return grid_of("Clients", rows) if record.clients else None
 
 
+def _people_cell(row: ClientRow | OtherClients) -> Cells:
+    if isinstance(row, OtherClients) or row.people is None:
+        return {}
+    return {"People": f"{row.people:,}"}
+
+
 def _client_row(name: str, row: ClientRow | OtherClients) -> Cells:
     counts, largest = row.class_counts, max(row.class_counts, default=0)
     percentage = wording.percent(largest / sum(counts)) if largest else ""
@@ -131,6 +137,7 @@ def _client_row(name: str, row: ClientRow | OtherClients) -> Cells:
         "Client": name,
         "Samples": f"{row.samples:,}",
         "Audited": None if row.audited is None else f"{row.audited:,}",
+        **_people_cell(row),
         # A pack removes a client's class counts if one of its classes has too few samples.
         "Classes": f"{sum(amount > 0 for amount in counts)}/{len(counts)}" if any(counts) else None,
         "Largest class": f"{percentage} (class {counts.index(largest)})" if largest else None,

@@ -2,13 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedaudit.attacks import resolve_attack
@@ -216,6 +217,7 @@ def _assemble(
         attacks=attacks,
         clients=rows,
         other_clients=other_clients,
+        people=_count_people(first, first.assignment.clients),
         parameters=None
         if recording_info
         else max(len(flat(net.initial(0).params)) for net in first.algorithm.nets),
@@ -358,6 +360,7 @@ def _client_rows(run: Setup) -> tuple[list[ClientRow], OtherClients | None]:
             samples=size,
             audited=n_audited[client],
             class_counts=counts[client],
+            people=_count_people(run, [client]),
             name="" if run.recording_info else plain(run.names.get(client, "")),
         )
         for client, size in sizes.items()
@@ -375,6 +378,18 @@ def _client_rows(run: Setup) -> tuple[list[ClientRow], OtherClients | None]:
         audited=sum(n_audited[client] for client in other_clients),
         class_counts=[sum(column) for column in columns],
     )
+
+
+def _count_people(run: Setup, clients: Iterable[int]) -> int | None:
+    """Return the number of people in the data of some clients; None if it is unknown.
+
+    The data of a recording are only its audited samples.
+    """
+    subject = run.dataset.subject
+    if subject is None or run.recording_info or run.assignment.reported_sizes:
+        return None
+    ids = [run.assignment.clients[client].ids for client in clients]
+    return len({*subject[torch.cat(ids)].tolist()}) if ids else 0
 
 
 def _untested(run: Setup) -> list[str]:
