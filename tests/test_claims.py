@@ -575,6 +575,21 @@ def test_a_figure_close_to_a_bound_states_that_runs_do_not_decide(
     assert expected in reason
 
 
+def test_the_table_of_verdicts_has_every_claim_in_at_most_forty_words() -> None:
+    rows = re.findall(
+        r"^\| \[(.+?)\]\(#([^)]+)\) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$",
+        page.PAGE.read_text("utf-8"),
+        re.MULTILINE,
+    )
+    claims = [claim for paper in data.papers() for claim in paper.claim]
+    assert {name for _, name, *_ in rows} == {claim.id for claim in claims}
+    assert len(rows) == len(claims)
+    for says, name, verdict_, figure, price in rows:
+        assert len(f"{says} {verdict_} {figure} {price}".split()) <= 40, name
+        is_open = verdict_ in ("open", "not found at this scale", "not run")
+        assert (price != "–") == is_open, name
+
+
 def test_every_claim_has_regimes_and_complete_comparisons() -> None:
     regimes = data.regimes()
     for paper in data.papers():

@@ -138,6 +138,8 @@ class Claim(Part):
     id: str
     # The claim in our words.
     says: str
+    # The claim for the table of verdicts, if that in our words is too long.
+    short: str = ""
     # Table, figure or section of the paper.
     where: str
     # Figures of the paper, with the names of their metrics.

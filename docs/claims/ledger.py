@@ -71,6 +71,23 @@ def reason_of(result: ClaimResult, share: float) -> str:
     return next((text for most, text in _FACTORS.items() if route.times <= most), REASONS[9])
 
 
+def price_words(result: ClaimResult, share: float) -> str:
+    """Return the price of a verdict in a few words; empty if the claim is decided."""
+    if result.verdict == "not run":
+        return "not run"
+    if result.verdict == "not found at this scale":
+        return "runs at the paper's scale"
+    if result.verdict != "open":
+        return ""
+    route = cheapest(result, share)
+    if route is None:
+        return reason_of(result, share)
+    needs = [(step.part, step.times) for step in route.steps if step.part is not None]
+    if any(is_level(part, times) for part, times in needs):
+        return "on the margin"
+    return f"{route.hours:.1f} core hours" if route.hours >= 0.05 else "under 0.1 core hours"
+
+
 def _has_no_limits(part: PartResult) -> bool:
     return part.gap is not None and part.gap.low is None
 

@@ -17,6 +17,7 @@ from docs.claims.judging import (
     needed_regimes,
     tested_in,
 )
+from docs.claims.ledger import price_words
 from docs.claims.names import attack_words
 from docs.claims.routes import (
     before_correction,
@@ -27,7 +28,7 @@ from docs.claims.routes import (
     what_decides,
 )
 from docs.claims.titles import title_of
-from docs.claims.words import regimes_words, with_limits
+from docs.claims.words import regimes_words, short_words, with_limits
 
 PAGE = ROOT / "docs" / "claims.md"
 
@@ -102,15 +103,20 @@ The [leak ladder](ladder.md) shows when federations begin to leak.
 
 ## Read a row
 
-Our figures start with the metric and the values for which the claim holds. Then each regime has a
-line with its verdict, the two figures, and their difference with its 95 % interval. If a claim has
-several comparisons, the line shows the one that decides the verdict, or that is furthest from
-holding, and counts all. An open line also states the smallest margin that its difference lies
-*within*, by two one-sided tests of 5 %. This decides nothing, because that margin was not stated
-before the runs. The pages of [results](#regimes) have all figures. Unless stated, AUC and
-TPR are against both other clients' and held-out samples. A mean of several attacks covers the
-attacks whose AUC differs from chance level without a defense
-([rule](figures.md#averages-over-attacks)).
+Each paper has a table of verdicts, with one figure of a regime that supports the verdict, the
+values for which the claim holds, and the price of a verdict on open claims. The table of details
+has all regimes. Its figures start with the metric and the values for which the claim holds. Then
+each regime has a line with its verdict, the two figures, and their difference with its 95 %
+interval.
+
+If a claim has several comparisons, the line shows the one that decides the verdict, or that is
+furthest from holding, and counts all. An open line also states the smallest margin that its
+difference lies *within*, by two one-sided tests of 5 %. This decides nothing, because that margin
+was not stated before the runs.
+
+The pages of [results](#regimes) have all figures. Unless stated, AUC and TPR are against both other
+clients' and held-out samples. A mean of several attacks covers the attacks whose AUC differs from
+chance level without a defense ([rule](figures.md#averages-over-attacks)).
 
 Each difference has two intervals:
 
@@ -327,11 +333,41 @@ def _section(paper: Paper, claims: Sequence[ClaimResult]) -> str:
         notes.append(f"- The paper's scale: {sizes}.")
     lines += [*notes, ""] if notes else []
     of_paper, ours = ([r for r in claims if r.claim.ours is is_ours] for is_ours in (False, True))
+    lines += _verdict_rows("claim of the paper", of_paper, claims)
+    if ours:
+        lines += ["", *_verdict_rows("our own question", ours, claims)]
+    lines += ["", f"### Details of {paper.name}", ""]
     lines += _claim_rows("claim of the paper", of_paper, claims)
     if ours:
-        lines += ["", f"### Our own questions about {paper.name}", ""]
-        lines += _claim_rows("our question", ours, claims)
+        lines += ["", *_claim_rows("our own question", ours, claims)]
     return "\n".join(lines)
+
+
+def _verdict_rows(
+    head: str, shown: Sequence[ClaimResult], claims: Sequence[ClaimResult]
+) -> list[str]:
+    """Return the table of verdicts, with one figure and the price of each claim."""
+    heads = [head, "verdict", "our figure; needed", "price of a verdict"]
+    lines = [_row(heads), _row(["---"] * len(heads))]
+    for result in shown:
+        claim = result.claim
+        cells = [
+            f"[{claim.short or claim.says}](#{claim.id})",
+            result.verdict,
+            short_figure(result),
+            price_words(result, share_of_error(claims, claim)),
+        ]
+        lines.append(_row([cell or "–" for cell in cells]))
+    return lines
+
+
+def short_figure(result: ClaimResult) -> str:
+    """Return the deciding figure of a regime that supports the verdict, or else of the first."""
+    verdict = "contradicted" if result.verdict == "not found at this scale" else result.verdict
+    counted = result.counted or list(result.held)
+    agreeing = [regime for regime in counted if regime.verdict == verdict]
+    parts = [deciding_part(regime) for regime in [*agreeing, *counted]]
+    return next((short_words(part) for part in parts if part is not None), "")
 
 
 def _claim_rows(

@@ -182,6 +182,15 @@ def regimes_words(results: Sequence[RegimeResult]) -> list[str]:
     return [line for head, below in lines.items() for line in (head, *below)]
 
 
+def short_words(part: PartResult) -> str:
+    """Return the figure or difference of a comparison, and the values for which a claim holds."""
+    digits = 1 if (part.test.one.figure or part.test.figure) in COUNTS else None
+    is_figure = part.other.value is not None
+    figure = part.one if is_figure else part.gap
+    assert figure is not None
+    return f"{with_limits(figure._replace(further=None), digits)}; {needed(part.test, part.other)}"
+
+
 def within_words(part: PartResult) -> str:
     """Return the smallest margin that the difference of an open comparison lies within."""
     margin = None if part.gap is None else smallest_margin(part.test, part.gap)
