@@ -1,5 +1,6 @@
 """The command that audits, evaluates a policy and packs the evidence."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,14 @@ def test_the_pack_of_the_last_release_is_a_baseline(
     last = tmp_path / "last" / "evidence"
     command = ("check", record, "--policy", policy, "--baseline", last, "--out", tmp_path / "new")
     assert exit_code(*command) == 1
+    evidence = tmp_path / "new" / "evidence"
+    outcome = json.loads((evidence / "manifest.json").read_text())["baseline_outcome"]
+    assert outcome == "fail"
+    assert exit_code("verify", evidence) == 0
+    # Without a baseline, the pack that replaces this one has no record of the last release.
+    assert exit_code("check", record, "--policy", policy, "--out", tmp_path / "new") in (0, 3)
+    assert not (evidence / "baseline.json").exists()
+    assert exit_code("verify", evidence) == 0
 
 
 def test_policy_and_baseline_are_read_before_the_study_runs(

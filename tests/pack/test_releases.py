@@ -196,6 +196,14 @@ def test_only_the_final_model_can_be_named(source: Path, tmp_path: Path) -> None
     assert not (tmp_path / "new").exists()
 
 
+def test_the_command_writes_the_same_pack(source: Path, pack: Path, tmp_path: Path) -> None:
+    record, policy = source / "record" / "record.json", source / "policy.toml"
+    out = ("--baseline", record, "--model", source / "model.safetensors", "--out", tmp_path / "new")
+    assert exit_code("pack", record, "--policy", policy, *out) == 0
+    for path in pack.iterdir():
+        assert (tmp_path / "new" / path.name).read_bytes() == path.read_bytes()
+
+
 def test_a_summary_of_a_pack_repeats_its_facts(source: Path, pack: Path, tmp_path: Path) -> None:
     assert exit_code("summary", pack, "--out", tmp_path / "summary.html") == 0
     assert (tmp_path / "summary.html").read_text() == (pack / "summary.html").read_text()

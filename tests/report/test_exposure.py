@@ -207,6 +207,11 @@ def test_the_class_with_the_largest_auc_is_named_with_the_number_of_figures() ->
     assert "The most exposed class: 7, AUC 0.800" in summary_markdown(leaking)
 
 
+def test_a_single_figure_for_a_class_is_not_called_the_largest() -> None:
+    sentence = exposed_class_sentence(record_of(auc(0.5, 0.6), of_class("3", 0.7)))
+    assert sentence.endswith("the only figure for a class")
+
+
 def test_a_pack_does_not_name_a_class_that_is_too_small() -> None:
     small = of_class("7", 0.8, n_members=9)
     record = record_of(auc(0.5, 0.6), of_class("3", 0.7), of_class("4", 0.6), small)

@@ -92,7 +92,9 @@ def exposed_class_sentence(record: Record) -> str:
         limits=wording.interval(best.low, best.high, best.metric) or "no interval",
         members=best.n_members,
         where=where,
-        figures=wording.plural(len(known), "figure"),
+        choice=fixed("exposure.largest_class", count=len(known))
+        if len(known) > 1
+        else fixed("exposure.only_class"),
     )
 
 
