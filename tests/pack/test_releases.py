@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from fedaudit.core.errors import BadInput
+from fedaudit.exports.evidence import read_evidence
+from fedaudit.exports.formats import Options, write_export
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.policy import policy_from
 from fedaudit.pack.manifest import Manifest
@@ -202,6 +204,17 @@ def test_the_command_writes_the_same_pack(source: Path, pack: Path, tmp_path: Pa
     assert exit_code("pack", record, "--policy", policy, *out) == 0
     for path in pack.iterdir():
         assert (tmp_path / "new" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_an_exported_crate_contains_the_whole_pack(
+    source: Path, pack: Path, tmp_path: Path
+) -> None:
+    evidence = read_evidence(pack, source / "model.safetensors")
+    options = Options(agent="Ada", organisation="TRE 72")
+    write_export(evidence, "ro-crate", tmp_path / "crate", options)
+    (tmp_path / "crate" / "ro-crate-metadata.json").unlink()
+    assert verify(tmp_path / "crate").problems == []
+    assert evidence.verdict.baseline_outcome is Outcome.PASS
 
 
 def test_a_summary_of_a_pack_repeats_its_facts(source: Path, pack: Path, tmp_path: Path) -> None:

@@ -13,7 +13,14 @@ from fedaudit.core.files import MANIFEST_FILE, RECORD_FILE, REPORT_FILE, write_w
 from fedaudit.core.importing import raise_if_missing
 from fedaudit.exports.evidence import Evidence, identifier
 from fedaudit.pack.manifest import SIGNATURE_FILE, Manifest
-from fedaudit.pack.packing import CLAUSES_FILE, JUNIT_FILE, POLICY_FILE, STUDY_FILE, VERDICT_FILE
+from fedaudit.pack.packing import (
+    BASELINE_FILE,
+    CLAUSES_FILE,
+    JUNIT_FILE,
+    POLICY_FILE,
+    STUDY_FILE,
+    VERDICT_FILE,
+)
 from fedaudit.pack.statement import STATEMENT_FILE
 from fedaudit.report.wording import printable
 from fedaudit.summary.page import SUMMARY_FILE
@@ -23,7 +30,7 @@ _VERSION = "1.3"
 """Version of RO-Crate on which the profile is based."""
 _COMPLETED = "http://schema.org/CompletedActionStatus"
 _RISK_ASSESSMENT = "https://w3id.org/dpv/risk#RiskAssessment"
-_INPUTS = frozenset({POLICY_FILE, STATEMENT_FILE})
+_INPUTS = frozenset({POLICY_FILE, STATEMENT_FILE, BASELINE_FILE})
 """Files that the packer provides, so they are not results of the audit."""
 _TITLES = {
     RECORD_FILE: "Estimates, controls and settings of the audit",
@@ -35,6 +42,7 @@ _TITLES = {
     STUDY_FILE: "Study file that repeats the audit",
     CLAUSES_FILE: "Answers to legal questions",
     STATEMENT_FILE: "Statement of the packer",
+    BASELINE_FILE: "Record of the last release, with which the policy compares this one",
     MANIFEST_FILE: "Manifest with the hashes of all files",
     SIGNATURE_FILE: "Ed25519 signature of the manifest",
 }
