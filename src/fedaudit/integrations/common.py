@@ -12,6 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput
+from fedaudit.live.audited import Split, fair_split
 from fedaudit.live.clients import ClientRef
 from fedaudit.live.weights import NOT_FINITE, as_cpu_tensor
 from fedaudit.results.text import log_line
@@ -126,6 +127,22 @@ class OpenRound(Generic[Key]):
             unattributed_fault=unattributed_fault,
             reported={client: self.reported.get(key, {}) for client, key in chosen.items()},
         )
+
+
+def fair_split_of_clients(
+    data: Mapping[int, tuple[Tensor, Tensor]], audited: int, *, seed: int
+) -> Split:
+    """Split the samples of clients by fair coins, and audit at most half of each client's samples.
+
+    Args:
+        data: Features and classes of each client.
+        audited: Number of audited samples per client, if it has twice as many.
+        seed: Seed of the coins.
+    """
+    counts: dict[ClientRef, int] = {
+        client: min(audited, len(classes) // 2) for client, (_, classes) in data.items()
+    }
+    return fair_split(data, audited=counts, seed=seed)
 
 
 def share_no_shape(sent: Iterable[Values], uploads: Collection[Values]) -> bool:
