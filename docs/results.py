@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
+from fedaudit.benchmark.page import leaderboard_markdown, method_lines
 from fedaudit.report.grid import Grid
 from fedaudit.report.sources import SourceAttack, source_attacks
 from fedaudit.report.tables.games import points_table
@@ -25,6 +26,7 @@ from fedaudit.results.runs import has_older_level
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from results.archives import unpacked
+from results.benchmark import committed
 
 ROOT = Path(__file__).parents[1]
 PAGE, FOLDER = ROOT / "docs" / "results.md", ROOT / "docs" / "results"
@@ -149,11 +151,33 @@ def _place(variant: str, order: Sequence[str]) -> int:
 
 def pages(all_studies: Sequence[Study | Games]) -> dict[Path, str]:
     """Return every page by path: the list of studies, and a page for each."""
-    pages = {PAGE: _list(all_studies)}
+    pages = {PAGE: _list(all_studies), FOLDER / "leaderboard.md": leaderboard_page()}
     for study in all_studies:
         text = _games(study) if isinstance(study, Games) else _section(study)
         pages[FOLDER / f"{study.name}.md"] = text + "\n"
     return pages
+
+
+def leaderboard_page() -> str:
+    """Return the page with the leaderboard of the catalogue's attacks."""
+    board = committed()
+    regimes = ", ".join(regime.regime for regime in board.regimes)
+    return "\n".join(
+        [
+            "# Leaderboard of attacks",
+            "",
+            "Compare all attacks of the [catalogue](../catalogue.md#attacks) on the federations of",
+            f"the benchmark: {regimes}. To add your attack, see",
+            "[Score your attack](../settings.md#score-your-attack). `python results/benchmark.py",
+            "runs/benchmark` repeats these figures.",
+            "",
+            leaderboard_markdown(board),
+            "## Method",
+            "",
+            *(f"- {line}" for line in method_lines(board)),
+            "",
+        ]
+    )
 
 
 def _list(all_studies: Sequence[Study | Games]) -> str:
@@ -170,7 +194,12 @@ def _list(all_studies: Sequence[Study | Games]) -> str:
         lines.append(_row([link, about, str(len(study.records)), _learned(first)]))
     return (
         "\n\n".join(
-            [INTRODUCTION.rstrip().format(legend=_legend(LEGEND)), "\n".join(lines), CONTENTS]
+            [
+                INTRODUCTION.rstrip().format(legend=_legend(LEGEND)),
+                "The [leaderboard](results/leaderboard.md) compares all attacks of the catalogue.",
+                "\n".join(lines),
+                CONTENTS,
+            ]
         )
         + "\n"
     )

@@ -6,8 +6,8 @@ import torch
 
 from fedaudit.attacks import ATTACKS
 from fedaudit.benchmark import building
-from fedaudit.benchmark.building import NOT_APPLICABLE, build_suite, regime_names, regime_study
-from fedaudit.benchmark.suite import read_answers, read_signals, read_suite
+from fedaudit.benchmark.building import build_suite, regime_names, regime_study
+from fedaudit.benchmark.suite import NOT_APPLICABLE, read_answers, read_signals, read_suite
 from fedaudit.core.errors import BadInput
 from fedaudit.plan.sections import Study
 from fedaudit.plan.values import study_from

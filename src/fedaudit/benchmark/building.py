@@ -1,7 +1,7 @@
 """Construction of a benchmark suite: each regime is trained, attacked, and frozen."""
 
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ from fedaudit.attacks import ATTACKS
 from fedaudit.benchmark.croissant import write_croissant
 from fedaudit.benchmark.suite import (
     ANSWERS,
+    NOT_APPLICABLE,
     SIGNALS,
     SUITE_FILE,
     Answers,
@@ -49,17 +50,6 @@ _RECORDINGS = 3
 """Number of recordings of each regime."""
 _REFERENCES = 4
 """Number of reference federations, for the catalogue's attacks that need them."""
-
-NOT_APPLICABLE: Mapping[str, str] = {
-    "loss-series-aware": "equals loss-series without a defense that assigns classes",
-    "fedmia-2-aware": "equals fedmia-2 without a defense that assigns classes",
-    "avg-cosine-control": "needs SCAFFOLD's control variates",
-    "fedmia-2-control": "needs SCAFFOLD's control variates",
-    "recovery": "needs a malicious client",
-    "min-k": "needs a language model",
-    "min-k-plus-plus": "needs a language model",
-}
-"""Reason for each attack of the catalogue that cannot run on the regimes, or equals another."""
 
 
 def regime_names() -> list[str]:

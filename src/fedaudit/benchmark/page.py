@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fedaudit.benchmark.leaderboard import ERROR, FPRS, Entry, Figure, Leaderboard, RegimeBoard
+from fedaudit.benchmark.suite import NOT_APPLICABLE
 from fedaudit.report import evidence
 from fedaudit.report.figures import charts
 from fedaudit.report.figures.forest import (
@@ -51,7 +52,7 @@ def leaderboard_html(board: Leaderboard) -> str:
         boards=[_section(board, regime) for regime in board.regimes],
         before=[(_ident(regime), regime.regime) for regime in board.regimes],
         controls=list(_control_lines(board)),
-        method=list(_method(board)),
+        method=list(method_lines(board)),
     )
 
 
@@ -236,7 +237,8 @@ def _control_lines(board: Leaderboard) -> Iterator[str]:
     yield from (f"✗ {warning}" for warning in board.warnings)
 
 
-def _method(board: Leaderboard) -> Iterator[str]:
+def method_lines(board: Leaderboard) -> Iterator[str]:
+    """Yield sentences on how the figures of a leaderboard are computed."""
     yield (
         "Each recording has the signals of one trained federation, of which one client is audited. "
         "Members are samples on which this client trained. Non-members are held-out samples and "
@@ -249,13 +251,15 @@ def _method(board: Leaderboard) -> Iterator[str]:
     yield (
         "Differences of AUCs are paired by samples (DeLong). Two attacks count as different if the "
         f"limits of their difference exclude 0 after Bonferroni's correction for "
-        f"{board.comparisons:,} comparisons, with a probability of error of {ERROR:.0%}. All others"
-        " are not separable."
+        f"{board.comparisons:,} comparisons, with a probability of error of {100 * ERROR:g} %. All "
+        "others are not separable."
     )
     yield (
         "The best rank is 1 plus the number of better attacks. The worst rank is the number of "
         "attacks minus the number of worse ones."
     )
+    left_out = ", ".join(f"{name} ({reason})" for name, reason in NOT_APPLICABLE.items())
+    yield f"Attacks of the catalogue that were not run: {left_out}."
     if board.attack:
         yield (
             "The attack ran in another process. It received the signals in a random order of "
@@ -303,7 +307,7 @@ def markdown_page(board: Leaderboard) -> str:
         "",
         "## Method",
         "",
-        *(f"- {escape_markdown(line)}" for line in _method(board)),
+        *(f"- {escape_markdown(line)}" for line in method_lines(board)),
     ]
     return "\n".join(lines) + "\n"
 

@@ -34,6 +34,17 @@ SIGNALS, ANSWERS = "signals", "answers"
 """Folders of a suite."""
 DEFAULT_FOLDER = Path("runs") / "benchmark"
 
+NOT_APPLICABLE: Mapping[str, str] = {
+    "loss-series-aware": "equals loss-series without a defense that assigns classes",
+    "fedmia-2-aware": "equals fedmia-2 without a defense that assigns classes",
+    "avg-cosine-control": "needs SCAFFOLD's control variates",
+    "fedmia-2-control": "needs SCAFFOLD's control variates",
+    "recovery": "needs a malicious client",
+    "min-k": "needs a language model",
+    "min-k-plus-plus": "needs a language model",
+}
+"""Reason for each attack of the catalogue that cannot run on the regimes, or equals another."""
+
 _NAME = r"[a-z0-9][a-z0-9_-]{0,60}"
 _SIGNAL, _SCORES = "signal/", "scores/"
 """Prefixes of the names of tensors."""
