@@ -144,6 +144,7 @@ def test_a_damaged_measured_round_raises_and_others_are_kept(
         {"signal/loss": torch.zeros(3, 5)},
         {"signal/loss": torch.zeros(2, 5, dtype=torch.int64)},
         {"signal/loss": torch.full((2, 5), 1e200, dtype=torch.float64)},
+        {"signal/loss": torch.full((2, 5), torch.inf)},
     ],
     ids=str,
 )

@@ -1,7 +1,8 @@
 """Process that runs an attack on the signals of recordings, without access to the answers.
 
 The parent process writes a line of JSON for each recording to standard input: the file of signals,
-and the file for the scores. The reply is a line of JSON with an error, which is empty on success.
+and the file for the scores. The reply is a line of JSON with an error, which is empty on success. A
+first such line states that the process has started.
 Run it as ``python -m fedaudit.benchmark.child ATTACK FOLDER``.
 """
 
@@ -38,6 +39,7 @@ _DEFAULT_NAME = "attack"
 def main() -> None:
     """Answer requests until standard input is closed."""
     requests, replies = _own_streams()
+    _reply("", replies)
     reference, folder = sys.argv[1:3]
     score: ScoreFunction | None = None
     for line in requests:
@@ -52,7 +54,11 @@ def main() -> None:
         # The user's code may raise anything, or exit.
         except (Exception, SystemExit) as failure:
             error = describe_failure(failure, Path(reference.partition(".py:")[0]).stem)
-        print(json.dumps({"error": error}), file=replies, flush=True)
+        _reply(error, replies)
+
+
+def _reply(error: str, replies: TextIO) -> None:
+    print(json.dumps({"error": error}), file=replies, flush=True)
 
 
 def _own_streams() -> tuple[TextIO, TextIO]:

@@ -21,6 +21,7 @@ from fedaudit.core.files import read_bytes
 
 _MAX_REPLY = 100_000
 """Maximum number of characters of a reply, which the code of an attack may have written."""
+_MAX_START_SECONDS = 600.0
 
 
 class AttackProcess:
@@ -40,6 +41,8 @@ class AttackProcess:
             cwd=scratch,
             text=True,
         )
+        # Imports are slow on a busy computer, and no fault of the attack.
+        self._reply(None, _MAX_START_SECONDS)
 
     def scores(self, signals: Signals, rng: np.random.Generator) -> Float[ndarray, " samples"]:
         """Return the attack's score of each sample.
@@ -55,7 +58,8 @@ class AttackProcess:
         input_file, output_file = self._scratch / "signals", self._scratch / "scores"
         write_signals(signals.in_order(order), input_file, durable=False)
         output_file.unlink(missing_ok=True)
-        self._request({"signals": str(input_file), "scores": str(output_file)})
+        request = {"signals": str(input_file), "scores": str(output_file)}
+        self._reply(request, self._timeout)
         values = np.frombuffer(_content(output_file, 8 * signals.samples), dtype="<f8")
         scores = np.empty(signals.samples)
         scores[order] = checked_scores(values, signals.samples)
@@ -69,7 +73,8 @@ class AttackProcess:
             if stream is not None:
                 stream.close()
 
-    def _request(self, request: dict[str, str]) -> None:
+    def _reply(self, request: dict[str, str] | None, timeout: float) -> None:
+        """Send a request, and wait for its reply; without a request, wait for the start."""
         expired = False
 
         def stop() -> None:
@@ -77,32 +82,33 @@ class AttackProcess:
             expired = True
             self._process.kill()
 
-        timer = Timer(self._timeout, stop)
+        timer = Timer(timeout, stop)
         timer.start()
         try:
-            reply = self._exchange(json.dumps(request))
+            error = self._exchange(request)
         finally:
             timer.cancel()
         if expired:
             raise BadInput(
-                f"the attack took more than {self._timeout:g} s for one recording; make it faster, "
-                f"or raise {option('timeout')}"
+                f"the attack took more than {timeout:g} s for one recording; make it faster, or "
+                f"raise {option('timeout')}"
             )
-        if reply is None:
+        if error is None:
             raise BadInput(
                 f"the process of the attack ended (exit code {self._process.wait()}) before it "
                 "returned scores; run the attack in a script to debug it"
             )
-        if reply:
-            raise BadInput(reply)
+        if error:
+            raise BadInput(error)
 
-    def _exchange(self, request: str) -> str | None:
+    def _exchange(self, request: dict[str, str] | None) -> str | None:
         """Return the error that the process replies; None if it has ended."""
         requests, replies = self._process.stdin, self._process.stdout
         assert requests is not None
         assert replies is not None
         try:
-            print(request, file=requests, flush=True)
+            if request is not None:
+                print(json.dumps(request), file=requests, flush=True)
             return _error_in(replies)
         except (OSError, ValueError):
             return None

@@ -18,6 +18,8 @@ from fedaudit.benchmark.leaderboard import (
 )
 from fedaudit.benchmark.process import AttackProcess, attack_process
 from fedaudit.benchmark.suite import (
+    SUITE_FILE,
+    Answers,
     RecordingEntry,
     Suite,
     read_answers,
@@ -25,7 +27,7 @@ from fedaudit.benchmark.suite import (
     read_suite,
     suite_text,
 )
-from fedaudit.core.errors import BadInput
+from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import MAX_USER_FILE_BYTES, read_bytes
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.metrics import permuted_membership
@@ -33,6 +35,9 @@ from fedaudit.metrics import permuted_membership
 TIMEOUT = 600.0
 """Default maximum number of seconds that an attack may take for one recording."""
 _PERMUTATIONS = 200
+_MAX_ATTACKS = 200
+"""Maximum number of attacks of a suite, since all pairs are compared."""
+_RESTORE = "restore the benchmark from a copy, or build it again"
 
 
 def score_attack(
@@ -71,10 +76,12 @@ def score_attack(
         smallest = min(suite.recordings, key=lambda entry: entry.samples)
         again = _scores(process, folder, smallest, rng)
         progress(phase, total, total)
-    while name in read_answers(folder / suite.recordings[0].answers.path).by_attack:
+    answers = _all_answers(suite, folder)
+    while name in next(iter(answers.values())).by_attack:
         name += " (scored)"
     scored = {
-        entry.name: _scored(folder, entry, {name: own[entry.name]}) for entry in suite.recordings
+        entry.name: _scored(answers[entry.name], {name: own[entry.name]})
+        for entry in suite.recordings
     }
     controls = [
         _permutation_control(list(scored.values()), name),
@@ -97,7 +104,7 @@ def catalogue_leaderboard(folder: Path, *, progress: Progress = quiet) -> Leader
         Damaged: A file of the suite was changed.
     """
     suite = read_suite(folder)
-    scored = {entry.name: _scored(folder, entry, {}) for entry in suite.recordings}
+    scored = {name: _scored(each, {}) for name, each in _all_answers(suite, folder).items()}
     return _board(suite, scored, "", progress)
 
 
@@ -116,16 +123,32 @@ def _scores(
     process: AttackProcess, folder: Path, entry: RecordingEntry, rng: np.random.Generator
 ) -> Float[ndarray, " samples"]:
     signals = read_signals(folder / entry.signals.path)
+    if (signals.samples, signals.target) != (entry.samples, entry.target):
+        raise Damaged(f"{entry.signals.path} has other samples than {SUITE_FILE}; {_RESTORE}")
     try:
         return process.scores(signals, rng)
     except BadInput as error:
         raise BadInput(f"{entry.name}: {error}") from error
 
 
-def _scored(
-    folder: Path, entry: RecordingEntry, own: Mapping[str, Float[ndarray, " samples"]]
-) -> ScoredRecording:
-    answers = read_answers(folder / entry.answers.path)
+def _all_answers(suite: Suite, folder: Path) -> dict[str, Answers]:
+    """Return the answers of each recording.
+
+    Raises:
+        Damaged: Recordings have scores of different attacks, or other numbers of samples than the
+            suite states.
+    """
+    answers = {entry.name: read_answers(folder / entry.answers.path) for entry in suite.recordings}
+    attacks = [{*each.by_attack} for each in answers.values()]
+    counts = [len(each.is_member) for each in answers.values()]
+    if any(names != attacks[0] for names in attacks) or not 0 < len(attacks[0]) <= _MAX_ATTACKS:
+        raise Damaged(f"the recordings in {folder} have scores of different attacks; {_RESTORE}")
+    if counts != [entry.samples for entry in suite.recordings]:
+        raise Damaged(f"the answers in {folder} have other samples than {SUITE_FILE}; {_RESTORE}")
+    return answers
+
+
+def _scored(answers: Answers, own: Mapping[str, Float[ndarray, " samples"]]) -> ScoredRecording:
     return ScoredRecording(answers.is_member, {**own, **answers.by_attack})
 
 

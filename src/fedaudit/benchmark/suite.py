@@ -111,8 +111,8 @@ class Suite(RecordPart):
     seed: Count
     fedaudit: str
     commit: str = ""
-    regimes: list[Regime]
-    recordings: list[RecordingEntry]
+    regimes: list[Regime] = Field(max_length=100)
+    recordings: list[RecordingEntry] = Field(max_length=1000)
 
     def of_regime(self, name: str) -> list[RecordingEntry]:
         """Return the recordings of a regime."""

@@ -392,10 +392,20 @@ RUN = Kind(
 )
 RECORDING = Kind("a live recording", "`fedaudit attack` attacks it")
 
+BENCHMARK = Kind("a benchmark", "`fedaudit score` takes its folder as --suite")
+LEADERBOARD = Kind("a leaderboard", "`fedaudit benchmark` and `score` write it for a benchmark")
+
 KINDS_WITH_A_RECORD = (RECORD, RUN, RECORDING, PACK)
 """Kinds that commands accept where they need a record."""
 
-_BY_FORMAT = {b"record": RECORD, b"comparison": COMPARISON, b"verdict": VERDICT, b"pack": PACK}
+_BY_FORMAT = {
+    b"record": RECORD,
+    b"comparison": COMPARISON,
+    b"verdict": VERDICT,
+    b"pack": PACK,
+    b"benchmark": BENCHMARK,
+    b"leaderboard": LEADERBOARD,
+}
 
 
 @contextmanager

@@ -314,5 +314,6 @@ def _is_valid_signal(values: Tensor, clients: int) -> bool:
         values.ndim == 2
         and len(values) == clients
         and values.dtype in (torch.float32, torch.float64)
-        and bool((values.abs() <= _MAX_SIGNAL).all())
+        # As a 32-bit number, the maximum is infinite.
+        and bool((values.double().abs() <= _MAX_SIGNAL).all())
     )
