@@ -27,7 +27,7 @@ from fedaudit.benchmark.suite import (
     write_suite,
 )
 from fedaudit.core.devices import CPU
-from fedaudit.core.errors import BadInput, option, unknown_name
+from fedaudit.core.errors import BadInput, FedauditError, option, unknown_name
 from fedaudit.core.files import SCORES_FILE, create_subfolder, lock_folder
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.progress import Progress, quiet
@@ -75,11 +75,23 @@ def regime_study(name: str, first_seed: int = 1) -> Study:
     values = read_toml(path, "the regime")
     values |= {
         "seeds": [first_seed + offset for offset in range(_RECORDINGS)],
-        "attacks": {attack: {} for attack in ATTACKS if attack not in NOT_APPLICABLE},
         "references": {"count": _REFERENCES},
         "shadow": {"mode": "federation"},
     }
-    return study_from(values, source=str(path))
+    study = study_from(values, source=str(path))
+    attacks: dict[str, object] = {name: {} for name in ATTACKS if _applies(name, study)}
+    return study_from({**values, "attacks": attacks}, source=str(path))
+
+
+def _applies(attack: str, study: Study) -> bool:
+    """Return True if an attack of the catalogue can run on a study, and equals no other attack."""
+    if attack in NOT_APPLICABLE:
+        return False
+    try:
+        resolve(study.model_copy(update={"attacks": {attack: {}}}))
+    except FedauditError:
+        return False
+    return True
 
 
 def build_suite(

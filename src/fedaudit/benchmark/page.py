@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from fedaudit.attacks import ATTACKS
 from fedaudit.benchmark.leaderboard import ERROR, FPRS, Entry, Figure, Leaderboard, RegimeBoard
 from fedaudit.benchmark.suite import NOT_APPLICABLE
 from fedaudit.report import evidence
@@ -86,12 +87,10 @@ def _conclusion(board: Leaderboard) -> tuple[evidence.Status, str, str]:
     if not board.attack:
         leaders = [_ranked_first(regime) for regime in board.regimes]
         always = [name for name in leaders[0] if all(name in others for others in leaders)]
-        found = (
-            f"No attack is significantly better than {join_and(always)} on any of "
-            f"{plural(n_regimes, 'federation')}"
-            if always
-            else f"No attack has rank 1 on all of {plural(n_regimes, 'federation')}"
-        )
+        regimes = join_and([regime.regime for regime in board.regimes])
+        found = f"No attack can have rank 1 on all of {regimes}"
+        if always:
+            found = f"No attack is significantly better than {join_and(always)} on {regimes}"
         return "inconclusive", "leaderboard", found
     best = [regime.regime for regime in board.regimes if _is_best(board, regime)]
     name = shortened(board.attack, 60)
@@ -258,7 +257,12 @@ def method_lines(board: Leaderboard) -> Iterator[str]:
         "The best rank is 1 plus the number of better attacks. The worst rank is the number of "
         "attacks minus the number of worse ones."
     )
-    left_out = ", ".join(f"{name} ({reason})" for name, reason in NOT_APPLICABLE.items())
+    scored = {entry.attack for regime in board.regimes for entry in regime.entries}
+    left_out = ", ".join(
+        f"{name} ({NOT_APPLICABLE.get(name, 'does not apply, or is newer')})"
+        for name in ATTACKS
+        if name not in scored
+    )
     yield f"Attacks of the catalogue that were not run: {left_out}."
     if board.attack:
         yield (

@@ -40,10 +40,8 @@ NOT_APPLICABLE: Mapping[str, str] = {
     "avg-cosine-control": "needs SCAFFOLD's control variates",
     "fedmia-2-control": "needs SCAFFOLD's control variates",
     "recovery": "needs a malicious client",
-    "min-k": "needs a language model",
-    "min-k-plus-plus": "needs a language model",
 }
-"""Reason for each attack of the catalogue that cannot run on the regimes, or equals another."""
+"""Reason for attacks of the catalogue that are not run on the regimes."""
 
 _NAME = r"[a-z0-9][a-z0-9_-]{0,60}"
 _SIGNAL, _SCORES = "signal/", "scores/"
