@@ -21,7 +21,7 @@ from fedaudit.core.seeds import seed_for, seeded, seeded_numpy
 from fedaudit.core.values import ClientId, Samples
 from fedaudit.datasets.partitions.schemes import IID
 from fedaudit.evaluation.accuracy import chosen_models, outputs_of_chosen_models, random_samples
-from fedaudit.fl.algorithms.base import ChoosesModels, Cluster, draw_cohort
+from fedaudit.fl.algorithms.base import ChoosesModels, Cluster
 from fedaudit.fl.algorithms.ifca_mir import IfcaMir, Preference
 from fedaudit.metrics import proportion
 from fedaudit.metrics.balanced import counted_balanced_accuracy
@@ -379,12 +379,11 @@ def thresholds(run: Setup) -> list[float]:
 
 def _first_rounds(run: Setup) -> list[int | None]:
     """Return the first round in which each client participated; None if it never did."""
-    clients, participation = sorted(run.assignment.clients), run.study.training.participation
     first_rounds: dict[ClientId, int] = {}
     for index in range(1, run.measured_rounds[-1] + 1):
-        for client in draw_cohort(clients, participation, run.federation_seed, index):
+        for client in run.cohort(index):
             first_rounds.setdefault(client, index)
-    return [first_rounds.get(client) for client in clients]
+    return [first_rounds.get(client) for client in sorted(run.assignment.clients)]
 
 
 def _evaluate(run: Setup, rounds: Sequence[ClusterRound], last: FinalRound) -> ClusterEvaluation:
