@@ -104,3 +104,19 @@ def test_a_study_is_run_and_a_recording_is_attacked(
         assert exit_code("check", audited, "--policy", policy, "--out", out) == 0
         assert (out / "audit" / "record.json").is_file()
     assert calls == [("run_command", study), ("attack", recording)]
+
+
+def test_no_verdict_is_left_if_custom_code_ends_the_process(
+    record: Path, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, study = tmp_path / "out", tmp_path / "study.toml"
+    assert exit_code("check", record, "--policy", policy, "--out", out) == 0
+    assert (out / "verdict.json").is_file()
+
+    def end(*args: object, **kwargs: object) -> None:
+        raise SystemExit(0)
+
+    monkeypatch.setattr(automating, "run_command", end)
+    study.write_text('name = "study"\n')
+    assert exit_code("check", study, "--policy", policy, "--out", out) == 0
+    assert not (out / "verdict.json").exists()

@@ -83,6 +83,8 @@ def check(
         )
     older = None if baseline is None else baseline_in(baseline)
     create_subfolder(out)
+    # Custom code can end the process with exit code 0. No earlier verdict is then left.
+    (out / VERDICT).unlink(missing_ok=True)
     result = out / AUDIT
     if audited.is_file() and audited.suffix == ".toml":
         run_command(

@@ -13,6 +13,7 @@ from fedaudit.core.files import (
     RECORDING_FILE,
     open_regular,
     raise_if_absent,
+    read_object,
     record_at,
 )
 from fedaudit.core.metric_names import AUC
@@ -230,6 +231,8 @@ def _unfinished(folder: Path, root: Path) -> AuditEntry:
         if (folder / RECORDING_FILE).is_file():
             reason = f"{plural(n_measured, 'round')} measured; run `fedaudit attack`"
             return _without_record(folder, root, "attacks not run", reason)
+        if (folder / STUDY_FILE).is_file():
+            read_object(folder / STUDY_FILE)
         runs = [path for path in sorted(folder.glob("seed-*")) if path.is_dir()]
         counts = [len(round_paths(run / "measured", ".safetensors")) for run in runs]
     except (FedauditError, OSError) as error:
