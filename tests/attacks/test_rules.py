@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from fedaudit.attacks import ATTACKS, resolve_attack
-from fedaudit.attacks.rules import Last, Mean, SinceInitialModel
+from fedaudit.attacks.rules import Largest, Last, Mean, SinceInitialModel
 from fedaudit.core.errors import BadInput, TooFewRounds
 from fedaudit.observe.measurements import Measurements
 
@@ -33,8 +33,13 @@ def test_mean_uses_the_measured_rounds_of_the_target() -> None:
     assert Mean()(M, target=1).tolist() == [6.0, 7.5]
 
 
-@pytest.mark.parametrize("rule", [Last(), Mean()])
-def test_an_unmeasured_target_raises(rule: Last | Mean) -> None:
+def test_largest_uses_the_measured_rounds_of_the_target() -> None:
+    assert Largest()(M, target=0).tolist() == [5.0, 8.0]
+    assert Largest()(M, target=1).tolist() == [7.0, 9.0]
+
+
+@pytest.mark.parametrize("rule", [Last(), Mean(), Largest()])
+def test_an_unmeasured_target_raises(rule: Last | Mean | Largest) -> None:
     never = Measurements(VALUES[2:], (30,), (0, 1), BASES[2:])
     with pytest.raises(BadInput, match="client 1 took part in none"):
         rule(never, target=1)

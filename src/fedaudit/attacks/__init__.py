@@ -19,6 +19,7 @@ from fedaudit.attacks.references import (
 )
 from fedaudit.attacks.rules import (
     AssignedRoundsOnly,
+    Largest,
     Last,
     Mean,
     OneSidedLikelihood,
@@ -42,6 +43,7 @@ from fedaudit.signals.outputs import (
     ScaledLogit,
     ZlibRatio,
 )
+from fedaudit.signals.reconstruction import NearestReconstruction
 from fedaudit.signals.updates import (
     CentredTailCosine,
     ControlVariateCosine,
@@ -87,6 +89,7 @@ Zlib = with_signal_settings("zlib", ZlibRatio, Last(), "Carlini et al. 2021, sec
 ProjRes = with_signal_settings("projres", ProjectionResidual, Last(), "Deng et al. 2026 (ProjRes)", "A member's input to a linear layer is a linear combination of the rows of the layer's last update.")
 AvgProjRes = with_signal_settings("avg-projres", ProjectionResidual, Mean(), "ProjRes, over rounds", "A member's input to a linear layer is a linear combination of the rows of the layer's update, over the rounds.")
 FedMIAProjRes = with_rule_settings("fedmia-projres", (ProjectionResidual(),), OneSidedLikelihood, "ProjRes under FedMIA's rule", "A member's input to a linear layer is closer to the span of the rows of the target's update than to the spans of the other clients' updates.")
+Reconstruction = with_rule_settings("reconstruction", (NearestReconstruction(),), Largest, "Phong et al. 2018; Geiping et al. 2020, proposition 3.1", "A member resembles a sample that is computed from the update of the first layer, more than an unseen sample does.")
 
 SIA = with_rule_settings("sia", (Loss(),), SourceFromLastRound, "SIA, Algorithms 1-3", "A sample is from the client whose last model has the least loss on it.")
 SIAMean = with_rule_settings("sia-mean", (Loss(),), SourceOnAverage, "SIA, section 5 (future work)", "A sample is from the client whose models have the least loss on it over the rounds.")

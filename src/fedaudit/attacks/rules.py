@@ -48,6 +48,20 @@ class Mean:
 
 
 @dataclass(frozen=True)
+class Largest:
+    """The largest value of the target's signal over the rounds in which it was measured."""
+
+    client_aggregation = "target only"
+    round_aggregation = "maximum"
+    needs = Capability.ROUNDS
+
+    def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
+        (m,) = measurements
+        values = m.of(target)
+        return values[measured_rounds(values, target)].double().amax(0)
+
+
+@dataclass(frozen=True)
 class SinceInitialModel:
     """Last value of a signal of the target's model, minus the value for the initial model.
 

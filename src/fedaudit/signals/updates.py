@@ -6,18 +6,18 @@ an update is the trained model minus the received model, so I is the negative up
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedaudit.core.arguments import PositiveFraction, ProperFraction, dataclass
-from fedaudit.core.devices import CPU, computing_on
+from fedaudit.core.devices import CPU
 from fedaudit.core.errors import NotVisible, Unsupported, unknown_name
-from fedaudit.core.modules import CHUNK, in_model_dtype, load_module
-from fedaudit.core.values import Capability, Model, chunks
+from fedaudit.core.values import Capability, Model
 from fedaudit.signals.base import UpdateProducts, VisibleRound
+from fedaudit.signals.linear_layers import LinearLayer, layer_inputs, linear_layers
 from fedaudit.signals.received import ReceivedModelCache
 
 
@@ -179,24 +179,6 @@ class GradientDifference(_GradientSignal):
         return torch.tensor(scales, dtype=torch.float64)
 
 
-class _LinearLayer(NamedTuple):
-    """Path and weight shape of a trained linear layer."""
-
-    path: str
-    outputs: int
-    inputs: int
-
-    @property
-    def weight(self) -> str:
-        """Name of the weight among the model's parameters."""
-        return _weight_of(self.path)
-
-
-def _weight_of(path: str) -> str:
-    # If the whole network is a single layer, its path is empty.
-    return f"{path}.weight" if path else "weight"
-
-
 @dataclass(frozen=True)
 class ProjectionResidual:
     """Negative fraction of a linear layer's input that is outside the row space of its update.
@@ -244,7 +226,7 @@ class ProjectionResidual:
 
     def __call__(self, visible: VisibleRound) -> Float[Tensor, "clients samples"]:
         # Each distinct model runs once, even if several clients received it.
-        inputs_by_base: dict[int, tuple[_LinearLayer, list[Tensor]]] = {}
+        inputs_by_base: dict[int, tuple[LinearLayer, list[Tensor]]] = {}
         scores = list[Float[Tensor, " samples"]]()
         for client, base in zip(visible.clients, visible.bases.tolist(), strict=True):
             exposed = visible.round.exposed[client]
@@ -263,18 +245,18 @@ class ProjectionResidual:
         layer = self._layer_of(received.model)
         features = received.samples.features
         yield from received.cache_inputs(
-            layer.path, lambda: _layer_inputs(received.model, layer, features, CPU)
+            layer.path, lambda: layer_inputs(received.model, layer, features, CPU)
         )
 
-    def _inputs(self, base: Model, visible: VisibleRound) -> tuple[_LinearLayer, list[Tensor]]:
+    def _inputs(self, base: Model, visible: VisibleRound) -> tuple[LinearLayer, list[Tensor]]:
         layer, received = self._layer_of(base, visible.device), visible.received
         inputs = received.inputs(layer.path, base) if received is not None else None
         if inputs is None:
-            inputs = _layer_inputs(base, layer, visible.samples.features, visible.device)
+            inputs = layer_inputs(base, layer, visible.samples.features, visible.device)
         return layer, inputs
 
-    def _layer_of(self, model: Model, device: torch.device = CPU) -> _LinearLayer:
-        layers = {layer.path: layer for layer in _linear_layers(model, device)}
+    def _layer_of(self, model: Model, device: torch.device = CPU) -> LinearLayer:
+        layers = {layer.path: layer for layer in linear_layers(model, device)}
         if not layers:
             raise Unsupported(
                 f"model {model.architecture.name!r} has no trained linear layer, which this "
@@ -328,44 +310,3 @@ class _ResidualProjection:
     def _solve(self, right_side: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows columns"]:
         solution: Tensor = torch.cholesky_solve(right_side, self._factor)
         return solution
-
-
-def _linear_layers(model: Model, device: torch.device) -> Iterator[_LinearLayer]:
-    for path, module in load_module(model, "evaluation", device).named_modules():
-        weight = model.params.get(_weight_of(path))
-        if isinstance(module, nn.Linear) and weight is not None:
-            yield _LinearLayer(path, *weight.shape)
-
-
-def _layer_inputs(
-    model: Model, layer: _LinearLayer, features: Tensor, device: torch.device
-) -> list[Tensor]:
-    """Return a layer's inputs in batches of samples.
-
-    If the network calls the layer several times, the inputs of all calls are positions of a sample.
-    """
-    batches, call_inputs = list[Tensor](), list[Tensor]()
-
-    def record(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-        call_inputs.append(args[0].detach().clone())
-
-    with computing_on(device), torch.no_grad():
-        module = load_module(model, "evaluation", device).eval()
-        handle = module.get_submodule(layer.path).register_forward_pre_hook(record)
-        try:
-            for rows in chunks(len(features), CHUNK):
-                x = in_model_dtype(features[rows].detach(), model).to(device, copy=True)
-                model.architecture.task.outputs(module, x)
-                if not call_inputs or any(inputs.shape[0] != len(x) for inputs in call_inputs):
-                    raise Unsupported(
-                        f"the layer {layer.path!r} of model {model.architecture.name!r} is not "
-                        "called with one row for each sample; set 'layer' to another layer"
-                    )
-                positions = [
-                    inputs.reshape(len(x), -1, layer.inputs).to(CPU) for inputs in call_inputs
-                ]
-                batches.append(torch.cat(positions, dim=1))
-                call_inputs.clear()
-        finally:
-            handle.remove()
-    return batches

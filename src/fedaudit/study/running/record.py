@@ -49,6 +49,7 @@ from fedaudit.results.record import (
 )
 from fedaudit.results.runs import ClientCoverage, Coverage, SourceResult
 from fedaudit.results.text import plain
+from fedaudit.signals.reconstruction import NearestReconstruction
 from fedaudit.study.running.environment import Clock, environment
 from fedaudit.study.running.phases import announce_evaluation
 from fedaudit.study.running.pictures import write_pictures
@@ -395,6 +396,9 @@ def _count_people(run: Setup, clients: Iterable[int]) -> int | None:
 def _untested(run: Setup) -> list[str]:
     study = run.study
     targets = ", ".join(run.client_name(target) for target in study.audit.targets)
+    signals = [signal for attack in run.membership_attacks.values() for signal in attack.signals]
+    is_reconstructed = any(isinstance(signal, NearestReconstruction) for signal in signals)
+    by_optimisation = " by optimisation" if is_reconstructed else ""
     sentences = [
         f"Adversaries other than this one. As the adversary here, {run.view.description}.",
         f"Other clients than the audited {targets}."
@@ -404,7 +408,8 @@ def _untested(run: Setup) -> list[str]:
         if study.server == ServerSection()
         else "Other changes that a server can make to the model it sends out.",
         "Attacks published after this version.",
-        "Reconstruction of samples, and inference of properties of a client's data.",
+        f"Reconstruction of samples{by_optimisation}, and inference of properties of a client's "
+        "data.",
     ]
     if study.shift is not None and run.membership_attacks:
         sentences.append(
