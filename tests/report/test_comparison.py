@@ -349,6 +349,21 @@ def test_undefended_rows_have_leakage_and_accuracy_with_intervals() -> None:
     assert all(mark.low is not None and mark.high is not None for mark in marks)
 
 
+def test_rows_of_models_without_an_accuracy_have_no_column_for_it() -> None:
+    auc = {"a": {1: {0: 0.7}}}
+    audits = [
+        changed(make_record("short", auc, {1: 0.9}, rounds=rounds), utility=[])
+        for rounds in (10, 30)
+    ]
+    result = compare_records(audits)
+    answer = first_of_comparison(result, audits, [verdict(audit) for audit in audits])
+    (forest,) = answer.picture
+    assert [axis.title for axis in forest.tracks] == ["Strongest AUC"]
+    assert all(len(line.cells) == 1 for line in forest.lines)
+    assert "accuracy" not in forest.caption
+    assert not any("accuracy" in step for step in answer.next)
+
+
 NOISE = "gradient-noise"
 WHOLE = used(distinct=(10, 10), times=(0, 0, 10))
 """Of a client that nothing defends: every sample in each of two rounds."""

@@ -327,7 +327,7 @@ def comparison_picture(comparison: Comparison, records: Sequence[Record]) -> Pic
 
 
 def membership_rows(comparison: Comparison, records: Sequence[Record]) -> Picture:
-    """Return a chart of each row's strongest AUC and test accuracy; empty without AUCs."""
+    """Return a chart of each row's strongest AUC, and test accuracy if any; empty without AUCs."""
     strongest = [
         entry
         for entry in comparison.entries
@@ -352,10 +352,13 @@ def membership_rows(comparison: Comparison, records: Sequence[Record]) -> Pictur
             cells[0] = track_cell(auc, marks, "▲ " * bool(best.above))
         if (accuracy := accuracies.get(row)) is not None:
             cells[1] = track_cell(accuracy, [mark_of(accuracy, PLAIN, f"{label}: accuracy")])
-        lines.append(Row(label, tuple(cells)))
-    tracks = (Axis("Strongest AUC", guess=0.5), Axis("Test accuracy", high=1.0, form="%"))
+        lines.append(Row(label, tuple(cells if accuracies else cells[:1])))
+    tracks, caption = [Axis("Strongest AUC", guess=0.5)], fixed("pictures.rows_without_accuracy")
+    if accuracies:
+        tracks.append(Axis("Test accuracy", high=1.0, form="%"))
+        caption = fixed("pictures.rows")
     title = f"Compared audits, members {wording.versus(contrast)}"
-    return build_forest(title, COMPARED, fixed("pictures.rows"), tracks, lines)
+    return build_forest(title, COMPARED, caption, tracks, lines)
 
 
 _AT_CLAIM = Style(OKABE_ITO[2], "", "triangle-down")
