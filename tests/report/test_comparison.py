@@ -350,11 +350,11 @@ def test_undefended_rows_have_leakage_and_accuracy_with_intervals() -> None:
 
 
 def test_rows_of_models_without_an_accuracy_have_no_column_for_it() -> None:
-    auc = {"a": {1: {0: 0.7}}}
-    audits = [
-        changed(make_record("short", auc, {1: 0.9}, rounds=rounds), utility=[])
-        for rounds in (10, 30)
-    ]
+    audits = []
+    for rounds in (10, 30):
+        audit = make_record("audit", {"a": {1: {0: 0.7}}}, {1: 0.9}, rounds=rounds)
+        estimates = [e for e in audit.estimates if e.topic != "utility"]
+        audits.append(changed(audit, estimates=estimates))
     result = compare_records(audits)
     answer = first_of_comparison(result, audits, [verdict(audit) for audit in audits])
     (forest,) = answer.picture
