@@ -11,7 +11,7 @@ from torch import Tensor
 from fedaudit.attacks.base import SourceRule
 from fedaudit.attacks.rules import OneSidedLikelihood
 from fedaudit.attacks.sia import SourceByProduct, SourceByTail, SourceFromLastRound, SourceOnAverage
-from fedaudit.core.errors import BadInput, NotVisible
+from fedaudit.core.errors import BadInput, NotVisible, TooFewPeers
 from fedaudit.core.seeds import seeded
 from fedaudit.observe.measurements import Measurements
 
@@ -159,7 +159,7 @@ def test_the_tail_rule_picks_the_largest_fedmia_score() -> None:
 
 
 def test_the_tail_rule_raises_for_two_clients_and_suggests_another() -> None:
-    with pytest.raises(NotVisible, match=r"client 0 cannot be compared .* use sia, sia-mean"):
+    with pytest.raises(TooFewPeers, match=r"client 0 cannot be compared .* use sia, sia-mean"):
         SourceByTail(rule=OneSidedLikelihood()).posterior(
             measured(random(clients=2)), sizes=sizes(2)
         )

@@ -151,6 +151,19 @@ def test_an_attack_that_no_client_allows_is_skipped(tmp_path: Path) -> None:
     assert "no failed attack" in evidence(record)
 
 
+@pytest.mark.parametrize("clients", [2, 3])
+def test_the_tail_rule_is_refused_only_if_the_federation_has_two_clients(
+    clients: int, tmp_path: Path
+) -> None:
+    folder = record_rounds(
+        tmp_path, [[0, 1]] * 2 + [[2]] * (clients - 2), clients=clients, attacks=("sia-likelihood",)
+    )
+    record = attacked(folder)
+    (row,) = record.attacks
+    assert row.status == ("refused" if clients == 2 else "failed")
+    assert ("no failed attack" in evidence(record)) == (clients == 3)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("with_names", [True, False])
 def test_audited_clients_are_chosen_by_name_or_number(with_names: bool, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedaudit.attacks.base import Rule
 from fedaudit.core import arguments
 from fedaudit.core.arguments import Range
-from fedaudit.core.errors import NotVisible
+from fedaudit.core.errors import NotVisible, TooFewPeers
 from fedaudit.core.values import Capability, ClientId
 from fedaudit.observe.measurements import Measurements
 
@@ -156,7 +156,9 @@ class SourceByTail(Bayes):
         try:
             return self.rule(m, target=client)
         except NotVisible as error:
-            raise NotVisible(
+            # With two clients, no adversary can run this rule. With more, other rounds may suffice.
+            kind = TooFewPeers if len(m.clients) < 3 else NotVisible
+            raise kind(
                 f"client {client} cannot be compared with other clients, because fewer than two of "
                 "them were sent the same model in a measured round; use sia, sia-mean or "
                 "sia-product"

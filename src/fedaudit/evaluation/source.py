@@ -19,14 +19,14 @@ from numpy import ndarray
 
 from fedaudit.attacks.base import Attack
 from fedaudit.core.devices import CPU
-from fedaudit.core.errors import BadInput, FedauditError
+from fedaudit.core.errors import BadInput, FedauditError, TooFewPeers
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import NO_CLIENT, Capability, ClientId, positions_of
 from fedaudit.datasets.draws.fair import CLIENT_SAMPLE_DRAWS
 from fedaudit.evaluation.accuracy import overfitting
 from fedaudit.evaluation.controls import Outcome, measured_untrained, measurements_for, run_control
-from fedaudit.evaluation.truth import run_coordinates, view_coordinates
+from fedaudit.evaluation.truth import Findings, run_coordinates, view_coordinates
 from fedaudit.metrics import EstimateWithLimits
 from fedaudit.metrics.source import (
     ExcessOverLabels,
@@ -192,7 +192,7 @@ class SourceEvaluation(NamedTuple):
 def source_results(
     run: Setup,
     measured: Mapping[str, Measurements],
-    failed: dict[str, dict[str, str]],
+    findings: Findings,
     notes: Mapping[str, str],
     progress: Progress = quiet,
 ) -> list[SourceEvaluation]:
@@ -201,7 +201,7 @@ def source_results(
     Args:
         run: The run.
         measured: Measurements of signals.
-        failed: Errors by attack and run, to which errors of source attacks are added.
+        findings: Findings, to which the reasons are added why source attacks could not run.
         notes: Notes of the last measured round, which contain the overfitting of clients' models.
         progress: Callback for progress.
     """
@@ -217,7 +217,10 @@ def source_results(
                 )
             evaluations.append(_evaluate(run, name, attack, measured, draws, notes))
         except FedauditError as refusal:
-            failed.setdefault(name, {})[subject] = f"{subject}: {refusal}"
+            reasons = (
+                findings.too_few_peers if isinstance(refusal, TooFewPeers) else findings.failed
+            )
+            reasons.setdefault(name, {})[subject] = f"{subject}: {refusal}"
     if run.source_attacks:
         progress(phase, len(run.source_attacks), len(run.source_attacks))
     return evaluations

@@ -269,7 +269,7 @@ def _difference(field: str, packed: object, recomputed: object) -> str:
     # A pack is untrusted: its texts are shortened, and printed as plain text.
     entry = ", ".join(
         str(getattr(second, name)) for name in _IDENTIFYING_FIELDS if getattr(second, name, "")
-    )
+    ) or str(getattr(second, "name", field))
     difference = next(
         f for f in type(first).model_fields if getattr(first, f) != getattr(second, f, None)
     )

@@ -288,7 +288,7 @@ def not_shown_by_pack(record: Record) -> Iterator[str]:
             yield f"{text}; {_PASS_RECORDING}"
     yield (
         "whether attacks, clients, samples, seeds, rounds or evaluation settings of the run were "
-        f"omitted or changed; {_PASS_RECORDING}"
+        f"omitted or changed, and digests of models changed; {_PASS_RECORDING}"
     )
     yield f"{describe_environment(record)}: a pack cannot prove this"
     if record.coverage is None or not record.coverage.models:

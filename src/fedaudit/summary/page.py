@@ -42,6 +42,7 @@ MARKDOWN_MARK = "<!-- fedaudit summary -->"
 MAX_LISTED = 14  # largest number of entries of a list or rows of a table; the report has all
 WITHDRAWN = ("void", "control failed")  # verdicts under which no estimate counts
 POLICY_TITLE = "What the policy says"
+_MAX_UNDECIDED = 4  # largest number of undecided points on the page; the report has all
 _LONG, _SHORT = 300, 80  # lengths at which texts and names are cut
 _FIXED = fixed_texts("summary")
 
@@ -426,7 +427,10 @@ def _controls(record: Record, first: FirstScreen) -> Section:
 def _control_row(row: tuple[Cell, ...]) -> tuple[str, ...]:
     control, result, passed, *_, expected = row
     purpose = _FIXED["controls"].get(control.text) or wording.sentence(expected.text)
-    failures = f" Not as expected: {shortened(expected.detail, 200)}." if expected.detail else ""
+    detail = wording.sentence(shortened(expected.detail, 200))
+    # A control without a failure has details only of attacks on which it could not run.
+    label = "Not as expected" if result.text.startswith("✗") else "Not run"
+    failures = f" {label}: {detail}" if expected.detail else ""
     return control.text, result.text, passed.text, purpose + failures
 
 
@@ -443,12 +447,17 @@ def _untested(record: Record, undecided: tuple[str, ...]) -> Section:
     texts = [_SETTING.sub("", text) for text in texts]
     listed = [wording.sentence(shortened(text, _LONG)) for text in texts]
     excess = len(listed) - MAX_LISTED
+    open_points = [f"Undecided: {shortened(point, 2 * _LONG)}" for point in undecided]
+    more_points = len(open_points) - _MAX_UNDECIDED
+    if more_points > 0:
+        note = f"And {wording.plural(more_points, 'undecided point')} more; the report has them."
+        open_points = [*open_points[:_MAX_UNDECIDED], note]
     excess_note = [f"And {excess} more; the report has them."] * (excess > 0)
     return Section(
         "What was not tested",
         lead="The answer above does not cover the following.",
         items=(*listed[:MAX_LISTED], *excess_note),
-        remarks=(scale, *(f"Undecided: {shortened(item, 2 * _LONG)}" for item in undecided[:4])),
+        remarks=(scale, *open_points),
     )
 
 

@@ -151,7 +151,7 @@ def _evaluate_run(
         from fedaudit.evaluation.source import source_controls, source_results
 
         evaluation.sources += source_results(
-            run, signals, findings.failed, rounds[-1].notes, resources.progress
+            run, signals, findings, rounds[-1].notes, resources.progress
         )
     log(f"seed {run.seed}: controls")
     if run.membership_attacks:
