@@ -84,6 +84,10 @@ def passed(record: Json) -> None:
     record["controls"][0]["passed"] = not record["controls"][0]["passed"]
 
 
+def other_source(record: Json) -> None:
+    record["attacks"][0]["source"] = "unknown"
+
+
 def less_seen(record: Json) -> None:
     record["curves"].pop()
 
@@ -98,6 +102,7 @@ def fitted_better(record: Json) -> None:
     [
         (harmless, "estimates of the record are not what the run gives, such as that of "),
         (passed, "controls of the record are not what the run gives"),
+        (other_source, "such as that of loss-series: source is 'unknown' instead of "),
         (less_seen, "curves, and the run gives"),
         (fitted_better, "accuracies of the record are not what the run gives"),
     ],

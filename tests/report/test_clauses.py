@@ -329,6 +329,18 @@ def test_details_missing_in_the_record_are_not_stated() -> None:
     assert answers.origin(plain).text == ("Date: 2026-11-21; tester and role: not stated")
 
 
+def test_audited_samples_of_a_recording_are_not_called_its_training_samples() -> None:
+    plain = record(details=False)
+    audited_only = [row.model_copy(update={"audited": row.samples}) for row in plain.clients]
+    unknown = answers.parameters(changed(plain, watched=True, clients=audited_only))
+    assert unknown.more.startswith("The record has neither the number of training samples nor")
+    # A client that reports its size has more samples than the audited ones.
+    reported = [row.model_copy(update={"audited": row.samples - 1}) for row in plain.clients]
+    samples = sum(row.samples for row in plain.clients)
+    known = answers.parameters(changed(plain, watched=True, clients=reported))
+    assert f"{samples:,} training samples" in known.more
+
+
 def test_the_parameter_count_is_given_per_training_sample() -> None:
     plain = record(details=False)
     samples = sum(row.samples for row in plain.clients)

@@ -97,6 +97,10 @@ def test_shortened_text_is_never_longer_than_its_limit(text: str, limit: int) ->
     assert len(shortened(text, limit)) <= limit
 
 
+def test_text_cut_behind_an_ellipsis_ends_with_one() -> None:
+    assert shortened("avg-cosine… and others", 12) == "avg-cosine…"
+
+
 def test_footnotes_keep_their_letter_and_continue_after_z() -> None:
     notes = Footnotes()
     marks = [notes.mark(f"note {i}") for i in range(28)]

@@ -30,7 +30,7 @@ from fedaudit.report.text.points import by_protection, shown_points
 from fedaudit.report.text.verdict import audited, audited_samples, refusals, verdict
 from fedaudit.results.estimate import NO_DEFENSE, TEST_ACCURACY, Estimate
 from fedaudit.results.guessing import NOT_RELIED_ON
-from fedaudit.results.record import Record
+from fedaudit.results.record import ClientRow, OtherClients, Record
 from fedaudit.results.unlearning import unlearning_rows
 
 Kind = Literal[
@@ -203,12 +203,15 @@ def controls(record: Record) -> Answer:
 def parameters(record: Record) -> Answer:
     """Return how many parameters the model has for each training sample."""
     other_clients, trained = record.other_clients, record.parameters
-    samples = sum(row.samples for row in record.clients) + (
-        other_clients.samples if other_clients else 0
-    )
-    size = f"{samples:,} training samples" if samples else "no number of samples"
+    rows: list[ClientRow | OtherClients] = [*record.clients]
+    rows += [other_clients] if other_clients else []
+    # A recording has only the audited samples of a client that does not report its size.
+    is_known = not record.watched or any(row.audited not in (None, row.samples) for row in rows)
+    samples = sum(row.samples for row in rows) if is_known else 0
+    size = f"{samples:,} training samples"
     if trained is None:
-        return Answer("not stated", "Not stated", fixed("answers.no_parameters", samples=size))
+        unknown = "no_parameters" if samples else "no_sizes"
+        return Answer("not stated", "Not stated", fixed(f"answers.{unknown}", samples=size))
     text = wording.plural(trained, "trained parameter")
     text += f", {wording.number(trained / samples)} for each of {size}" if samples else ""
     return Answer("figure", text, fixed("answers.parameters"))

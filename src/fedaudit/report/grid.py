@@ -91,7 +91,7 @@ def _on_one_line(text: str) -> str:
 def shortened(text: str, limit: int = 48) -> str:
     """Return clean text cut to a length, with an ellipsis at the cut."""
     text = as_one_line(text)
-    return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
+    return text if len(text) <= limit else text[: limit - 1].rstrip(" …") + "…"
 
 
 def shorten_middle(text: str, limit: int) -> str:
