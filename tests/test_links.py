@@ -15,7 +15,7 @@ GENERATED = ("results", "papers")
 PAGES = [path for path in PAGES if not {path.parent.name, path.stem} & set(GENERATED)]
 ARCHIVES = tomllib.loads((ROOT / "results" / "made.toml").read_text(encoding="utf-8"))
 BUILT = {DOCS / f"{name}.md" for name in GENERATED}
-BUILT |= {DOCS / "results" / f"{name}.md" for name in ARCHIVES}
+BUILT |= {DOCS / "results" / f"{name}.md" for name in (*ARCHIVES, "leaderboard")}
 """Pages that are built from the archives of results and are not committed."""
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]+)(?:#([\w-]+))?\)")
 
