@@ -1,3 +1,4 @@
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -124,6 +125,57 @@ def test_a_hostile_attack_finds_no_answers_in_its_process(suite: Path, tmp_path:
     order = next(control for control in board.controls if control.name == "order of samples")
     assert not order.passed
     assert "have another order" in order.result
+
+
+ORDER = """\
+import torch
+
+def attack(signals, target):
+    scores = signals["loss"].of(target).double().mean(0)
+    scores = scores + torch.arange(len(scores)) * {step}
+    scores[scores.argmin()] = {lowest}
+    return scores
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "lowest", "passed"),
+    [(1.0, 0.0, False), (1.0, -1e9, False), (1e300, -1e307, False), (1e-9, -1e9, True)],
+)
+def test_an_outlier_does_not_hide_scores_that_depend_on_the_order(
+    suite: Path, tmp_path: Path, step: float, lowest: float, passed: bool
+) -> None:
+    board = score_attack(attack_file(tmp_path, ORDER.format(step=step, lowest=lowest)), suite)
+    order = next(control for control in board.controls if control.name == "order of samples")
+    assert order.passed is passed
+
+
+@pytest.mark.parametrize("timeout", [0.0, -1.0, float("nan")])
+def test_a_timeout_must_be_above_zero(suite: Path, tmp_path: Path, timeout: float) -> None:
+    with pytest.raises(BadInput, match="number of seconds above 0"):
+        score_attack(attack_file(tmp_path, MEAN), suite, timeout=timeout)
+
+
+def test_processes_that_an_attack_started_end_with_it(suite: Path, tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    body = (
+        "import subprocess\n\ndef attack(signals, target):\n"
+        "    process = subprocess.Popen(['sleep', '300'])\n"
+        f"    open({str(pid_file)!r}, 'w').write(str(process.pid))\n"
+        "    process.wait()\n"
+    )
+    with pytest.raises(BadInput, match="took more than"):
+        score_attack(attack_file(tmp_path, body), suite, timeout=1)
+    status = Path(f"/proc/{pid_file.read_text()}/stat")
+    # A process that nobody waits for may be left as a zombie.
+    assert not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_a_suite_without_answers_cannot_be_scored(suite: Path, tmp_path: Path) -> None:
+    published = tmp_path / "published"
+    shutil.copytree(suite, published, ignore=shutil.ignore_patterns("answers"))
+    with pytest.raises(BadInput, match="published without answers"):
+        score_attack("loss-series", published)
 
 
 def test_constant_scores_fail_a_control(suite: Path, tmp_path: Path) -> None:

@@ -27,7 +27,15 @@ ENTRIES: dict[str, set[str]] = {
 }
 OTHERS: dict[str, set[str]] = {
     "fedaudit.attacks": {"ami", "base"},
-    "fedaudit.signals": {"base", "canary_gradients", "gradients", "kernels", "measure", "received"},
+    "fedaudit.signals": {
+        "base",
+        "canary_gradients",
+        "gradients",
+        "kernels",
+        "linear_layers",
+        "measure",
+        "received",
+    },
     "fedaudit.defenses": {"planted", "soft_labels"},
     "fedaudit.fl.algorithms": {"base"},
     "fedaudit.models": {"base"},

@@ -65,8 +65,11 @@ class Largest:
 class SinceInitialModel:
     """Last value of a signal of the target's model, minus the value for the initial model.
 
-    The initial model is the one that clients receive in round 1, such as a pretrained model. The
-    first signal is that of the target's model, the second that of received models.
+    The first signal is that of the target's model, the second that of received models. The initial
+    model is the model that the target received in the first round in which it was measured. If the
+    first round of training is measured (``audit.every = 1``), this is the model before training,
+    such as a public pretrained model. Otherwise, other clients or the target have already trained
+    it, so that the difference of a member is smaller.
 
     Source: Mireshghallah et al. 2022 (masked language models), Eq. (3), and Carlini et al. 2021,
         section 5.1: a likelihood ratio with a public model as the reference.
@@ -77,20 +80,10 @@ class SinceInitialModel:
     needs = Capability.ROUNDS
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
-        last = Last()(measurements[0], target=target)
-        received = measurements[1]
-        if received.rounds[0] != 1:
-            raise TooFewRounds(
-                "the initial model is what clients receive in round 1, but the first measured "
-                f"round is {received.rounds[0]}; measure every round (audit.every = 1)"
-            )
-        initial = received.of(target)[0]
-        if bool(initial.isnan().any()):
-            raise TooFewRounds(
-                f"client {target} did not take part in round 1, so the initial model's values are "
-                "unknown; audit a client that takes part in it, or use blackbox-loss"
-            )
-        return last - initial.double()
+        of_target, of_received = measurements
+        received = of_received.of(target)
+        initial = received[measured_rounds(received, target)][0].double()
+        return Last()(of_target, target=target) - initial
 
 
 @dataclass(frozen=True)

@@ -251,7 +251,7 @@ def method_lines(board: Leaderboard) -> Iterator[str]:
         "Differences of AUCs are paired by samples (DeLong). Two attacks count as different if the "
         f"limits of their difference exclude 0 after Bonferroni's correction for "
         f"{board.comparisons:,} comparisons, with a probability of error of {100 * ERROR:g} %. All "
-        "others are not separable."
+        "others are not separable. The limits in the table are 95 % limits without this correction."
     )
     yield (
         "The best rank is 1 plus the number of better attacks. The worst rank is the number of "

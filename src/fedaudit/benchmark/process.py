@@ -1,11 +1,13 @@
 """Separate process in which an attack computes its scores."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Timer
 from typing import IO
@@ -40,6 +42,8 @@ class AttackProcess:
             stdout=subprocess.PIPE,
             cwd=scratch,
             text=True,
+            # Processes that the attack starts are stopped with it.
+            start_new_session=True,
         )
         # Imports are slow on a busy computer, and no fault of the attack.
         self._reply(None, _MAX_START_SECONDS)
@@ -66,12 +70,17 @@ class AttackProcess:
         return scores
 
     def close(self) -> None:
-        """Stop the process."""
-        self._process.kill()
+        """Stop the process, and all processes that it has started."""
+        self._kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()
+
+    def _kill(self) -> None:
+        # The group exists as long as one of its processes does.
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def _reply(self, request: dict[str, str] | None, timeout: float) -> None:
         """Send a request, and wait for its reply; without a request, wait for the start."""
@@ -80,7 +89,7 @@ class AttackProcess:
         def stop() -> None:
             nonlocal expired
             expired = True
-            self._process.kill()
+            self._kill()
 
         timer = Timer(timeout, stop)
         timer.start()

@@ -294,6 +294,11 @@ def read_suite(folder: Path) -> Suite:
             "from a copy"
         ) from error
     _raise_if_inconsistent(suite, path)
+    if not any((folder / entry.answers.path).exists() for entry in suite.recordings):
+        raise BadInput(
+            f"{folder} was published without {ANSWERS}, so that attacks cannot be scored here; "
+            "send the scores to its authors, or build a benchmark with `fedaudit benchmark`"
+        )
     for entry in suite.recordings:
         for file in (entry.signals, entry.answers):
             if stored_file(folder, file.path) != file:

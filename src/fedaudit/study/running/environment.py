@@ -31,6 +31,8 @@ class Clock:
         self.started = datetime.now(UTC).isoformat(timespec="seconds")
         self.start_time = time.time()
         self._monotonic_start = time.monotonic()
+        # Determined now, since the source tree may be at another commit when the study ends.
+        _commit()
 
     @property
     def seconds(self) -> float:
