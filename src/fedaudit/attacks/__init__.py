@@ -85,11 +85,11 @@ LossRecovery = with_rule_settings("recovery", (Loss(),), Recovery, "Nasr et al. 
 MinKPercent = with_signal_settings("min-k", MinK, Last(), "Shi et al. 2024 (Min-K%)", "The client's last language model gives a member's least likely tokens a high probability.")
 MinKPercentPlusPlus = with_signal_settings("min-k-plus-plus", MinKPlusPlus, Last(), "Zhang et al. 2025 (Min-K%++)", "The client's last language model gives a member's least likely tokens a higher probability than it expects at their positions.")
 BaseReference = with_rule_settings("base-reference", (Loss(), Loss(snapshot="received")), SinceInitialModel, "Mireshghallah et al. 2022; Carlini et al. 2021", "The client's last model gives a member a lower loss than the initial model, such as a pretrained one.")
-Zlib = with_signal_settings("zlib", ZlibRatio, Last(), "Carlini et al. 2021, section 5.1", "A member's loss under the client's last language model is low for the compressed size of its text.")
+Zlib = with_signal_settings("zlib", ZlibRatio, Last(), "Carlini et al. 2021", "A member's loss under the client's last language model is low for the compressed size of its text.")
 ProjRes = with_signal_settings("projres", ProjectionResidual, Last(), "Deng et al. 2026 (ProjRes)", "A member's input to a linear layer is a linear combination of the rows of the layer's last update.")
 AvgProjRes = with_signal_settings("avg-projres", ProjectionResidual, Mean(), "ProjRes, over rounds", "A member's input to a linear layer is a linear combination of the rows of the layer's update, over the rounds.")
 FedMIAProjRes = with_rule_settings("fedmia-projres", (ProjectionResidual(),), OneSidedLikelihood, "ProjRes under FedMIA's rule", "A member's input to a linear layer is closer to the span of the rows of the target's update than to the spans of the other clients' updates.")
-Reconstruction = with_rule_settings("reconstruction", (NearestReconstruction(),), Largest, "Phong et al. 2018; Geiping et al. 2020, proposition 3.1", "A member resembles a sample that is computed from the update of the first layer, more than an unseen sample does.")
+Reconstruction = with_rule_settings("reconstruction", (NearestReconstruction(),), Largest, "Phong et al. 2018; Geiping et al. 2020", "A member resembles a sample that is computed from the update of the first layer, more than an unseen sample does.")
 
 SIA = with_rule_settings("sia", (Loss(),), SourceFromLastRound, "SIA, Algorithms 1-3", "A sample is from the client whose last model has the least loss on it.")
 SIAMean = with_rule_settings("sia-mean", (Loss(),), SourceOnAverage, "SIA, section 5 (future work)", "A sample is from the client whose models have the least loss on it over the rounds.")

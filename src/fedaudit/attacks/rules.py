@@ -71,8 +71,8 @@ class SinceInitialModel:
     such as a public pretrained model. Otherwise, other clients or the target have already trained
     it, so that the difference of a member is smaller.
 
-    Source: Mireshghallah et al. 2022 (masked language models), Eq. (3), and Carlini et al. 2021,
-        section 5.1: a likelihood ratio with a public model as the reference.
+    Source: Mireshghallah et al. 2022 (masked language models) and Carlini et al. 2021: a likelihood
+        ratio with a public model as the reference.
     """
 
     client_aggregation = "target only"

@@ -23,8 +23,8 @@ def shuffled_rounds(rounds: Iterable[Round]) -> Iterator[Round]:
     Raises:
         NotVisible: Clients send no updates.
 
-    Source: Athanasiou et al. 2026 (protection against source inference attacks): shuffling at the
-        level of parameters.
+    Source: Athanasiou et al. 2026 (arXiv 2603.02017): shuffling at the level of parameters, from
+        the abstract only.
     Differs: The residue number system is left out. It also hides which values belong to one entry,
         so that the server sees only the sum, as in the view "sum". Clients do not multiply their
         updates by their weights before they are mixed.

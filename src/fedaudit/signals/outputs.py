@@ -198,8 +198,8 @@ class ZlibRatio(OutputSignal):
     Sequences with much repetition have a low loss whether or not a model was trained on them. The
     compressed size corrects for this without a second model.
 
-    Source: Carlini et al. 2021 (extracting training data), section 5.1: ratio of the logarithm of
-        the perplexity and the zlib entropy.
+    Source: Carlini et al. 2021 (extracting training data): ratio of the logarithm of the perplexity
+        and the zlib entropy.
     Differs: The paper compresses the text. Here, token ids are compressed, each as one byte if the
         vocabulary has at most 256 tokens and otherwise as four bytes.
     """

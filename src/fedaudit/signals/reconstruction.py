@@ -29,8 +29,7 @@ class NearestReconstruction:
     alone is therefore not counted as a reconstruction: if the data are similar to each other,
     candidates are as close to unseen samples.
 
-    Source: Phong et al. 2018, section 3, and Geiping et al. 2020, proposition 3.1, for the
-        reconstruction.
+    Source: Phong et al. 2018 and Geiping et al. 2020, for the reconstruction.
     Differs: The update of all local steps replaces the gradient of one batch.
     """
 
