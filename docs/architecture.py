@@ -32,7 +32,7 @@ class Box(NamedTuple):
 
 LAYERS: tuple[tuple[Box, ...], ...] = (
     (
-        Box("cli, catalogue", ("command line, and the catalogue of names that it accepts",), 0, 2),
+        Box("cli, api, catalogue", ("command line, Python interface, and their names",), 0, 2),
         Box("integrations, watch, benchmark", ("Flower, NVFlare; live pages; scores",), 2),
     ),
     (

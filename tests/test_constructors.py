@@ -12,9 +12,9 @@ import pytest
 from torch import nn
 
 import fedaudit as fa
+from fedaudit.api.federation import plan_of
 from fedaudit.core.arguments import Range, parameters
 from fedaudit.plan.base import Section
-from fedaudit.study.front.federation import plan_of
 from fedaudit.tasks import Utility
 
 PACKAGES = {

@@ -12,6 +12,8 @@ import torch
 from torch import nn
 
 import fedaudit as fa
+from fedaudit.api.audit import Scores
+from fedaudit.api.comparing import ComparedRuns
 from fedaudit.core.values import Samples
 from fedaudit.datasets.catalog import load
 from fedaudit.gate.evaluate import evaluate_policy
@@ -20,8 +22,6 @@ from fedaudit.live.audited import Split
 from fedaudit.live.decisions import AttackAuc, Decision
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.results.record import Record
-from fedaudit.study.front.audit import Scores
-from fedaudit.study.front.comparing import ComparedRuns
 from tests.live.federation import recorder, rounds
 from tests.report.games import played
 from tests.report.records import HOSTILE, hostile, record

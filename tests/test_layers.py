@@ -62,7 +62,6 @@ DEPENDENCIES: dict[str, str] = {
     "study.build": EVERYTHING_BELOW,
     "study.running": EVERYTHING_BELOW,
     "games": EVERYTHING_BELOW,
-    "study.front": EVERYTHING_BELOW,
     "live": EVERYTHING_BELOW,
     # Recordings of federations that have ended.
     "live.checkpoints": EVERYTHING_BELOW,
@@ -81,11 +80,13 @@ DEPENDENCIES: dict[str, str] = {
     "watch": EVERYTHING_BELOW,
     # Comparison of attacks on frozen recordings.
     "benchmark": EVERYTHING_BELOW,
+    # The Python interface to studies and games.
+    "api": EVERYTHING_BELOW,
     "catalogue": EVERYTHING_BELOW,
     "tasks": "core",
     "errors": "core.errors",
     "views": "core.values observe.views",
-    "plots": "core.arguments core.errors core.metric_names results report study.front",
+    "plots": "core.arguments core.errors core.metric_names results report api",
     # Notebooks display results of every package.
     "display": EVERYTHING_BELOW,
     "cli": EVERYTHING_BELOW,
@@ -107,10 +108,6 @@ EXCEPTIONS = {
         "study.running.reattack",
     ): "by repeating attacks, and measurements on kept updates",
     ("pack.remaking", "plan.sections"): "recordings use the default evaluation settings",
-    ("study.front.audit", "gate.outputs"): "a run's summary has the outcome of a policy",
-    ("study.front.asking", "live.files"): "a recording keeps the audited samples",
-    ("study.front.tables", "live.files"): "a recording keeps the audited samples",
-    ("study.front.tables", "live.recording"): "and the measured signals",
     ("pack.choices", "attacks"): "names of attacks are those of the catalogue",
     ("pack.consistency", "attacks"): "as are their needs",
     ("pack.consistency", "attacks.base"): "as are their needs",
@@ -130,7 +127,7 @@ WITHOUT_MEMBERSHIP = (
     "risk",
 )
 """Packages that must not import them."""
-MAY_IMPORT_REPORT = {"study.front", "integrations", "plots", "watch", "benchmark"} | {
+MAY_IMPORT_REPORT = {"api", "integrations", "plots", "watch", "benchmark"} | {
     "display",
     "cli",
     "sinks",

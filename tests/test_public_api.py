@@ -15,6 +15,7 @@ import pytest
 
 import fedaudit as fa
 from fedaudit.algorithms import ALGORITHMS, TRAINING, FederatedAlgorithm
+from fedaudit.api.references import attack_settings, defense_settings, registering
 from fedaudit.attacks import ATTACKS, SOURCE_ATTACKS, base
 from fedaudit.attacks.base import ENTRIES
 from fedaudit.core import errors
@@ -26,7 +27,6 @@ from fedaudit.datasets.partitions.schemes import PARTITIONS
 from fedaudit.defenses import DEFENSES
 from fedaudit.models import MODELS, ConfiguredModel
 from fedaudit.plan.sections import TrainingSection
-from fedaudit.study.front.references import attack_settings, defense_settings, registering
 
 CALLS = Path(__file__).parent / "typed_calls"
 ROOT = CALLS.parents[1]

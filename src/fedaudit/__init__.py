@@ -32,6 +32,17 @@ if TYPE_CHECKING:
     from fedaudit import plots as plots
     from fedaudit import tasks as tasks
     from fedaudit import views as views
+    from fedaudit.api.audit import Run as Run
+    from fedaudit.api.audit import audit as audit
+    from fedaudit.api.comparing import ComparedRuns as ComparedRuns
+    from fedaudit.api.comparing import compare as compare
+    from fedaudit.api.federation import AuditOptions as AuditOptions
+    from fedaudit.api.federation import Federation as Federation
+    from fedaudit.api.games import Games as Games
+    from fedaudit.api.grid import Grid as Grid
+    from fedaudit.api.grid import GridRuns as GridRuns
+    from fedaudit.api.paper_table import table as table
+    from fedaudit.api.target_names import read_study as read_study
     from fedaudit.core.metric_names import Origin as Origin
     from fedaudit.core.naming import named as named
     from fedaudit.core.values import Samples as Samples
@@ -58,17 +69,6 @@ if TYPE_CHECKING:
     from fedaudit.plan.values import study_from as study_from
     from fedaudit.privacy_budget.budget import budget as budget
     from fedaudit.signals.measure import measure as measure
-    from fedaudit.study.front.audit import Run as Run
-    from fedaudit.study.front.audit import audit as audit
-    from fedaudit.study.front.comparing import ComparedRuns as ComparedRuns
-    from fedaudit.study.front.comparing import compare as compare
-    from fedaudit.study.front.federation import AuditOptions as AuditOptions
-    from fedaudit.study.front.federation import Federation as Federation
-    from fedaudit.study.front.games import Games as Games
-    from fedaudit.study.front.grid import Grid as Grid
-    from fedaudit.study.front.grid import GridRuns as GridRuns
-    from fedaudit.study.front.paper_table import table as table
-    from fedaudit.study.front.target_names import read_study as read_study
     from fedaudit.study.running.planning import StudyPlan as StudyPlan
     from fedaudit.study.running.planning import plan_study as plan_study
     from fedaudit.study.running.reattack import reattack as reattack

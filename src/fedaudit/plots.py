@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from fedaudit.api.comparing import ComparedRuns
     from fedaudit.results.estimate import Estimate, Interval
     from fedaudit.results.record import Curve, Record
-    from fedaudit.study.front.comparing import ComparedRuns
 
 __all__ = ["accuracy", "bars", "front", "roc", "trajectory"]
 
@@ -153,7 +153,7 @@ def bars(
         >>> run = fa.audit(federation, attacks=["loss-series"], out="runs/plotted")
         >>> fa.plots.bars(run).savefig("auc.png")
     """
-    from fedaudit.study.front.paper_table import estimates_by_attack
+    from fedaudit.api.paper_table import estimates_by_attack
 
     results = result if isinstance(result, Mapping) else {"": result}
     estimates = {

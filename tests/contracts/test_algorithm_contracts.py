@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from fedaudit.algorithms import ALGORITHMS, FederatedTask
+from fedaudit.api.contracts.algorithms import ALGORITHM_CONTRACTS, AlgorithmCase
+from fedaudit.api.contracts.base import name_of
 from fedaudit.core.errors import BadInput, NotVisible, Unsupported
 from fedaudit.core.objects import canonical_repr
 from fedaudit.core.seeds import seed_for, seeded
@@ -42,8 +44,6 @@ from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import measure
 from fedaudit.signals.outputs import Confidence, Loss
 from fedaudit.signals.updates import GradientCosine, GradientDifference, GradientNorm
-from fedaudit.study.front.contracts.algorithms import ALGORITHM_CONTRACTS, AlgorithmCase
-from fedaudit.study.front.contracts.base import name_of
 from tests.crew import started
 
 PUBLIC_CLASSES, CLASSES = 2, 5

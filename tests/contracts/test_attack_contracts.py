@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from fedaudit.api.contracts.attacks import ATTACK_CONTRACTS, AttackCase
+from fedaudit.api.contracts.base import name_of
 from fedaudit.attacks import ATTACKS
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import BadInput, NotVisible
@@ -24,8 +26,6 @@ from fedaudit.observe.round import Exposed, Round
 from fedaudit.observe.views import VIEWS, seen_from
 from fedaudit.results.record import SOURCE_RULE_SUFFIX
 from fedaudit.signals.measure import measure
-from fedaudit.study.front.contracts.attacks import ATTACK_CONTRACTS, AttackCase
-from fedaudit.study.front.contracts.base import name_of
 from tests.both_readings import EVERY_READING
 from tests.samples import random_samples
 

@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedaudit.api.contracts.base import name_of
+from fedaudit.api.contracts.defenses import DEFENSE_CONTRACTS, DefenseCase
 from fedaudit.core.devices import device_named
 from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.seeds import seeded
@@ -35,8 +37,6 @@ from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Gradient, Logits, Round, Update, Upload
 from fedaudit.signals.base import VisibleRound
 from fedaudit.signals.outputs import Loss
-from fedaudit.study.front.contracts.base import name_of
-from fedaudit.study.front.contracts.defenses import DEFENSE_CONTRACTS, DefenseCase
 from tests.crew import started
 from tests.simulated_gpu import simulated_gpu
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import fedaudit as fa
+from fedaudit.api.federation import plan_of
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.values import NO_CLIENT
 from fedaudit.datasets.dataset import Dataset
@@ -15,7 +16,6 @@ from fedaudit.datasets.draws.audit_set import Assignment
 from fedaudit.plan.assignment import draw_assignment, shifted_groups
 from fedaudit.plan.named import partition_of
 from fedaudit.plan.sections import Study
-from fedaudit.study.front.federation import plan_of
 from tests.datasets.tables import patients, written
 
 NATURAL: dict[str, Any] = {"scheme": "natural", "clients": 3}

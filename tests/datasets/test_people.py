@@ -10,6 +10,7 @@ import torch
 from scipy import stats
 
 import fedaudit as fa
+from fedaudit.api.references import data_reference
 from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seeded_numpy
@@ -20,7 +21,6 @@ from fedaudit.datasets.dataset import Dataset, select_classes
 from fedaudit.datasets.draws.audit_set import Assignment, shadow_assignment
 from fedaudit.datasets.draws.fair import draw
 from fedaudit.datasets.partitions.schemes import IID
-from fedaudit.study.front.references import data_reference
 
 DATA = load("synthetic", seed=1, samples=4000, people=200, dimensions=5, classes=3)
 assert DATA.subject is not None

@@ -9,9 +9,9 @@ import torch
 from PIL import Image
 
 import fedaudit as fa
+from fedaudit.api.matching import AuditedSamples, unit_of
 from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.datasets.formats.single import read_sample
-from fedaudit.study.front.matching import AuditedSamples, unit_of
 
 
 def features_in(path: Path, shape: tuple[int, ...] = ()) -> np.ndarray:

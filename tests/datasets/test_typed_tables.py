@@ -67,7 +67,7 @@ def test_other_objects_are_refused(frame: object, message: str) -> None:
 
 
 def test_data_frames_with_different_values_have_different_names() -> None:
-    from fedaudit.study.front.references import data_reference
+    from fedaudit.api.references import data_reference
 
     frame = frame_of(patients())
     names = [data_reference(fa.datasets.dataframe(frame, **ROLES))[0].name]

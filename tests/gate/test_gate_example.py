@@ -12,8 +12,8 @@ from typing import NamedTuple
 import pytest
 import yaml
 
+from fedaudit.api.target_names import read_study
 from fedaudit.gate.policy import read_policy
-from fedaudit.study.front.target_names import read_study
 from tests.programs import exit_code
 
 ROOT = Path(__file__).parents[2]

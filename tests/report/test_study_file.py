@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedaudit.api.target_names import read_study
 from fedaudit.plan.sections import Study
 from fedaudit.report.page import report_html
 from fedaudit.report.reproducing import reproducing, study_file
-from fedaudit.study.front.target_names import read_study
 from tests.estimates import changed
 from tests.report.records import hostile, record
 

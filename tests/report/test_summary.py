@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fedaudit.api.audit import Run
 from fedaudit.core.errors import BadInput
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outputs import policy_section
@@ -16,7 +17,6 @@ from fedaudit.report.grid import as_one_line
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
 from fedaudit.results.text import escape_markdown
-from fedaudit.study.front.audit import Run
 from fedaudit.summary.page import (
     MARKDOWN_MARK,
     PackFacts,

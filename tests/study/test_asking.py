@@ -11,6 +11,8 @@ import torch
 from PIL import Image
 
 import fedaudit as fa
+from fedaudit.api import asking
+from fedaudit.api.asking import Answer, Question, answer_to
 from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.core.files import SCORES_FILE
 from fedaudit.core.metric_names import AUC, Origin
@@ -31,8 +33,6 @@ from fedaudit.observe.tensors import read_tensors, write_tensors
 from fedaudit.plan.values import study_from
 from fedaudit.results.record import ControlResult, Record, write_record
 from fedaudit.study.build import dataset_of, resolve
-from fedaudit.study.front import asking
-from fedaudit.study.front.asking import Answer, Question, answer_to
 from fedaudit.study.running.run import run_study
 from tests.live.federation import recorder, rounds
 from tests.programs import exit_code

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import fedaudit as fa
+from fedaudit.api.asking import Answer, Question, answer_to
+from fedaudit.api.matching import audited_table
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import SCORES_FILE
 from fedaudit.datasets.formats.single import sample_of_cells
 from fedaudit.evaluation.sample_scores import read_scores
 from fedaudit.plan.values import study_from
-from fedaudit.study.front.asking import Answer, Question, answer_to
-from fedaudit.study.front.matching import audited_table
 from fedaudit.study.running.run import run_study
 from tests.datasets.tables import patients, written
 from tests.programs import exit_code

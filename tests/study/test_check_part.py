@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from fedaudit.api.contracts.algorithms import PARTITION_CONTRACTS
+from fedaudit.api.contracts.base import name_of, run_contracts
+from fedaudit.api.contracts.checking import check_part
 from fedaudit.core.errors import BadInput
 from fedaudit.datasets.partitions.schemes import PARTITIONS
-from fedaudit.study.front.contracts.algorithms import PARTITION_CONTRACTS
-from fedaudit.study.front.contracts.base import name_of, run_contracts
-from fedaudit.study.front.contracts.checking import check_part
 from tests.programs import exit_code
 
 BROKEN = """

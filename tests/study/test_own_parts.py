@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import fedaudit as fa
+from fedaudit.api.target_names import read_study
 from fedaudit.attacks import ATTACKS
 from fedaudit.core.definitions import definition_digest
 from fedaudit.core.errors import BadInput
@@ -26,7 +27,6 @@ from fedaudit.plan.identity import run_key, with_code
 from fedaudit.plan.values import study_from
 from fedaudit.results.read import read_record
 from fedaudit.study.build import raise_if_misfits
-from fedaudit.study.front.target_names import read_study
 from fedaudit.study.running.reattack import reattack
 from tests.live.federation import data, network, rounds
 from tests.programs import exit_code

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 import fedaudit
+from fedaudit.api.target_names import with_target_numbers
 from fedaudit.core.errors import BadInput
 from fedaudit.plan.file import read_studies
-from fedaudit.study.front.target_names import with_target_numbers
 
 STUDY = """
 name = "named"

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import fedaudit as fa
+from fedaudit.api.federation import plan_of
 from fedaudit.core.errors import BadInput, Damaged, Unsupported
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import NO_CLIENT, Model, difference, norm
@@ -37,7 +38,6 @@ from fedaudit.results import estimate
 from fedaudit.results.record import Record
 from fedaudit.results.unlearning import unlearning_rows, unlearning_verdict_of
 from fedaudit.study.build import setup
-from fedaudit.study.front.federation import plan_of
 from fedaudit.study.running.observing import stored_rounds
 from fedaudit.study.running.preflight import check_run
 from fedaudit.study.running.reattack import reattack

@@ -56,8 +56,8 @@ def plan(
         A study (TOML); its variants are not planned.
     """
     with importing():
+        from fedaudit.api.target_names import read_study
         from fedaudit.core.devices import device_named
-        from fedaudit.study.front.target_names import read_study
         from fedaudit.study.running.planning import plan_study
 
     # A study that will be run names code that the user trusts.
@@ -103,7 +103,7 @@ def check_part(
         Kind of the part; inferred by default.
     """
     with importing():
-        from fedaudit.study.front.contracts.checking import check_part as check
+        from fedaudit.api.contracts.checking import check_part as check
 
     # By naming the part, the user trusts its module.
     with code_named_in(part, trusted=True, folder=Path.cwd()):

@@ -162,10 +162,10 @@ def _run_studies(
     study: Path, overrides: tuple[str, ...], variant: str, out: Path | None, resources: _Resources
 ) -> None:
     with importing():
+        from fedaudit.api.target_names import with_target_numbers
         from fedaudit.core.devices import device_named
         from fedaudit.engines.local import engine_named
         from fedaudit.plan.file import chosen_studies, read_studies
-        from fedaudit.study.front.target_names import with_target_numbers
         from fedaudit.study.running.preflight import check_grid, raise_if_unsupported_device
 
     resolve_names = partial(with_target_numbers, data_dir=resources.data_dir)

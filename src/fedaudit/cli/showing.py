@@ -157,9 +157,9 @@ def ask(
     json
         Print the answer as JSON.
     """
+    from fedaudit.api.answer_text import answer_lines
+    from fedaudit.api.asking import Question, answer_to
     from fedaudit.core.importing import code_named_in
-    from fedaudit.study.front.answer_text import answer_lines
-    from fedaudit.study.front.asking import Question, answer_to
 
     path = record_path(result)
     question = Question(

@@ -32,6 +32,10 @@ from fedaudit.report.grid import (
 from fedaudit.report.wording import capital, join_some, plural, printable
 
 if TYPE_CHECKING:
+    from fedaudit.api.asking import Answer
+    from fedaudit.api.audit import Run
+    from fedaudit.api.comparing import ComparedRuns
+    from fedaudit.api.grid import GridRuns
     from fedaudit.filters.claim import FilterAudit
     from fedaudit.gate.verdict import Verdict
     from fedaudit.guard.guard import Guard
@@ -40,10 +44,6 @@ if TYPE_CHECKING:
     from fedaudit.privacy_budget.budget import Budget
     from fedaudit.results.comparison import Comparison
     from fedaudit.results.record import Record
-    from fedaudit.study.front.asking import Answer
-    from fedaudit.study.front.audit import Run
-    from fedaudit.study.front.comparing import ComparedRuns
-    from fedaudit.study.front.grid import GridRuns
 
 
 def conclusion_of(result: "Record | ComparedRuns") -> str:

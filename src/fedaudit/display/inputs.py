@@ -10,16 +10,16 @@ from fedaudit.report.grid import Cells, as_one_line, grid_of, shortened, tile
 from fedaudit.report.wording import join_some, plural
 
 if TYPE_CHECKING:
+    from fedaudit.api.federation import Federation
     from fedaudit.datasets.dataset import Dataset
     from fedaudit.datasets.draws.audit_set import Assignment, AuditSet
     from fedaudit.live.recorder import Recorder
     from fedaudit.observe.measurements import MeasuredRound
     from fedaudit.observe.round import Round
-    from fedaudit.study.front.federation import Federation
 
 
 def _federation_card(federation: "Federation") -> Card:
-    from fedaudit.study.front.references import as_list
+    from fedaudit.api.references import as_list
 
     clients = federation.clients
     listed = as_list(federation.defenses) or ["none"]

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, TypeAlias, get_args
 
+from fedaudit.api.comparing import Audited, record_of
 from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.metric_names import AUC
 from fedaudit.report.evidence import distinct, main_estimates
@@ -18,7 +19,6 @@ from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import NOT_RELIED_ON, mark_doubts
 from fedaudit.results.record import Record
 from fedaudit.results.text import escape_markdown
-from fedaudit.study.front.comparing import Audited, record_of
 
 Form: TypeAlias = Literal["text", "markdown", "latex"]
 _MARK = "*"

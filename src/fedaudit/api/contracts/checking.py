@@ -3,20 +3,20 @@
 from collections.abc import Callable, Mapping
 
 from fedaudit.algorithms import algorithm_named
+from fedaudit.api.contracts.algorithms import (
+    ALGORITHM_CONTRACTS,
+    PARTITION_CONTRACTS,
+    algorithm_case,
+)
+from fedaudit.api.contracts.attacks import ATTACK_CONTRACTS, attack_case
+from fedaudit.api.contracts.base import ContractResult, run_contracts
+from fedaudit.api.contracts.defenses import DEFENDED, DEFENSE_CONTRACTS, DefenseCase
 from fedaudit.attacks import resolve_attack
 from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.importing import call_part, look_up
 from fedaudit.core.values import Setting
 from fedaudit.datasets.partitions.schemes import PARTITIONS, Partition
 from fedaudit.defenses import create_defense, defense_named
-from fedaudit.study.front.contracts.algorithms import (
-    ALGORITHM_CONTRACTS,
-    PARTITION_CONTRACTS,
-    algorithm_case,
-)
-from fedaudit.study.front.contracts.attacks import ATTACK_CONTRACTS, attack_case
-from fedaudit.study.front.contracts.base import ContractResult, run_contracts
-from fedaudit.study.front.contracts.defenses import DEFENDED, DEFENSE_CONTRACTS, DefenseCase
 
 
 def _check_attack(name: str, options: Mapping[str, Setting]) -> list[ContractResult]:

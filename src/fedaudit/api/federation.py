@@ -15,6 +15,20 @@ import numpy.typing as npt
 from torch import Tensor, nn
 
 from fedaudit.algorithms import FederatedAlgorithm
+from fedaudit.api.references import (
+    as_list,
+    attack_settings,
+    check_data,
+    check_defense,
+    check_part,
+    clients_of,
+    data_reference,
+    defense_settings,
+    partition_settings,
+    reference,
+    registering,
+)
+from fedaudit.api.target_names import target_numbers
 from fedaudit.attacks import Attack
 from fedaudit.core.arguments import Count, Range, dataclass, raise_if_invalid
 from fedaudit.core.display import repr_html
@@ -55,20 +69,6 @@ from fedaudit.plan.sections import ShiftSection as Shift
 from fedaudit.plan.sections import Study
 from fedaudit.plan.sections import TrainingSection as Training
 from fedaudit.plan.values import study_from
-from fedaudit.study.front.references import (
-    as_list,
-    attack_settings,
-    check_data,
-    check_defense,
-    check_part,
-    clients_of,
-    data_reference,
-    defense_settings,
-    partition_settings,
-    reference,
-    registering,
-)
-from fedaudit.study.front.target_names import target_numbers
 
 DataLike: TypeAlias = (
     str

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 import fedaudit as fa
 from fedaudit.algorithms import FederatedTask
+from fedaudit.api.federation import Federation, plan_of
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.rules import Mean
 from fedaudit.catalogue import explanation, listing
@@ -38,7 +39,6 @@ from fedaudit.plan.identity import study_key
 from fedaudit.plan.values import study_from
 from fedaudit.signals.outputs import Confidence
 from fedaudit.study.build import setup
-from fedaudit.study.front.federation import Federation, plan_of
 
 FIGURES = fa.Figures(permutations=20, blind_classifier=False)
 FEW = fa.Audit(samples=60, every=2, background=0)

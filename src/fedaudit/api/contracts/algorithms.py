@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedaudit.algorithms import FederatedTask
+from fedaudit.api.contracts.base import GLOBAL_GENERATOR, are_equal, uses_global_generator
 from fedaudit.core.errors import Unsupported
 from fedaudit.core.objects import canonical_repr
 from fedaudit.core.seeds import seeded
@@ -22,7 +23,6 @@ from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Round
 from fedaudit.risk.catalog import LossThreshold
-from fedaudit.study.front.contracts.base import GLOBAL_GENERATOR, are_equal, uses_global_generator
 
 _CLASSES, _ROUNDS = 5, 3
 

@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch import nn
 
+from fedaudit.api.contracts.base import GLOBAL_GENERATOR, are_equal, uses_global_generator
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, ClientId, Model, Samples
 from fedaudit.fl.algorithms.fedavg import FedAvg
@@ -14,7 +15,6 @@ from fedaudit.fl.hooks import ClientContext, Defense, TrainingContext
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Round, Update
-from fedaudit.study.front.contracts.base import GLOBAL_GENERATOR, are_equal, uses_global_generator
 
 DEFENDED: tuple[ClientId, ...] = (0, 2)
 """Clients that use the defense."""

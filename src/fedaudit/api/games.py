@@ -8,6 +8,23 @@ from typing import TypeAlias
 
 from torch import Tensor
 
+from fedaudit.api.federation import (
+    AuditPlan,
+    DataLike,
+    DefenseLike,
+    section_settings,
+    whole_numbers,
+)
+from fedaudit.api.references import (
+    Register,
+    check_data,
+    check_mechanism,
+    check_part,
+    data_reference,
+    mechanism_reference,
+    reference,
+    registering,
+)
 from fedaudit.core.arguments import Count, dataclass, raise_if_invalid
 from fedaudit.core.errors import BadInput, called_by
 from fedaudit.core.importing import RegisteredObject
@@ -18,23 +35,6 @@ from fedaudit.plan.games import GameSection as Game
 from fedaudit.plan.games import GameStudy
 from fedaudit.plan.games import NeuronSection as Neuron
 from fedaudit.plan.games import RoundsSection as Rounds
-from fedaudit.study.front.federation import (
-    AuditPlan,
-    DataLike,
-    DefenseLike,
-    section_settings,
-    whole_numbers,
-)
-from fedaudit.study.front.references import (
-    Register,
-    check_data,
-    check_mechanism,
-    check_part,
-    data_reference,
-    mechanism_reference,
-    reference,
-    registering,
-)
 
 Grid: TypeAlias = Mapping[str, Sequence[object]]
 """Lists of values by dotted name of the setting."""

@@ -8,6 +8,17 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 from jaxtyping import Float, Int
 from numpy import ndarray
 
+from fedaudit.api.federation import (
+    AttackLike,
+    AttacksLike,
+    AuditOptions,
+    AuditPlan,
+    Federation,
+    plan_of,
+    section_settings,
+)
+from fedaudit.api.games import Games, plan_of_games
+from fedaudit.api.references import attack_settings, registering
 from fedaudit.core.arguments import Count, checked
 from fedaudit.core.devices import device_named
 from fedaudit.core.display import describe, repr_html
@@ -38,23 +49,12 @@ from fedaudit.results.frames import frame_of
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fedaudit.study.build import with_derived_settings
-from fedaudit.study.front.federation import (
-    AttackLike,
-    AttacksLike,
-    AuditOptions,
-    AuditPlan,
-    Federation,
-    plan_of,
-    section_settings,
-)
-from fedaudit.study.front.games import Games, plan_of_games
-from fedaudit.study.front.references import attack_settings, registering
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 
 if TYPE_CHECKING:
+    from fedaudit.api.asking import Answer
     from fedaudit.sinks.base import SinkLike
-    from fedaudit.study.front.asking import Answer
     from fedaudit.summary.page import Section as SummarySection
 
 AnyPlan: TypeAlias = AuditPlan[Study] | AuditPlan[GameStudy]
@@ -195,7 +195,7 @@ class Run:
         seed = _choose("seed", seed, {seed for seed, _ in stored})
         targets = {target for _, target in stored}
         if isinstance(target, str):
-            from fedaudit.study.front.asking import audited_client
+            from fedaudit.api.asking import audited_client
 
             target = audited_client(self.record, target, targets)
         ids, origin, by_attack = stored[seed, _choose("target", target, targets)]
@@ -235,8 +235,8 @@ class Run:
             >>> len(run.signals("loss"))  # 2 rounds, 10 clients, 300 samples
             6000
         """
+        from fedaudit.api.tables import signal_columns
         from fedaudit.report.wording import full_client_names
-        from fedaudit.study.front.tables import signal_columns
 
         seeds = self.record.seeds if seed is None else [_choose("seed", seed, self.record.seeds)]
         names_of_clients = full_client_names(self.record)
@@ -260,8 +260,8 @@ class Run:
             >>> len(run.samples())
             300
         """
+        from fedaudit.api.tables import sample_columns
         from fedaudit.report.wording import full_client_names
-        from fedaudit.study.front.tables import sample_columns
 
         stored = read_scores(self.folder / SCORES_FILE)
         return frame_of(sample_columns(stored, full_client_names(self.record)))
@@ -400,8 +400,8 @@ class Run:
             >>> answer.flagged, answer.runs[0].origin
             (False, 'unseen')
         """
+        from fedaudit.api.asking import Question, answer_to
         from fedaudit.datasets.formats.single import SingleSample, sample_of_cells
-        from fedaudit.study.front.asking import Question, answer_to
 
         source: Path | SingleSample | None = None
         if isinstance(sample, Path | str):

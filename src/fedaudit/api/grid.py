@@ -7,6 +7,9 @@ from math import prod
 from pathlib import Path
 from typing import TypeAlias
 
+from fedaudit.api.audit import Run, audit
+from fedaudit.api.comparing import ComparedRuns
+from fedaudit.api.federation import AttacksLike, AuditOptions, Federation
 from fedaudit.core.arguments import Count, dataclass
 from fedaudit.core.display import repr_html
 from fedaudit.core.errors import BadInput, unknown_name
@@ -14,9 +17,6 @@ from fedaudit.plan.file import MAX_POINTS, file_name_of
 from fedaudit.plan.sections import AuditSection as Audit
 from fedaudit.plan.sections import FiguresSection as Figures
 from fedaudit.results.frames import frame_of
-from fedaudit.study.front.audit import Run, audit
-from fedaudit.study.front.comparing import ComparedRuns
-from fedaudit.study.front.federation import AttacksLike, AuditOptions, Federation
 
 Values: TypeAlias = Mapping[str, object] | Sequence[object]
 """Values of an argument by their labels, or values that are their own labels."""

@@ -14,6 +14,16 @@ import numpy as np
 from jaxtyping import Int
 from numpy import ndarray
 
+from fedaudit.api.asked_sources import measurements_of, posteriors, raise_if_other_labels
+from fedaudit.api.matching import (
+    AuditedSamples,
+    audited_samples,
+    audited_table,
+    rows_in_question,
+    same_units,
+    unit_of,
+    unit_of_row,
+)
 from fedaudit.core.display import describe, repr_html
 from fedaudit.core.errors import BadInput, FedauditError, option, unknown_name
 from fedaudit.core.files import MANIFEST_FILE, SCORES_FILE
@@ -39,16 +49,6 @@ from fedaudit.report.wording import client_name, client_names
 from fedaudit.results.answer import AnswerFields, Contrast
 from fedaudit.results.guessing import HIDES_LEAKS, control_name, mark_doubts
 from fedaudit.results.record import Record
-from fedaudit.study.front.asked_sources import measurements_of, posteriors, raise_if_other_labels
-from fedaudit.study.front.matching import (
-    AuditedSamples,
-    audited_samples,
-    audited_table,
-    rows_in_question,
-    same_units,
-    unit_of,
-    unit_of_row,
-)
 
 _ASSUMED_PRIOR = 0.5
 _MAX_NEAREST = 3
@@ -65,13 +65,13 @@ class Answer(AnswerFields):
     @property
     def sentences(self) -> tuple[str, ...]:
         """Question, result and its meaning, one sentence each."""
-        from fedaudit.study.front.answer_text import answer_summary
+        from fedaudit.api.answer_text import answer_summary
 
         return tuple(answer_summary(self))
 
     def __str__(self) -> str:
         """Return the answer as a text."""
-        from fedaudit.study.front.answer_text import answer_lines
+        from fedaudit.api.answer_text import answer_lines
 
         return "\n".join(answer_lines(self))
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedaudit.api.contracts.base import GLOBAL_GENERATOR, uses_global_generator
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import Unsupported
 from fedaudit.core.seeds import seeded
@@ -19,7 +20,6 @@ from fedaudit.metrics import auc_interval
 from fedaudit.observe.measurements import Measurements, stacked
 from fedaudit.observe.round import Round
 from fedaudit.signals.measure import measure
-from fedaudit.study.front.contracts.base import GLOBAL_GENERATOR, uses_global_generator
 
 _FEATURES, _CLASSES, _CLIENTS, _CANARIES = 96, 4, 5, 60
 _TARGET: ClientId = 1

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from fedaudit.api.audit import Run
 from fedaudit.core.display import conclusion, describe, repr_html
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.files import record_at
@@ -12,7 +13,6 @@ from fedaudit.results.frames import frame_of
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, flat_row
 from fedaudit.study.comparing import compare_records
-from fedaudit.study.front.audit import Run
 
 if TYPE_CHECKING:
     from fedaudit.results.comparison import Difference

@@ -1,0 +1,1 @@
+"""Python interface: audits of federations, games and attacks that are Python objects."""

@@ -1,1 +1,0 @@
-"""Audits of federations and attacks that are Python objects."""
