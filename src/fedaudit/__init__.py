@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     Rounds = _games.RoundsSection
     Attacker = _optional.AttackerSection
     Canaries = _optional.CanariesSection
+    LabelInference = _optional.LabelInferenceSection
     References = _optional.ReferencesSection
     SecureSum = _optional.SecureSumSection
     Shadow = _optional.ShadowSection

@@ -48,6 +48,10 @@ TABLES: dict[str, dict[str, object]] = {
         "attacker": {"first": 2}, "attacks": {"recovery": {}}, "audit": {"view": "globals"}
     },
     "canaries": {"canaries": {"count": 40}, "defense": NOISE},
+    "label_inference": {
+        "label_inference": {}, "attacks": {"blackbox-loss": {}},
+        "partition": {"scheme": "dirichlet", "options": {"beta": 0.1}},
+    },
     "references": {
         "references": {"count": 1}, "attacks": {"rmia": {}}, "audit": {"view": "final"}
     },

@@ -58,6 +58,7 @@ from fedaudit.plan.games import RoundsSection as Rounds
 from fedaudit.plan.optional import OPTIONAL
 from fedaudit.plan.optional import AttackerSection as Attacker
 from fedaudit.plan.optional import CanariesSection as Canaries
+from fedaudit.plan.optional import LabelInferenceSection as LabelInference
 from fedaudit.plan.optional import ReferencesSection as References
 from fedaudit.plan.optional import SecureSumSection as SecureSum
 from fedaudit.plan.optional import ShadowSection as Shadow
@@ -231,6 +232,8 @@ class AuditOptions:
         unlearning: Unlearning of audited samples after training: ``fedaudit.Unlearning``.
         secure_sum: Measurement of how well the sum of a round's updates hides a single update:
             ``fedaudit.SecureSum``.
+        label_inference: Inference of the classes that occur in each client's training data:
+            ``fedaudit.LabelInference``.
         attacker: A client that sends poisoned updates: ``fedaudit.Attacker``.
         metrics: Additional metrics of scores: one or several names, functions of scores and
             membership, or :class:`fedaudit.metrics.Metric` objects.
@@ -259,6 +262,7 @@ class AuditOptions:
     canaries: Canaries | None = None
     unlearning: Unlearning | None = None
     secure_sum: SecureSum | None = None
+    label_inference: LabelInference | None = None
     attacker: Attacker | None = None
     metrics: MetricLike | Sequence[MetricLike] = ()
     server: str | Server | None = None

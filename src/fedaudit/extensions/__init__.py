@@ -30,6 +30,10 @@ def extensions_of(study: "Study", attacks: "Mapping[str, Attack]") -> "Iterator[
         from fedaudit.extensions.secure_sum import SecureSum
 
         yield SecureSum
+    if study.label_inference is not None:
+        from fedaudit.extensions.label_inference import LabelInference
+
+        yield LabelInference
     if study.shadow is not None or any(attacks[name].learns for name in study.attacks):
         from fedaudit.extensions.examples import ExampleSource
 

@@ -260,6 +260,27 @@ class SecureSumSection(Section):
 
 
 @public
+class LabelInferenceSection(Section):
+    """Inference of the classes that occur in each client's training data.
+
+    The server infers them from the change of the biases of the model's last layer. All clients are
+    attacked, in all measured rounds. The unit is a client and a class, so the result is not a
+    membership of samples. The view must show each client's upload.
+
+    Attributes:
+        permutations: Number of permutations in each test, at least 99. The smallest possible
+            p-value of a run is 1 / (permutations + 1).
+
+    Examples:
+        >>> import fedaudit as fa
+        >>> fa.LabelInference().permutations
+        999
+    """
+
+    permutations: Annotated[int, Field(ge=99, le=100_000, strict=True)] = 999
+
+
+@public
 class AttackerSection(Section):
     """A malicious client, which sends poisoned updates in some rounds.
 
@@ -298,6 +319,7 @@ OPTIONAL: Mapping[str, type[Section]] = {
     "canaries": CanariesSection,
     "unlearning": UnlearningSection,
     "secure_sum": SecureSumSection,
+    "label_inference": LabelInferenceSection,
     "attacker": AttackerSection,
 }
 """Optional tables by name. If a study lacks a table, the field with this name is None."""

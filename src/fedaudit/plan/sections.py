@@ -51,6 +51,7 @@ from fedaudit.plan.optional import (
     AttackerSection,
     CanariesSection,
     DefenseSection,
+    LabelInferenceSection,
     ReferencesSection,
     SecureSumSection,
     ShadowSection,
@@ -454,6 +455,8 @@ class Study(Section):
             unlearned.
         secure_sum: Measurement of how well the sum of a round's updates hides a single update.
             Without this table, it is not measured.
+        label_inference: Inference of the classes that occur in each client's training data. Without
+            this table, it is not measured.
         attacker: A malicious client that sends poisoned updates. Without this table, all clients
             are honest.
         shift: Groups of clients with different features. Without this table, features are not
@@ -487,6 +490,7 @@ class Study(Section):
     canaries: CanariesSection | None = None
     unlearning: UnlearningSection | None = None
     secure_sum: SecureSumSection | None = None
+    label_inference: LabelInferenceSection | None = None
     attacker: AttackerSection | None = None
     defense: DefenseSection = DefenseSection.model_construct()
     figures: FiguresSection = FiguresSection.model_construct()

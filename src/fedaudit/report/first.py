@@ -14,6 +14,7 @@ from fedaudit.report.evidence import grouped
 from fedaudit.report.figures.forest import Picture
 from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Tile, shortened, tile
+from fedaudit.report.labels import label_tile
 from fedaudit.report.pictures import first_picture
 from fedaudit.report.text.membership import RATES, upper_bounds
 from fedaudit.report.text.points import game_tiles
@@ -195,8 +196,8 @@ def _main_numbers(record: Record, conclusion: PlainVerdict) -> tuple[Tile, ...]:
     topics = [topic for topic, s in conclusion.topics if s == worst or s not in LEAKS]
     n_tiles = 2 if len(topics) == 1 else 1
     of_topics = [number for topic in topics for number in tiles[topic][:n_tiles]]
-    # These numbers are the main result of studies of canary clients or of unlearning.
-    special = [*tiles["epsilon"], *tiles["deletion"]]
+    # These are the main results of studies of canary clients, of unlearning or of labels.
+    special = [*tiles["epsilon"], *tiles["deletion"], *tiles["labels"]]
     return (*of_topics[: max(2 - len(special), 0)], *special, *tiles["utility"])[:3]
 
 
@@ -212,6 +213,7 @@ def tiles_of(record: Record) -> dict[str, list[Tile]]:
         "clusters": _cluster_tiles(record),
         "epsilon": [_epsilon_tile(bounds) for bounds in shown_bounds(record)],
         "deletion": unlearning_tile(record),
+        "labels": label_tile(record),
         "utility": _utility_tiles(record),
     }
 

@@ -22,6 +22,7 @@ from fedaudit.report.figures.charts import percent
 from fedaudit.report.first import FirstScreen, first_screen
 from fedaudit.report.fixed import fixed, package_file
 from fedaudit.report.grid import shortened
+from fedaudit.report.labels import label_section
 from fedaudit.report.reproducing import reproducing
 from fedaudit.report.section import Section, table_section
 from fedaudit.report.sources import kind_of, source_sentence, source_table
@@ -129,7 +130,7 @@ def sections_of(record: Record) -> list[Section]:
         from fedaudit.report.tables.games import game_sections
 
         return game_sections(record)
-    parts = [membership_section(record), unlearning_section(record)]
+    parts = [membership_section(record), unlearning_section(record), label_section(record)]
     if suggestion := advice(record):
         texts = [suggestion.place, fixed("ladder.lowered") if suggestion.changes else ""]
         parts.append(Section("ladder", "On the leak ladder", texts, suggestion.changes))

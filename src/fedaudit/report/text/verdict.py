@@ -16,6 +16,7 @@ from fedaudit.report.grid import shortened
 from fedaudit.report.unlearning import deletion_result
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import exceeds_by_test_only
+from fedaudit.results.labels import label_estimates
 from fedaudit.results.record import AttackRow, Record
 from fedaudit.results.unlearning import unlearning_rows
 
@@ -156,6 +157,7 @@ def questions(record: Record) -> list[str]:
         "clusters": record.clusters,
         "deletion": unlearning_rows(record),
         "secure_sum": record.config.get("secure_sum"),
+        "labels": label_estimates(record),
         "canaries": record.config.get("canaries"),
     }
     whose = f" of {caveats.client_list(clients)}" if clients else ""

@@ -1,0 +1,181 @@
+"""Label inference: which classes occur in the training data of each client.
+
+The table [label_inference] of a study configures it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+from numpy import ndarray
+
+from fedaudit.core.errors import BadInput, Damaged, Unsupported, setting, table
+from fedaudit.core.files import create_subfolder, path_without_links
+from fedaudit.core.metric_names import AUC
+from fedaudit.core.seeds import seeded_numpy
+from fedaudit.core.values import Capability, ClientId
+from fedaudit.datasets.dataset import Dataset
+from fedaudit.evaluation.truth import view_coordinates
+from fedaudit.metrics.labels import PermutedAuc, label_inference_auc
+from fedaudit.observe.measurements import (
+    MeasuredRound,
+    fault_in,
+    measured_rounds_in,
+    stacked,
+    write_measured,
+)
+from fedaudit.observe.round import Round
+from fedaudit.observe.views import View
+from fedaudit.plan.assignment import training_samples
+from fedaudit.plan.parts import Extension, ExtensionResults, MeasuredRun, Scores, Setup
+from fedaudit.plan.sections import Study
+from fedaudit.results.aggregate import average_each, correct_tests
+from fedaudit.results.estimate import GUESSING, Estimate, Test
+from fedaudit.results.labels import LABEL_INFERENCE, OTHER_CLIENT
+from fedaudit.signals.linear_layers import LinearLayer
+from fedaudit.signals.output_layer import class_scores, output_layer
+
+FOLDER = "label_inference"
+_SIGNAL = "output-bias"
+_NEEDS = Capability.UPLOADS | Capability.UPDATE
+_SAMPLES_TO_COMPARE = 4
+"""Number of samples on which layers are compared with the model's outputs."""
+
+
+@dataclass(frozen=True)
+class LabelInference(Extension):
+    """Inference of the classes that each client trains on, from the update of the last layer.
+
+    Attributes:
+        permutations: Number of permutations in each test.
+        layer: Layer that computes the model's logits.
+        trained: Clients with training data, in ascending order.
+        has_class: Whether each class occurs in the training data of each of these clients.
+    """
+
+    permutations: int
+    layer: LinearLayer
+    trained: tuple[ClientId, ...]
+    has_class: Bool[ndarray, "clients classes"]
+
+    table: ClassVar[str] = "label_inference"
+
+    @classmethod
+    def extend_view(cls, study: Study, view: View) -> View:
+        view.raise_unless_offered(_NEEDS, table(cls.table))
+        return view
+
+    @classmethod
+    def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
+        section = run.study.label_inference
+        assert section is not None
+        # The algorithm may offer less than the view of the study.
+        run.view.raise_unless_offered(_NEEDS, table(cls.table))
+        if run.study.audit.merge:
+            raise BadInput(
+                f"{table(cls.table)} infers the classes of single clients, but audit.merge "
+                f"attacks clients {list(run.study.audit.merge)} as one; leave out one of the two"
+            )
+        (net, *_) = run.algorithm.nets
+        if net.task.name != "classification":
+            raise Unsupported(
+                f"{table(cls.table)} infers classes from the gradient of the cross-entropy, but "
+                f"the task is {net.task.name!r}; use the task 'classification', or remove "
+                f"{table(cls.table)}"
+            )
+        features = dataset.train.features[:_SAMPLES_TO_COMPARE]
+        layer = output_layer(net.initial(0), features)
+        samples = training_samples(run.assignment.clients, run.holdout)
+        trained = tuple(sorted(samples))
+        has_class = np.zeros((len(trained), dataset.classes), dtype=bool)
+        for row, client in enumerate(trained):
+            has_class[row, samples[client].labels.numpy()] = True
+        if (has_class == has_class[0]).all():
+            raise BadInput(
+                f"{table(cls.table)} needs clients with different classes, but with seed "
+                f"{run.seed}, all {len(trained)} clients train on the same {has_class[0].sum()} "
+                f"classes, so that their updates could not reveal which; change "
+                f"{setting('partition.scheme')}, for example to 'dirichlet'"
+            )
+        return run.with_extension(cls(section.permutations, layer, trained, has_class))
+
+    def measure(
+        self, run: Setup, round: Round, notes: Mapping[str, str], device: torch.device
+    ) -> None:
+        """Write the score of each class for each client of the round."""
+        clients = tuple(client for client in self.trained if client in round.exposed)
+        scores = torch.stack([class_scores(round.exposed[c], self.layer) for c in clients])
+        bases = torch.zeros(len(clients), dtype=torch.int64)
+        measured = MeasuredRound(round.index, clients, bases, {_SIGNAL: scores})
+        write_measured(create_subfolder(run.folder, FOLDER), measured, {"run": notes["run"]})
+
+    @classmethod
+    def evaluate(cls, runs: Sequence[MeasuredRun], scores: Scores) -> ExtensionResults:
+        """Return the AUC over pairs of a client and a class, of each run and over all runs."""
+        by_run = [_estimate(measured) for measured in runs]
+        alpha = runs[0].run.study.figures.alpha
+        families = (by_run, average_each(by_run))
+        return ExtensionResults([e for family in families for e in correct_tests(family, alpha)])
+
+    def untested(self) -> str:
+        return (
+            "How many samples of a class a client has: label inference tests only which classes "
+            "occur."
+        )
+
+
+def _estimate(measured: MeasuredRun) -> Estimate:
+    run, extension = measured.run, measured.extension(LabelInference)
+    rounds = _read_rounds(measured, extension)
+    values = stacked(rounds)[_SIGNAL]
+    scores = values.values.nanmean(0).numpy()
+    rows = np.searchsorted(extension.trained, values.clients)
+    result = label_inference_auc(
+        scores,
+        extension.has_class[rows],
+        permutations=extension.permutations,
+        rng=seeded_numpy(run.seed, "label inference"),
+    )
+    n_members, n_pairs = int(extension.has_class[rows].sum()), scores.size
+    return Estimate(
+        **view_coordinates(run),
+        topic=LABEL_INFERENCE,
+        metric=AUC,
+        value=result.value,
+        low=result.low,
+        high=result.high,
+        method=result.method,
+        tests=[
+            _test(GUESSING, result.permuted_classes),
+            _test(OTHER_CLIENT, result.permuted_clients),
+        ],
+        n_members=n_members,
+        n_nonmembers=n_pairs - n_members,
+        fair=False,
+        note=f"unit: a client and a class; {len(rows)} clients, {scores.shape[1]} classes",
+    )
+
+
+def _test(null: str, permuted: PermutedAuc) -> Test:
+    level, high, p_value = permuted
+    return Test(null=null, level=level, high=high, p_value=p_value)
+
+
+def _read_rounds(measured: MeasuredRun, extension: LabelInference) -> list[MeasuredRound]:
+    run = measured.run
+    stored = measured_rounds_in(path_without_links(run.folder, FOLDER))
+    indices = tuple(round.measured.index for round in stored)
+    faults = [
+        fault_in(round.measured, extension.trained, extension.has_class.shape[1])
+        for round in stored
+    ]
+    is_of_run = {round.notes.get("run") for round in stored} == {measured.key}
+    if indices != run.measured_rounds or not is_of_run or any(faults):
+        raise Damaged(
+            f"{run.folder / FOLDER} is missing, damaged or from another run; delete {run.folder} "
+            "and run the study again"
+        )
+    return [round.measured for round in stored]
