@@ -30,6 +30,8 @@ from results.benchmark import committed
 
 ROOT = Path(__file__).parents[1]
 PAGE, FOLDER = ROOT / "docs" / "results.md", ROOT / "docs" / "results"
+GPU_RESULTS = ROOT / "results" / "gpu.json"
+"""Results of ``benchmarks.gpu``; without this file, there is no page of a GPU."""
 NONMEMBERS = {"unseen": "held-out samples", "other_client": "other clients' samples"}
 BASE = "base study"
 """Name of the row of the study itself, without a variant."""
@@ -152,6 +154,11 @@ def _place(variant: str, order: Sequence[str]) -> int:
 def pages(all_studies: Sequence[Study | Games]) -> dict[Path, str]:
     """Return every page by path: the list of studies, and a page for each."""
     pages = {PAGE: _list(all_studies), FOLDER / "leaderboard.md": leaderboard_page()}
+    if GPU_RESULTS.is_file():
+        # The benchmark imports torch, which is not needed for the other pages.
+        from benchmarks.gpu import published_page
+
+        pages[FOLDER / "gpu.md"] = published_page(GPU_RESULTS)
     for study in all_studies:
         text = _games(study) if isinstance(study, Games) else _section(study)
         pages[FOLDER / f"{study.name}.md"] = text + "\n"
@@ -196,7 +203,8 @@ def _list(all_studies: Sequence[Study | Games]) -> str:
         "\n\n".join(
             [
                 INTRODUCTION.rstrip().format(legend=_legend(LEGEND)),
-                "The [leaderboard](results/leaderboard.md) compares all attacks of the catalogue.",
+                "The [leaderboard](results/leaderboard.md) compares all attacks of the catalogue."
+                + " [Results on a GPU](results/gpu.md) has times and bits." * GPU_RESULTS.is_file(),
                 "\n".join(lines),
                 CONTENTS,
             ]
