@@ -17,8 +17,9 @@ from fedaudit.report.grid import Grid
 from fedaudit.report.sources import SourceAttack, source_attacks
 from fedaudit.report.tables.games import points_table
 from fedaudit.results import estimate as clusters
-from fedaudit.results.estimate import TEST_ACCURACY, TRAIN_ACCURACY, Estimate
+from fedaudit.results.estimate import GUESSING, TEST_ACCURACY, TRAIN_ACCURACY, Estimate
 from fedaudit.results.guessing import above_chance, near_guessing
+from fedaudit.results.labels import OTHER_CLIENT, label_estimates
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fedaudit.results.runs import has_older_level
@@ -245,6 +246,7 @@ def _section(study: Study) -> str:
     parts += [warning] if (warning := _near_guessing(study)) else []
     parts += [_table(study, panel) for panel in _panels(study)]
     parts += [_sources(study)] if any(record.sources for record in study.records.values()) else []
+    parts += [labels] if (labels := _labels(study)) else []
     parts += [_clusters(study)] if any(r.clusters for r in study.records.values()) else []
     return "\n\n".join(parts)
 
@@ -417,6 +419,34 @@ def _sources(study: Study) -> str:
         overfitting = f"{100 * fmean(gaps):.1f}" if gaps else "–"
         lines.append(_row([name, _accuracy(record), *cells, *shares, overfitting]))
     return f"{title}\n\n" + "\n".join(lines)
+
+
+def _labels(study: Study) -> str:
+    """Return the table of label inference; empty if no record has any."""
+    nulls = {GUESSING: "permuted classes", OTHER_CLIENT: OTHER_CLIENT}
+    head = ["variant", "accuracy", "AUC", *nulls.values()]
+    lines = []
+    for name, record in study.records.items():
+        for estimate in label_estimates(record):
+            levels = [test.level for null in nulls if (test := estimate.test(null))]
+            cells = ["–" if level is None else f"{level:.3f}" for level in levels]
+            other = estimate.test(OTHER_CLIENT)
+            value = _limited(estimate)
+            bold = f"**{value}**" if other and other.significant else value
+            lines.append(_row([name, _accuracy(record), bold, *cells]))
+    if not lines:
+        return ""
+    title = (
+        "Label inference, AUC over pairs of a client and a class, and its mean under two "
+        "permutations. **bold**: more than with the classes of other clients, by a corrected test:"
+    )
+    return "\n".join([title, "", _row(head), _row(["---"] * len(head)), *lines])
+
+
+def _limited(estimate: Estimate) -> str:
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.number:.3f}"
+    return f"{estimate.number:.3f} ({estimate.low:.3f}–{estimate.high:.3f})"
 
 
 def _named_share(named: SourceAttack) -> str:
