@@ -195,11 +195,19 @@ def _signals() -> list[CatalogueEntry]:
     return [_signal(signal) for signal in by_name.values()]
 
 
+_SNAPSHOTS = {
+    "global": "global model after the round",
+    "received": "model that the client received, before it trained in the round",
+}
+"""Models other than the clients' trained models, on which signals are measured."""
+
+
 def _signal(signal: Signal) -> CatalogueEntry:
     doc = doc_of(type(signal))
-    if getattr(signal, "snapshot", "") == "global":
+    measured = _SNAPSHOTS.get(getattr(signal, "snapshot", ""))
+    if measured is not None:
         # The docstring describes the default, which measures the clients' models.
-        first = doc.first.replace("client's model after training", "global model after the round")
+        first = doc.first.replace("client's model after training", measured)
         doc = replace(doc, first=first)
     return CatalogueEntry("signal", signal.name, doc, {"needs": _describe_needs(signal.needs)})
 

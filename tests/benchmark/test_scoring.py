@@ -6,10 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedaudit.benchmark import scoring
 from fedaudit.benchmark.leaderboard import Leaderboard, leaderboard_text
 from fedaudit.benchmark.page import leaderboard_html, markdown_page, terminal_lines
+from fedaudit.benchmark.process import AttackProcess
 from fedaudit.benchmark.scoring import catalogue_leaderboard, score_attack
 from fedaudit.benchmark.suite import Answers, read_answers, stored_file, write_answers, write_suite
+from fedaudit.cli.application import main
 from fedaudit.core.errors import BadInput, Damaged
 from tests.benchmark.suites import known_attacks, signals, write_small_suite
 
@@ -305,3 +308,77 @@ def test_answers_of_the_small_suite_belong_to_its_signals(suite: Path) -> None:
     answers = read_answers(suite / "answers" / "one-1.safetensors")
     assert np.array_equal(answers.is_member, is_member)
     assert np.array_equal(answers.by_attack["good"], known_attacks(seen, 1)["good"])
+
+
+def test_arguments_and_environment_do_not_show_the_callers_folder(
+    suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caller = tmp_path / "folder-of-the-caller"
+    caller.mkdir()
+    monkeypatch.chdir(caller)
+    monkeypatch.setenv("PWD", str(caller))
+    body = (
+        "import os, pathlib, sys\n"
+        "def attack(signals, target):\n"
+        "    line = pathlib.Path('/proc/self/cmdline')\n"
+        "    shown = [*sys.argv, *os.environ.values(), os.getcwd()]\n"
+        "    shown += [line.read_text()] if line.exists() else []\n"
+        "    assert not [text for text in shown if 'of-the-caller' in text], shown\n"
+        "    return signals['loss'].of(target).mean(0)\n"
+    )
+    board = score_attack(attack_file(tmp_path, body), suite)
+    assert all(control.passed for control in board.controls)
+
+
+def test_a_process_that_is_interrupted_at_its_start_is_stopped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    started = []
+
+    class Popen(subprocess.Popen[str]):
+        def __init__(self, *args: object, **options: object) -> None:
+            super().__init__(*args, **options)  # type: ignore[call-overload]
+            started.append(self)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "Popen", Popen)
+    monkeypatch.setattr(AttackProcess, "_reply", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        AttackProcess("loss-series", tmp_path, 1.0)
+    (process,) = started
+    assert process.returncode is not None
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [(MEAN, 0), (MEAN.rstrip() + " * 0\n", 1), ("def attack(signals, target):\n    1 / 0\n", 2)],
+)
+def test_the_exit_code_states_whether_controls_passed(
+    body: str, code: int, suite: Path, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.html"
+    words = ["score", attack_file(tmp_path, body), "--suite", str(suite), "--out", str(page)]
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert end.value.code == code
+    assert page.is_file() == (code != 2)
+
+
+def test_a_stopped_score_ends_with_one_sentence(
+    suite: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(scoring, "score_attack", stop)
+    with pytest.raises(SystemExit) as end:
+        main(["score", "loss-series", "--suite", str(suite), "--out", str(tmp_path / "a.html")])
+    assert end.value.code == 130
+    assert capsys.readouterr().err == (
+        "fedaudit: stopped; no page was written, and the same command starts from the beginning\n"
+    )

@@ -1,9 +1,9 @@
 """Process that runs an attack on the signals of recordings, without access to the answers.
 
-The parent process writes a line of JSON for each recording to standard input: the file of signals,
-and the file for the scores. The reply is a line of JSON with an error, which is empty on success. A
-first such line states that the process has started.
-Run it as ``python -m fedaudit.benchmark.child ATTACK FOLDER``.
+The parent process writes lines of JSON to standard input. The first has the name of the attack,
+and the folder in which modules are searched. Each further line has the file of a recording's
+signals, and the file for the scores. The reply to each line is a line of JSON with an error, which
+is empty on success.
 """
 
 import inspect
@@ -39,13 +39,14 @@ _DEFAULT_NAME = "attack"
 def main() -> None:
     """Answer requests until standard input is closed."""
     requests, replies = _own_streams()
+    attack = json.loads(requests.readline())
+    reference, folder = attack["attack"], Path(attack["folder"])
     _reply("", replies)
-    reference, folder = sys.argv[1:3]
     score: ScoreFunction | None = None
     for line in requests:
         request, error = json.loads(line), ""
         try:
-            score = score or load_attack(reference, Path(folder))
+            score = score or load_attack(reference, folder)
             signals = read_signals(Path(request["signals"]))
             scores = checked_scores(score(signals), signals.samples)
             write_whole(Path(request["scores"]), scores.astype("<f8").tobytes())

@@ -8,6 +8,15 @@ from fedaudit.benchmark.suite import ANSWERS, SIGNALS, SUITE_FILE, Suite, suite_
 from fedaudit.core.files import write_whole
 
 CROISSANT_FILE = "croissant.json"
+_TENSORS = {
+    SIGNALS: "Tensors: target, the audited client; N/rounds; N/clients; N/bases, the number of the "
+    "model that each client received in each round; and N/signal/NAME, float of shape (rounds, "
+    "clients, samples), NaN if a client was not measured. N is 0 for the attacked federation, and "
+    "1, 2, ... for reference federations",
+    ANSWERS: "Tensors: is_member, boolean of shape (samples); and scores/NAME, double, the score "
+    "of each sample by the attack NAME",
+}
+"""Tensors of the files in each folder."""
 _VERSION = "http://mlcommons.org/croissant/1.0"
 _CONTEXT = {
     "@language": "en",
@@ -106,16 +115,16 @@ def _metadata(suite: Suite) -> dict[str, object]:
                     "@type": "cr:FileObject",
                     "@id": file.path,
                     "name": file.path,
-                    "description": f"{meaning} of the recording {entry.name}",
+                    "description": f"{meaning} of the recording {entry.name}. {_TENSORS[kind]}",
                     "contentUrl": file.path,
                     "encodingFormat": "application/octet-stream",
                     "contentSize": f"{file.bytes} B",
                     "sha256": file.sha256,
                 }
                 for entry in suite.recordings
-                for file, meaning in (
-                    (entry.signals, "Signals"),
-                    (entry.answers, "Membership, and scores of known attacks,"),
+                for file, kind, meaning in (
+                    (entry.signals, SIGNALS, "Signals"),
+                    (entry.answers, ANSWERS, "Membership, and scores of known attacks,"),
                 )
             ),
         ],

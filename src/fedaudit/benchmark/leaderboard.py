@@ -105,7 +105,7 @@ class Leaderboard(RecordPart):
         attack: Name of the scored attack; empty if only the catalogue's attacks are compared.
         comparisons: Number of comparisons that share the error probability of 5 %.
         seed: First seed of the suite.
-        suite: Digest of the suite.
+        suite: SHA-256 of the file ``suite.json``, which contains the digests of all other files.
         code: SHA-256 of the file of the scored attack; empty if it is not a file.
         warnings: Controls of the recordings that failed.
     """

@@ -270,7 +270,8 @@ def method_lines(board: Leaderboard) -> Iterator[str]:
             "samples, and no file with the membership. Code that searches the disk is not stopped."
         )
     yield (
-        f"Suite {board.suite}, seed {board.seed}, made by fedaudit {board.fedaudit}."
+        f"Suite with seed {board.seed}, made by fedaudit {board.fedaudit}; SHA-256 of its file "
+        f"suite.json: {board.suite}."
         + (f" SHA-256 of the attack's file: {board.code}." if board.code else "")
     )
 

@@ -24,6 +24,8 @@ from fedaudit.core.files import read_bytes
 _MAX_REPLY = 100_000
 """Maximum number of characters of a reply, which the code of an attack may have written."""
 _MAX_START_SECONDS = 600.0
+_FOLDERS = ("PWD", "OLDPWD")
+"""Environment variables that contain the folder of the caller."""
 
 
 class AttackProcess:
@@ -37,16 +39,25 @@ class AttackProcess:
     def __init__(self, reference: str, scratch: Path, timeout: float) -> None:
         self._scratch, self._timeout = scratch, timeout
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "fedaudit.benchmark.child", reference, str(Path.cwd())],
+            [sys.executable, "-m", "fedaudit.benchmark.child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=scratch,
+            # Neither the arguments nor the environment show the folder of the caller, which may
+            # contain the benchmark.
+            env={name: value for name, value in os.environ.items() if name not in _FOLDERS},
             text=True,
             # Processes that the attack starts are stopped with it.
             start_new_session=True,
         )
-        # Imports are slow on a busy computer, and no fault of the attack.
-        self._reply(None, _MAX_START_SECONDS)
+        attack = {"attack": reference, "folder": str(Path.cwd())}
+        try:
+            # Imports are slow on a busy computer, and no fault of the attack.
+            self._reply(attack, _MAX_START_SECONDS)
+        except BaseException:
+            # The caller has no object yet that it could close, for example after Ctrl-C.
+            self.close()
+            raise
 
     def scores(self, signals: Signals, rng: np.random.Generator) -> Float[ndarray, " samples"]:
         """Return the attack's score of each sample.
@@ -74,16 +85,18 @@ class AttackProcess:
         self._kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                stream.close()
+            # A request that was not sent yet cannot be sent to a process that has ended.
+            with suppress(BrokenPipeError):
+                if stream is not None:
+                    stream.close()
 
     def _kill(self) -> None:
         # The group exists as long as one of its processes does.
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
-    def _reply(self, request: dict[str, str] | None, timeout: float) -> None:
-        """Send a request, and wait for its reply; without a request, wait for the start."""
+    def _reply(self, request: dict[str, str], timeout: float) -> None:
+        """Send a request, and wait for its reply."""
         expired = False
 
         def stop() -> None:
@@ -110,14 +123,13 @@ class AttackProcess:
         if error:
             raise BadInput(error)
 
-    def _exchange(self, request: dict[str, str] | None) -> str | None:
+    def _exchange(self, request: dict[str, str]) -> str | None:
         """Return the error that the process replies; None if it has ended."""
         requests, replies = self._process.stdin, self._process.stdout
         assert requests is not None
         assert replies is not None
         try:
-            if request is not None:
-                print(json.dumps(request), file=requests, flush=True)
+            print(json.dumps(request), file=requests, flush=True)
             return _error_in(replies)
         except (OSError, ValueError):
             return None

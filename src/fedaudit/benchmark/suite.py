@@ -6,6 +6,10 @@ The folder of a suite has these files. Attacks receive only the content of ``sig
     croissant.json                   metadata in the Croissant format
     signals/digits-1.safetensors     what the adversary sees
     answers/digits-1.safetensors     membership, and the scores of the catalogue's attacks
+
+``croissant.json`` describes the tensors of these files. Two hashes of a suite differ on purpose:
+the one in ``suite.json`` covers its content and detects accidental changes, and pages name the
+SHA-256 of the file, which ``sha256sum suite.json`` prints.
 """
 
 import hashlib

@@ -185,7 +185,7 @@ def exit_of(error: BaseException) -> _Exit | None:
     """Return the message and exit code for an error; None if the error is a bug in fedaudit."""
     if isinstance(error, KeyboardInterrupt):
         code = _TERMINATED if isinstance(error, Terminated) else _INTERRUPTED
-        return _Exit("stopped; run the same command again to resume", code)
+        return _Exit(str(error) or "stopped; run the same command again to resume", code)
     if isinstance(error, FedauditError | CycloptsError):
         return _Exit(str(error).strip(), REFUSED)
     if isinstance(error, OSError | MemoryError):

@@ -1,5 +1,6 @@
 """Commands for the benchmark of attacks: benchmark and score."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,8 @@ from fedaudit.core.progress import importing
 if TYPE_CHECKING:
     from fedaudit.benchmark.leaderboard import Leaderboard
 
+CONTROL_FAILED = 1
+"""Exit code if a control of the scored attack failed."""
 _DEFAULT_SUITE = Path("runs/benchmark")
 
 
@@ -81,6 +84,9 @@ def score(
     attack runs in another process, which does not receive the true membership. Its code is run, so
     name only code that you trust.
 
+    The exit code is 0 if all controls of the attack passed, 1 if one failed (the page is written,
+    but its figures are not valid), and 2 if the attack or an option is refused.
+
     Parameters
     ----------
     attack
@@ -97,9 +103,15 @@ def score(
 
     target = out or Path(f"score-{_file_name(attack)}.html")
     _raise_if_not_replaceable(target)
-    with bars() as progress:
-        board = score_attack(attack, suite, timeout=timeout, progress=progress)
+    try:
+        with bars() as progress:
+            board = score_attack(attack, suite, timeout=timeout, progress=progress)
+    except KeyboardInterrupt as stop:
+        raise type(stop)(
+            "stopped; no page was written, and the same command starts from the beginning"
+        ) from stop
     _write(board, target)
+    sys.exit(0 if all(control.passed for control in board.controls) else CONTROL_FAILED)
 
 
 def _file_name(attack: str) -> str:
