@@ -66,7 +66,7 @@ def epoch(case: Case, data: Samples, defense: Defense) -> Callable[[], None]:
     )
 
     def run() -> None:
-        train(model, data, HOW, defense, client_context.at(model))
+        train(model, data, HOW, defense, client_context.with_model(model))
 
     return run
 

@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 from benchmarks.training import CASES, Case, medians, repeated
-from fedaudit.core.values import Model, Samples, chunks, plus
-from fedaudit.observe.round import Exposed, Round
+from fedaudit.core.values import Model, Samples, add_scaled, chunks
+from fedaudit.observe.round import ObservedModels, Round
 from fedaudit.signals.measure import measure_round
 from fedaudit.signals.outputs import Loss
 
@@ -56,11 +56,12 @@ def cost(case: Case, clients: int, turns: int) -> Cost:
     models = [case.architecture.initial(seed) for seed in range(clients)]
     # As in a round, the models are close to each other.
     models = [
-        Model(m.architecture, plus(models[0].params, m.params, 0.01), m.buffers) for m in models
+        Model(m.architecture, add_scaled(models[0].params, m.params, 0.01), m.buffers)
+        for m in models
     ]
     names = tuple(range(clients))
-    exposed = {client: Exposed(local=model) for client, model in enumerate(models)}
-    round = Round(1, exposed, {}, {}, {}, names, names)
+    observed = {client: ObservedModels(local=model) for client, model in enumerate(models)}
+    round = Round(1, observed, {}, {}, {}, names, names)
     orders = {"usual order": torch.contiguous_format, "channels last": torch.channels_last}
     variants: dict[str, Callable[[], object]] = {
         name: repeated(clients, partial(forward, in_order(models[0], order), data))

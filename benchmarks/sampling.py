@@ -66,12 +66,12 @@ def projected(update: Params, rank: int, index: int) -> Params:
 
 
 def with_projected(round: Round, rank: int) -> Round:
-    exposed = {
-        client: replace(exposed, update=projected(exposed.update, rank, round.index))
-        for client, exposed in round.exposed.items()
-        if exposed.update is not None
+    observed = {
+        client: replace(observed, update=projected(observed.update, rank, round.index))
+        for client, observed in round.observed.items()
+        if observed.update is not None
     }
-    return replace(round, exposed=exposed)
+    return replace(round, observed=observed)
 
 
 def figures(

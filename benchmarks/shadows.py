@@ -85,7 +85,7 @@ def client_context(model: int) -> ClientContext:
 
 def ours(start: Model, client: tuple[int, Samples]) -> Model:
     model, data = client
-    return train(start, data, HOW, UNDEFENDED, client_context(model).at(start))
+    return train(start, data, HOW, UNDEFENDED, client_context(model).with_model(start))
 
 
 def one_after_another(start: Model, data: Sequence[Samples]) -> list[Params]:

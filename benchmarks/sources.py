@@ -19,9 +19,9 @@ import torch
 from benchmarks.losses import forward, in_order
 from benchmarks.training import CASES, Case
 from fedaudit.attacks import resolve_attack
-from fedaudit.core.values import Model, Samples, plus
+from fedaudit.core.values import Model, Samples, add_scaled
 from fedaudit.observe.measurements import MeasuredRound, stacked
-from fedaudit.observe.round import Exposed, Round
+from fedaudit.observe.round import ObservedModels, Round
 from fedaudit.signals.measure import measure_round
 
 CLIENTS = 10
@@ -37,7 +37,9 @@ def timed(work: Callable[[], object]) -> float:
 def models_of(case: Case, index: int) -> list[Model]:
     """Return the clients' models of a round: close to each other, and different in every round."""
     first, *rest = (case.architecture.initial(100 * index + client) for client in range(CLIENTS))
-    near = [Model(m.architecture, plus(first.params, m.params, 0.01), m.buffers) for m in rest]
+    near = [
+        Model(m.architecture, add_scaled(first.params, m.params, 0.01), m.buffers) for m in rest
+    ]
     return [first, *near]
 
 
@@ -58,8 +60,8 @@ def main() -> None:
     floors, ours, measured = list[float](), list[float](), list[MeasuredRound]()
     for index in range(args.rounds + 1):
         models = models_of(case, index)
-        exposed = {client: Exposed(local=model) for client, model in enumerate(models)}
-        seen = Round(index, exposed, {}, {}, {}, names, names)
+        observed = {client: ObservedModels(local=model) for client, model in enumerate(models)}
+        seen = Round(index, observed, {}, {}, {}, names, names)
         floors.append(timed(partial(passes, models, data)))
         start = process_time()
         measured.append(measure_round(seen, signals, data))

@@ -131,7 +131,7 @@ def ours(case: Case, data: Samples) -> Callable[[], None]:
     )
 
     def run() -> None:
-        train(model, data, HOW, UNDEFENDED, client_context.at(model))
+        train(model, data, HOW, UNDEFENDED, client_context.with_model(model))
 
     return run
 

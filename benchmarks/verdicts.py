@@ -19,7 +19,7 @@ from scipy.special import ndtr, ndtri
 
 from fedaudit.core.metric_names import Origin
 from fedaudit.evaluation.analysis import AttackRun, add_estimates
-from fedaudit.evaluation.truth import Findings, UnitTruth
+from fedaudit.evaluation.truth import EvaluationResults, UnitTruth
 from fedaudit.report.evidence import LEAKS, main_estimates, size_reached
 from fedaudit.report.text.verdict import verdict
 from fedaudit.results.estimate import Estimate
@@ -92,17 +92,17 @@ def truth() -> UnitTruth:
     return UnitTruth(0, "sample", origin, fair=fair, ids=np.arange(len(origin)))
 
 
-def findings_of(seed: int, run: Run, audited: UnitTruth) -> Findings:
-    """Return the findings of one run."""
-    findings = Findings()
+def findings_of(seed: int, run: Run, audited: UnitTruth) -> EvaluationResults:
+    """Return the results of one run."""
+    results = EvaluationResults()
     for name, scores in zip(ATTACKS, run.scores, strict=True):
-        add_estimates(AttackRun(name, "none", "uploads", seed), scores, audited, findings, FPRS)
-    return findings
+        add_estimates(AttackRun(name, "none", "uploads", seed), scores, audited, results, FPRS)
+    return results
 
 
-def joined(parts: list[Findings]) -> Findings:
-    """Return the findings of several runs as one object."""
-    together = Findings()
+def joined(parts: list[EvaluationResults]) -> EvaluationResults:
+    """Return the results of several runs as one object."""
+    together = EvaluationResults()
     for part in parts:
         first = len(together.estimates)
         together.estimates += part.estimates
@@ -110,7 +110,7 @@ def joined(parts: list[Findings]) -> Findings:
     return together
 
 
-def record_of(parts: list[Findings]) -> Record:
+def record_of(parts: list[EvaluationResults]) -> Record:
     """Return the record of several runs, as a study computes it."""
     return Record(
         name="simulated",

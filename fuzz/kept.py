@@ -15,7 +15,7 @@ from safetensors.torch import save
 from fedaudit.core.errors import Damaged
 from fedaudit.core.files import read_object
 from fedaudit.core.pretrained import load_pretrained
-from fedaudit.core.values import Params, Samples, plus
+from fedaudit.core.values import Params, Samples, add_scaled
 from fedaudit.evaluation.sample_scores import read_scores
 from fedaudit.fl.simulate import RunState, resume_checkpoint, save_checkpoint
 from fedaudit.live.audited import join_audits
@@ -23,8 +23,8 @@ from fedaudit.live.files import read_waiting, store_waiting, waiting_round_entri
 from fedaudit.live.recording import round_entry
 from fedaudit.models import architecture
 from fedaudit.observe.kept_files import read_rounds, write_round
-from fedaudit.observe.measurements import MeasuredRound, Stored
-from fedaudit.observe.round import Exposed, Round
+from fedaudit.observe.measurements import MeasuredRound, StoredRound
+from fedaudit.observe.round import ObservedModels, Round
 from fedaudit.observe.tensors import write_tensors
 from fedaudit.observe.usage import USAGE_FILE, add_round, empty_usage, read_usage, record_usage
 from fedaudit.plan.parts import MeasuredRun, Setup
@@ -49,7 +49,7 @@ RUN = "a"
 STANDING = RunState(
     round=2,
     server=NET.initial(1).tensors(),
-    memories={0: {"left": torch.zeros(2)}},
+    client_states={0: {"left": torch.zeros(2)}},
     defenses={0: {"drawn": torch.zeros(3, dtype=torch.int64)}},
 )
 
@@ -69,12 +69,14 @@ def without_hash(path: Path) -> bytes:
 @cache
 def _round() -> Round:
     base, local = NET.initial(0), NET.initial(1)
-    update = plus(local.params, base.params, -1.0)
+    update = add_scaled(local.params, base.params, -1.0)
     return Round(
         index=1,
-        exposed={
-            0: Exposed(base, local, update, 0.5),
-            2: Exposed(base, NET.initial(2), plus(NET.initial(2).params, base.params, -1.0)),
+        observed={
+            0: ObservedModels(base, local, update, 0.5),
+            2: ObservedModels(
+                base, NET.initial(2), add_scaled(NET.initial(2).params, base.params, -1.0)
+            ),
         },
         sent={},
         uploads={},
@@ -187,7 +189,7 @@ def left(content: bytes) -> None:
     """Statistics of canary clients, which a run leaves for its record."""
     place = file("left/canaries.safetensors", content).parent
     run = cast("Setup", SimpleNamespace(folder=place, key=lambda kind: RUN))
-    measured = MeasuredRun(run, [Stored(cast("MeasuredRound", None), {})])
+    measured = MeasuredRun(run, [StoredRound(cast("MeasuredRound", None), {})])
     measured.load_tensors("canaries.safetensors", {"z": (3,)})
 
 

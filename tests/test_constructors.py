@@ -28,7 +28,7 @@ PACKAGES = {
 }
 NO_CONSTRUCTORS = {
     # Catalogues, protocols, flags, and functions whose argument is a name of a catalogue.
-    *("MODELS", "TASKS", "Partition", "Reading", "architecture", "architecture_from_path"),
+    *("MODELS", "TASKS", "Partition", "OutputKind", "architecture", "architecture_from_path"),
     "Defense",  # a base without settings
     # Constructed by fedaudit, for custom algorithms and for each batch.
     *("FederatedTask", "NextTokens", "Utility"),

@@ -95,19 +95,19 @@ DEPENDENCIES: dict[str, str] = {
 
 EXCEPTIONS = {
     (
-        "pack.remaking",
+        "pack.recomputing",
         "live.attack",
     ): "records of recordings are recomputed from their measurements",
-    ("pack.remaking", "live.recording"): "with the settings of the recording",
+    ("pack.recomputing", "live.recording"): "with the settings of the recording",
     (
-        "pack.remaking",
+        "pack.recomputing",
         "study.running.folder",
     ): "records of studies are recomputed from their run folder",
     (
-        "pack.remaking",
+        "pack.recomputing",
         "study.running.reattack",
     ): "by repeating attacks, and measurements on kept updates",
-    ("pack.remaking", "plan.sections"): "recordings use the default evaluation settings",
+    ("pack.recomputing", "plan.sections"): "recordings use the default evaluation settings",
     ("pack.choices", "attacks"): "names of attacks are those of the catalogue",
     ("pack.consistency", "attacks"): "as are their needs",
     ("pack.consistency", "attacks.base"): "as are their needs",
@@ -283,8 +283,8 @@ def test_metrics_results_and_reports_need_no_training_libraries(package: str) ->
         assert packages - LIBRARIES[package] <= set(sys.stdlib_module_names), module
 
 
-def test_packing_and_verifying_do_not_import_remaking() -> None:
-    of_the_run = "fedaudit.pack.remaking"
+def test_packing_and_verifying_do_not_import_recomputing() -> None:
+    of_the_run = "fedaudit.pack.recomputing"
     for module in set(within("pack")) - {of_the_run}:
         assert of_the_run not in ours(module), module
 

@@ -7,13 +7,13 @@ from a loss function of outputs and targets that returns one number per sample.
 from fedaudit.core.denoising import Denoising, denoising
 from fedaudit.core.next_token import next_token
 from fedaudit.core.task_catalogue import TASKS, binary, multi_label, of_loss, regression
-from fedaudit.core.tasks import NextTokens, Reading, Task, Utility, classification
+from fedaudit.core.tasks import NextTokens, OutputKind, Task, Utility, classification
 
 __all__ = [
     "TASKS",
     "Denoising",
     "NextTokens",
-    "Reading",
+    "OutputKind",
     "Task",
     "Utility",
     "binary",

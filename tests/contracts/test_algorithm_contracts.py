@@ -29,7 +29,7 @@ from fedaudit.core.values import (
     Params,
     Samples,
     Setting,
-    plus,
+    add_scaled,
 )
 from fedaudit.engines.base import Engine
 from fedaudit.fl.algorithms.base import Algorithm, ChoosesModels, Cluster, HoldsOut, KeepsModels
@@ -186,12 +186,16 @@ def bits(rounds: Iterable[Round]) -> list[object]:
         for models in (round.after, round.private_models):
             contents += [(name, listed(model.tensors())) for name, model in models.items()]
         for client in round.answered:
-            sent, upload, exposed = round.sent[client], round.uploads[client], round.exposed[client]
+            sent, upload, observed = (
+                round.sent[client],
+                round.uploads[client],
+                round.observed[client],
+            )
             contents += [listed(model.tensors()) for model in sent.models]
             contents += [listed(sent.extra), type(upload), listed(upload.values)]
-            contents += [listed(getattr(upload, "buffers", {})), listed(exposed.update or {})]
+            contents += [listed(getattr(upload, "buffers", {})), listed(observed.update or {})]
             contents += [listed(getattr(upload, "extra", {}))]
-            contents += [listed(exposed.local.tensors()) if exposed.local else None]
+            contents += [listed(observed.local.tensors()) if observed.local else None]
     return contents
 
 
@@ -360,17 +364,17 @@ def trained_on(name: str, client: ClientId, seed: int = 3) -> Samples:
 def test_exposed_models_follow_from_sent_model_and_upload(name: str) -> None:
     algorithm = make_algorithm(name)
     for round in run_of(name):
-        assert tuple(round.exposed) == round.answered == tuple(round.uploads)
-        for client, exposed in round.exposed.items():
-            assert exposed.local is not None
-            assert exposed.local.architecture == algorithm.architecture
-            if exposed.base is None:
+        assert tuple(round.observed) == round.answered == tuple(round.uploads)
+        for client, observed in round.observed.items():
+            assert observed.local is not None
+            assert observed.local.architecture == algorithm.architecture
+            if observed.base is None:
                 assert round.sent[client].models == ()
                 continue
-            assert any(exposed.base is model for model in round.sent[client].models)
-            assert exposed.update is not None
-            rebuilt = plus(exposed.base.params, exposed.update)
-            for param, value in exposed.local.params.items():
+            assert any(observed.base is model for model in round.sent[client].models)
+            assert observed.update is not None
+            rebuilt = add_scaled(observed.base.params, observed.update)
+            for param, value in observed.local.params.items():
                 assert torch.equal(value, rebuilt[param])
 
 
@@ -408,8 +412,8 @@ def test_a_view_hides_data_without_changing_the_run(name: str, view: str) -> Non
         assert dict(visible.after) == dict(round.after)
         if Capability.UPLOADS not in VIEWS[view].offers:
             assert not visible.uploads
-            clients = visible.exposed.keys() & round.exposed.keys()
-            assert not any(visible.exposed[c].local is round.exposed[c].local for c in clients)
+            clients = visible.observed.keys() & round.observed.keys()
+            assert not any(visible.observed[c].local is round.observed[c].local for c in clients)
 
 
 OF_OUTPUTS: tuple[Signal, ...] = (Loss(), Confidence())
@@ -485,7 +489,7 @@ def test_clients_that_do_not_participate_keep_their_state(name: str) -> None:
     assert {client for round in rounds for client in round.selected} == set(DATA)
     for last, round in zip([None, *rounds], rounds, strict=False):
         assert len(round.selected) == 2
-        assert set(round.uploads) == set(round.exposed) == set(round.sent) == set(round.selected)
+        assert set(round.uploads) == set(round.observed) == set(round.sent) == set(round.selected)
         idle = set(DATA) - set(round.selected)
         for client in idle & set(round.private_models):
             assert last is not None

@@ -22,11 +22,11 @@ from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.metrics import auc_interval
 from fedaudit.observe.measurements import MeasuredRound, Measurements, stacked
-from fedaudit.observe.round import Exposed, Round
+from fedaudit.observe.round import ObservedModels, Round
 from fedaudit.observe.views import VIEWS, seen_from
 from fedaudit.results.record import SOURCE_RULE_SUFFIX
 from fedaudit.signals.measure import measure
-from tests.both_readings import EVERY_READING
+from tests.output_kinds import EVERY_OUTPUT_KIND
 from tests.samples import random_samples
 
 FEATURES, CLASSES, CLIENTS, CANARIES = 96, 4, 5, 60
@@ -41,7 +41,7 @@ PARTS: dict[Capability, str] = {
     Capability.UPDATE: "update",
     Capability.CONTROL_VARIATES: "control_variate",
 }
-"""The attribute of an exposed upload that each kind of knowledge reveals."""
+"""The attribute of an observed upload that each kind of knowledge reveals."""
 
 
 def net() -> nn.Module:
@@ -69,7 +69,7 @@ def federation(memorised: Samples, seed: int) -> tuple[Round, ...]:
     }
     clients[TARGET] = Samples.concatenate(*[memorised] * 5)
     algorithm = FedAvg(
-        Architecture("net", partial(net), task=EVERY_READING),
+        Architecture("net", partial(net), task=EVERY_OUTPUT_KIND),
         LocalTraining(epochs=2, batch_size=16, lr=0.1),
     )
     return tuple(map(with_control_variates, simulate(algorithm, clients, rounds=5, seed=seed)))[1:]
@@ -77,11 +77,11 @@ def federation(memorised: Samples, seed: int) -> tuple[Round, ...]:
 
 def with_control_variates(round: Round) -> Round:
     """Return a round in which each client's control variate is the negative update."""
-    exposed = {
+    observed = {
         client: replace(models, control_variate=scaled(models.update or {}, -1.0))
-        for client, models in round.exposed.items()
+        for client, models in round.observed.items()
     }
-    return replace(round, exposed=exposed)
+    return replace(round, observed=observed)
 
 
 @cache
@@ -175,12 +175,12 @@ def without(rounds: tuple[Round, ...], hidden: Capability) -> Iterator[Round]:
     """Return the rounds without the parts that some knowledge reveals."""
     gone = dict.fromkeys((part for sees, part in PARTS.items() if sees in hidden))
     for round in rounds:
-        exposed = {
-            client: Exposed(**{**vars(full), "gradient_scale": None, **gone})
-            for client, full in round.exposed.items()
+        observed = {
+            client: ObservedModels(**{**vars(full), "gradient_scale": None, **gone})
+            for client, full in round.observed.items()
         }
         after = {} if Capability.NEXT_MODEL in hidden else round.after
-        yield replace(round, exposed=exposed, sent={}, uploads={}, after=after)
+        yield replace(round, observed=observed, sent={}, uploads={}, after=after)
 
 
 def test_attacks_run_with_only_the_parts_that_they_need(attack: Attack) -> None:

@@ -23,8 +23,8 @@ from fedaudit.core.values import (
     Params,
     Samples,
     Setting,
+    add_scaled,
     flat,
-    plus,
     weighted_sum,
 )
 from fedaudit.defenses import DEFENSES, create_defense
@@ -313,10 +313,10 @@ def test_the_adversary_measures_defended_uploads(name: str) -> None:
     for round in active_run(name):
         losses = Loss()(VisibleRound(round, audited))
         for client, upload in round.uploads.items():
-            exposed, base = round.exposed[client], round.sent[client].model
-            assert exposed.update is not None
-            assert same(exposed.update, upload.values)
-            returned = Model(base.architecture, plus(base.params, upload.values)).module()
+            observed, base = round.observed[client], round.sent[client].model
+            assert observed.update is not None
+            assert same(observed.update, upload.values)
+            returned = Model(base.architecture, add_scaled(base.params, upload.values)).module()
             with torch.no_grad():
                 expected = -cross_entropy(returned(audited.features), audited.labels)
             torch.testing.assert_close(losses[client], expected.double())
@@ -327,7 +327,7 @@ def test_the_global_model_averages_defended_uploads(name: str) -> None:
     for round in active_run(name):
         uploads = [round.uploads[client].values for client in DATA]
         mean = weighted_sum(uploads, [round.weights[client] for client in DATA])
-        made_of = plus(round.sent[0].model.params, mean)
+        made_of = add_scaled(round.sent[0].model.params, mean)
         for param, value in round.after["global"].params.items():
             torch.testing.assert_close(value, made_of[param])
 
@@ -344,7 +344,7 @@ def test_an_upload_of_zeros_stays_finite_with_the_same_shapes(
     zeros = kind({"w": torch.zeros(3, 2), "b": torch.zeros(3, dtype=torch.float64)})
     if isinstance(zeros, Update):
         zeros = replace(zeros, buffers={"mean": torch.ones(2)}, choice=1)
-    sent = defense.upload(zeros, client_context().at(model))
+    sent = defense.upload(zeros, client_context().with_model(model))
     assert isinstance(sent, kind)
     assert {**vars(sent), "values": 0} == {**vars(zeros), "values": 0}
     assert {n: (v.shape, v.dtype) for n, v in sent.values.items()} == {

@@ -109,7 +109,7 @@ def context(received: Model, device: torch.device) -> TrainingContext:
     client_context = ClientContext(
         round=1, rounds=2, client=0, cohort=(0,), weights={0: 1.0}, seed=3, device=device
     )
-    return client_context.at(received)
+    return client_context.with_model(received)
 
 
 def same(left: Params, right: Params) -> bool:

@@ -16,7 +16,7 @@ from fedaudit.core.inputs import pack_inputs
 from fedaudit.core.modules import raise_if_unusable_model
 from fedaudit.core.objects import part_reference
 from fedaudit.core.task_catalogue import TASKS, of_loss, task_named
-from fedaudit.core.tasks import PerSampleLoss, Reading, missing_readings
+from fedaudit.core.tasks import OutputKind, PerSampleLoss, missing_outputs_message
 from fedaudit.core.values import Architecture, Samples
 from fedaudit.datasets.dataset import prepare_samples
 
@@ -134,14 +134,14 @@ def test_custom_losses_are_tasks_and_unknown_names_raise() -> None:
     torch.testing.assert_close(
         task.losses(outputs, targets), torch.full((2,), 3.0), atol=1e-4, rtol=0
     )
-    assert task.readings == Reading.NOTHING
+    assert task.output_kinds == OutputKind.NOTHING
     with pytest.raises(BadInput, match="'regression'"):
         task_named("regresion", {})
 
 
 def test_missing_readings_of_a_task_are_listed() -> None:
-    message = missing_readings(
-        "the attack 'fta-c'", Reading.POSTERIOR, task_named("regression", {})
+    message = missing_outputs_message(
+        "the attack 'fta-c'", OutputKind.POSTERIOR, task_named("regression", {})
     )
     assert message == (
         "the attack 'fta-c' needs probabilities of classes, which the task 'regression' does not "

@@ -85,8 +85,8 @@ def test_listed_features_person_and_group_are_read_and_nothing_else(read: Reads)
     # The number and an indicator of gaps; the group is not listed.
     assert dataset.train.features.shape[1] == 2
     assert dataset.group_names == ("maternity", "oncology", "surgery", "(missing)")
-    assert dataset.subject is not None
-    assert len(set(dataset.subject.tolist())) == 30
+    assert dataset.person is not None
+    assert len(set(dataset.person.tolist())) == 30
     assert "ignored without reading: pressure, mixed" in dataset.statement
     listed = read({"train": part}, **{**options, "features": ["age", "ward"]})
     assert listed.train.features.shape[1] == 2 + 17
@@ -145,14 +145,14 @@ def test_pictures_have_clients_groups_and_people(read: Reads) -> None:
     options = {"grey": True, "client": "writer", "group": "hand", "person": "writer"}
     dataset = read(parts, **options)
     expected = [row % 3 for row in range(count)] * 2
-    for codes in (dataset.client, dataset.subject):
+    for codes in (dataset.client, dataset.person):
         assert codes is not None
         assert codes.tolist() == expected
     assert dataset.client_names == ("writer 0", "writer 1", "writer 2")
     assert dataset.group is not None
     assert dataset.group.tolist() == [0, 1] * count
     older = read(parts, grey=True, subject="writer")
-    assert torch.equal(older.subject, dataset.subject)  # type: ignore[arg-type]
+    assert torch.equal(older.person, dataset.person)  # type: ignore[arg-type]
     parts["test"]["writer"][3] = None
     with pytest.raises(BadInput, match="person of 1 of 80 samples of 't' is missing"):
         read(parts, name="t", grey=True, person="writer")

@@ -72,11 +72,11 @@ def test_clients_of_the_same_size_draw_it_from_their_own_samples(tmp_path: Path)
 def test_audited_people_are_those_of_the_target(tmp_path: Path) -> None:
     dataset = table(tmp_path)
     assert dataset.client is not None
-    assert dataset.subject is not None
+    assert dataset.person is not None
     assignment = deal_of(dataset, study(audit={"samples": 30, "targets": [2], "unit": "person"}))
     ids = assignment.audit.samples.ids
     assert set(dataset.client[ids].tolist()) == {2}
-    people, owners = dataset.subject[ids].numpy(), assignment.audit.owner
+    people, owners = dataset.person[ids].numpy(), assignment.audit.owner
     assert len(np.unique(people)) == 30
     for person in np.unique(people):
         assert len(np.unique(owners[people == person])) == 1

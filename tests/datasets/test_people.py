@@ -23,8 +23,8 @@ from fedaudit.datasets.draws.fair import draw
 from fedaudit.datasets.partitions.schemes import IID
 
 DATA = load("synthetic", seed=1, samples=4000, people=200, dimensions=5, classes=3)
-assert DATA.subject is not None
-SUBJECT = DATA.subject.numpy()
+assert DATA.person is not None
+SUBJECT = DATA.person.numpy()
 
 
 def drawn(
@@ -45,19 +45,19 @@ def drawn(
 def holders(assignment: Assignment) -> dict[int, set[int]]:
     """By audited person, who has samples of it."""
     audit = assignment.audit
-    assert audit.subject is not None
-    return {int(p): set(audit.owner[audit.subject == p].tolist()) for p in np.unique(audit.subject)}
+    assert audit.person is not None
+    return {int(p): set(audit.owner[audit.person == p].tolist()) for p in np.unique(audit.person)}
 
 
 def test_all_samples_of_a_person_are_audited_and_have_one_holder() -> None:
     assignment = drawn()
     audit = assignment.audit
-    assert audit.subject is not None
+    assert audit.person is not None
     assert (audit.fair_target == 0).all()
-    assert np.array_equal(audit.subject, SUBJECT[audit.samples.ids.numpy()])
+    assert np.array_equal(audit.person, SUBJECT[audit.samples.ids.numpy()])
     training = SUBJECT[: len(DATA.train)]
     for person, who in holders(assignment).items():
-        assert (audit.subject == person).sum() == (training == person).sum()
+        assert (audit.person == person).sum() == (training == person).sum()
         assert len(who) == 1
     client_of_sample = {
         i: c for c, samples in assignment.clients.items() for i in samples.ids.tolist()
@@ -108,14 +108,14 @@ def test_samples_of_a_person_at_several_clients_are_divided() -> None:
     assert len(members) == pytest.approx(40, abs=16)
     audit = assignment.audit
     for person in members:
-        owners = audit.owner[audit.subject == person]
+        owners = audit.owner[audit.person == person]
         assert abs((owners == 0).sum() - (owners != 0).sum()) <= 1
 
 
 def test_several_targets_have_disjoint_people() -> None:
     audit = drawn(targets=(0, 3)).audit
-    assert audit.subject is not None
-    first, second = (set(audit.subject[audit.fair_for(t)].tolist()) for t in (0, 3))
+    assert audit.person is not None
+    first, second = (set(audit.person[audit.fair_for(t)].tolist()) for t in (0, 3))
     assert len(first) == len(second) == 60
     assert not first & second
 
@@ -143,7 +143,7 @@ def test_data_without_people_and_extra_samples_are_refused() -> None:
         "unit": "person",
     }
     with pytest.raises(BadInput, match=r"data\.options\.person"):
-        draw(replace(DATA, subject=None), **settings)  # type: ignore[arg-type]
+        draw(replace(DATA, person=None), **settings)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="single samples"):
         draw(DATA, **settings, extra_unseen=5)  # type: ignore[arg-type]
 
@@ -151,7 +151,7 @@ def test_data_without_people_and_extra_samples_are_refused() -> None:
 def test_a_stored_audit_set_keeps_its_people() -> None:
     audit = drawn().audit
     assert np.array_equal(audit.tensors()["subject"].numpy(), SUBJECT[audit.samples.ids.numpy()])
-    assert "subject" not in replace(audit, subject=None).tensors()
+    assert "subject" not in replace(audit, person=None).tensors()
 
 
 def test_a_shadow_federation_draws_remaining_people() -> None:
@@ -170,16 +170,16 @@ def test_a_shadow_federation_draws_remaining_people() -> None:
         )
 
     shadow = shadow_assignment(DATA, assignment, again).audit
-    assert shadow.subject is not None
-    assert np.array_equal(shadow.subject, SUBJECT[shadow.samples.ids.numpy()])
-    assert not set(shadow.subject.tolist()) & set(holders(assignment))
+    assert shadow.person is not None
+    assert np.array_equal(shadow.person, SUBJECT[shadow.samples.ids.numpy()])
+    assert not set(shadow.person.tolist()) & set(holders(assignment))
 
 
 def test_selecting_classes_keeps_people_with_their_samples() -> None:
     fewer = select_classes(DATA, [2, 0])
-    assert fewer.subject is not None
+    assert fewer.person is not None
     is_kept = np.isin(torch.cat([DATA.train.labels, DATA.test.labels]).numpy(), [0, 2])
-    assert np.array_equal(fewer.subject.numpy(), SUBJECT[is_kept])
+    assert np.array_equal(fewer.person.numpy(), SUBJECT[is_kept])
 
 
 def write(folder: Path, **arrays: np.ndarray) -> None:
@@ -195,8 +195,8 @@ def of(dataset: Dataset, row: int) -> int:
     """The person of the sample that was this row of X."""
     features = torch.cat([dataset.train.features, dataset.test.features])
     (row_found,) = (features[:, 0] == X[row, 0]).nonzero().flatten().tolist()
-    assert dataset.subject is not None
-    return int(dataset.subject[row_found])
+    assert dataset.person is not None
+    return int(dataset.person[row_found])
 
 
 @pytest.mark.parametrize("setting", ["person", "subject"])
@@ -273,7 +273,7 @@ def test_one_valid_person_number_per_sample_is_required() -> None:
     codes = torch.from_numpy(SUBJECT)
     for wrong in (codes[:-1], codes - 1):
         with pytest.raises(BadInput, match="one person for each sample"):
-            replace(DATA, subject=wrong)
+            replace(DATA, person=wrong)
 
 
 def test_generated_people_have_the_requested_similarity() -> None:
@@ -281,9 +281,9 @@ def test_generated_people_have_the_requested_similarity() -> None:
         dataset = load(
             "synthetic", seed=0, samples=5000, people=100, dimensions=1, alike=similarity
         )
-        assert dataset.subject is not None
+        assert dataset.person is not None
         x = torch.cat([dataset.train.features, dataset.test.features])[:, 0].numpy()
-        means = np.array([x[dataset.subject.numpy() == p].mean() for p in range(100)])
+        means = np.array([x[dataset.person.numpy() == p].mean() for p in range(100)])
         assert lower <= means.var() / x.var() <= upper
     with pytest.raises(BadInput, match="some people would have none"):
         load("synthetic", seed=0, samples=50, people=60)

@@ -190,8 +190,8 @@ class TestLabelsPeopleAndGroups:
         columns = patients()
         columns["patient"] = [f"p{row // 4}" for row in range(60)]
         dataset = read(tmp_path, columns, **ROLES, person="patient", group="ward")
-        assert dataset.subject is not None
-        assert torch.bincount(dataset.subject).tolist() == [4] * 15
+        assert dataset.person is not None
+        assert torch.bincount(dataset.person).tolist() == [4] * 15
         assert dataset.group_names == (*sorted(WARDS), "(missing)")
         assert dataset.group is not None
         assert torch.bincount(dataset.group).tolist() == [

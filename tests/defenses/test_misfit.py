@@ -99,7 +99,7 @@ def test_a_single_logit_counts_as_two_classes() -> None:
     client_context = ClientContext(
         round=1, rounds=1, client=0, cohort=(0,), weights={0: 1.0}, seed=1
     )
-    assert class_count(client_context.at(net.initial(0)), torch.zeros(2, 3)) == 2
+    assert class_count(client_context.with_model(net.initial(0)), torch.zeros(2, 3)) == 2
 
 
 @pytest.mark.parametrize("name", ["mixup", "ldp-laplace"])

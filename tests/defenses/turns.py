@@ -23,7 +23,7 @@ def context(
     client_context = ClientContext(
         round=round, rounds=10, client=client, cohort=tuple(shares), weights=shares, seed=seed
     )
-    return client_context.at(net.initial(0) if net else _dense(shape, classes))
+    return client_context.with_model(net.initial(0) if net else _dense(shape, classes))
 
 
 @cache

@@ -14,13 +14,15 @@ from fedaudit.fl.hooks import Objective
 from fedaudit.models import architecture
 from tests.defenses.turns import context
 
-CLIP, SIGMA, EXPECTED = 1.0, 0.8, 8
+CLIP, SIGMA, EXPECTED_BATCH_SIZE = 1.0, 0.8, 8
 Step = Callable[[Tensor, Tensor], Params]
 
 
 def batch() -> tuple[Tensor, Tensor]:
     rng = seeded(0, "batch")
-    return torch.randn(EXPECTED, 6, generator=rng), torch.randint(3, (EXPECTED,), generator=rng)
+    return torch.randn(EXPECTED_BATCH_SIZE, 6, generator=rng), torch.randint(
+        3, (EXPECTED_BATCH_SIZE,), generator=rng
+    )
 
 
 class FedauditStep:
@@ -34,9 +36,9 @@ class FedauditStep:
     def __call__(self, x: Tensor, y: Tensor) -> Params:
         self.round += 1
         training_context = context(self.round, seed=int(torch.randint(2**62, ())), net=self.net)
-        everything = Samples(*batch(), ids=torch.arange(EXPECTED))
+        everything = Samples(*batch(), ids=torch.arange(EXPECTED_BATCH_SIZE))
         # The defense stores the expected number of samples.
-        next(iter(self.defense.batches(everything, EXPECTED, training_context)))
+        next(iter(self.defense.batches(everything, EXPECTED_BATCH_SIZE, training_context)))
         goal = Objective(
             training_context.received.module().train(),
             lambda outputs, b: cross_entropy(outputs, b.y).mean(),
@@ -58,7 +60,7 @@ def opacus() -> Step:
         torch.optim.SGD(model.parameters(), lr=0.1),
         noise_multiplier=SIGMA,
         max_grad_norm=CLIP,
-        expected_batch_size=EXPECTED,
+        expected_batch_size=EXPECTED_BATCH_SIZE,
     )
 
     def step(x: Tensor, y: Tensor) -> Params:
@@ -106,7 +108,8 @@ def noise_of_a_mean(x: Tensor, y: Tensor) -> Params:
     """The noise is divided twice by the batch size."""
     names, total = _clipped_sum(x, y)
     return {
-        name: part / EXPECTED + SIGMA * CLIP / EXPECTED**2 * torch.randn(part.shape)
+        name: part / EXPECTED_BATCH_SIZE
+        + SIGMA * CLIP / EXPECTED_BATCH_SIZE**2 * torch.randn(part.shape)
         for name, part in zip(names, total, strict=True)
     }
 
@@ -118,7 +121,7 @@ def clips_the_batch(x: Tensor, y: Tensor) -> Params:
     length = nn.utils.clip_grad_norm_(model.parameters(), CLIP)
     assert length >= 0
     return {
-        name: param.grad + SIGMA * CLIP / EXPECTED * torch.randn(param.shape)
+        name: param.grad + SIGMA * CLIP / EXPECTED_BATCH_SIZE * torch.randn(param.shape)
         for name, param in model.named_parameters()
         if param.grad is not None
     }

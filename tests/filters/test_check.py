@@ -60,11 +60,14 @@ def arrays() -> dict[str, np.ndarray]:
         (cases.plain, {"shape_from": [torch.zeros(30, 5), torch.zeros(30)], "kind": "listed"}),
         (cases.laplace, {"noise": "laplace", "sigma": 2.0}),
         (ClientDP(clip=CLIP, noise_multiplier=SIGMA), {}),
-        (steps.FedauditStep, {"sensitivity": CLIP / steps.EXPECTED, "shape_from": steps.batch}),
+        (
+            steps.FedauditStep,
+            {"sensitivity": CLIP / steps.EXPECTED_BATCH_SIZE, "shape_from": steps.batch},
+        ),
         (
             steps.FedauditStep,
             {
-                "sensitivity": 2 * CLIP / steps.EXPECTED,
+                "sensitivity": 2 * CLIP / steps.EXPECTED_BATCH_SIZE,
                 "sigma": SIGMA / 2,
                 "adjacency": "replace",
                 "shape_from": steps.batch,
@@ -87,7 +90,7 @@ def listed(update: list[torch.Tensor]) -> list[torch.Tensor]:
 def test_an_opacus_step_passes() -> None:
     pytest.importorskip("opacus", reason="Opacus is not installed")
     audit = checked(
-        steps.opacus, sensitivity=CLIP / steps.EXPECTED, shape_from=steps.batch, calls=32
+        steps.opacus, sensitivity=CLIP / steps.EXPECTED_BATCH_SIZE, shape_from=steps.batch, calls=32
     )
     assert audit.verdict is FilterVerdict.SOUND, str(audit)
 
@@ -133,7 +136,9 @@ def test_faulty_filters_fail(filter: object, check: str) -> None:
     ],
 )
 def test_faulty_steps_fail(step: steps.Step, check: str) -> None:
-    audit = checked(step, sensitivity=CLIP / steps.EXPECTED, shape_from=steps.batch, calls=32)
+    audit = checked(
+        step, sensitivity=CLIP / steps.EXPECTED_BATCH_SIZE, shape_from=steps.batch, calls=32
+    )
     assert audit.verdict is FilterVerdict.BROKEN
     assert check in names(audit, Result.FAILED), str(audit)
 

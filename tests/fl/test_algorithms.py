@@ -59,13 +59,13 @@ DATA = {client: samples(6 + client, client) for client in range(3)}
 
 
 def local(round: Round, client: ClientId) -> Model:
-    model = round.exposed[client].local
+    model = round.observed[client].local
     assert model is not None
     return model
 
 
 def base(round: Round, client: ClientId) -> Model:
-    model = round.exposed[client].base
+    model = round.observed[client].base
     assert model is not None
     return model
 
@@ -260,14 +260,16 @@ def test_fedmd_clients_train_on_mean_outputs_instead_of_labels() -> None:
         FEDMD, nets=(tiny(40),), digest=replace(ADAM, epochs=60, lr=0.03), revisit=still
     )
     mean_outputs = torch.randn(12, CLASSES, generator=seeded(1, "said")) * 3
-    memory = tiny(40).initial(2).tensors()
+    client_state = tiny(40).initial(2).tensors()
     client_context = ClientContext(
         round=2, rounds=3, client=0, cohort=(0,), weights={0: 1.0}, seed=3
     )
     sent = Sent(extra={"outputs": mean_outputs})
-    upload, memory_after = learning.run_client(sent, DATA[0], memory, UNDEFENDED, client_context)
+    upload, client_state_after = learning.run_client(
+        sent, DATA[0], client_state, UNDEFENDED, client_context
+    )
     # The upload is the outputs of the network that the client keeps.
-    outputs = Model.from_tensors(tiny(40), memory_after).module()(FEDMD.public.features)
+    outputs = Model.from_tensors(tiny(40), client_state_after).module()(FEDMD.public.features)
     torch.testing.assert_close(upload.values["outputs"], outputs.detach())
     assert (outputs - mean_outputs).abs().mean() < 0.2 * mean_outputs.abs().mean()
 
@@ -313,8 +315,8 @@ def test_students_are_trained_lazily_and_once() -> None:
 
 def test_fedmd_exposes_only_students() -> None:
     (round,) = simulate(FEDMD, DATA, rounds=1, seed=3)
-    assert round.exposed[1].base is None
-    assert round.exposed[1].update is None
+    assert round.observed[1].base is None
+    assert round.observed[1].update is None
 
 
 @pytest.mark.slow

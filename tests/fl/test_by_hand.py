@@ -159,7 +159,7 @@ def train_model(
     client_context = ClientContext(
         round=round, rounds=9, client=0, cohort=(0,), weights={0: 1.0}, seed=0
     )
-    return train(start, data, how, Chain(parts or (UNDEFENDED,)), client_context.at(start))
+    return train(start, data, how, Chain(parts or (UNDEFENDED,)), client_context.with_model(start))
 
 
 def relative_distance(first: Model, second: Model, network: Architecture) -> float:
@@ -286,9 +286,9 @@ def test_the_gradient_of_an_overridden_loss_is_left_to_autograd() -> None:
 )
 def test_explicit_gradients_of_losses_equal_autograd(defense: Defense) -> None:
     start = NETWORKS["dense"].initial(0)
-    context = ClientContext(round=2, rounds=9, client=0, cohort=(0,), weights={0: 1.0}, seed=0).at(
-        start
-    )
+    context = ClientContext(
+        round=2, rounds=9, client=0, cohort=(0,), weights={0: 1.0}, seed=0
+    ).with_model(start)
     defense.select(IMAGES, context)
     batch = Batch(IMAGES.features, IMAGES.labels, IMAGES.ids)
     for size in (0.0, 1.0, 30.0):

@@ -223,7 +223,7 @@ def test_scaffold_equals_plain_loops() -> None:
             server = [a + b for a, b in zip(server, change, strict=True)]
             assert_close(round.after["global"], theta)
             for client in DATA:
-                seen = flat(round.exposed[client].control_variate or {}).tolist()
+                seen = flat(round.observed[client].control_variate or {}).tolist()
                 torch.testing.assert_close(seen, own[client], rtol=1e-9, atol=1e-12)
 
 
@@ -249,8 +249,8 @@ def test_scaffold_server_keeps_the_mean_of_all_control_variates(participation: f
     own = {client: [0.0] * len(start(run(algorithm, DATA, rounds=1))) for client in DATA}
     rounds = list(simulate(algorithm, DATA, rounds=6, seed=3, participation=participation))
     for round, following in itertools.pairwise(rounds):
-        for client, exposed in round.exposed.items():
-            own[client] = flat(exposed.control_variate or {}).tolist()
+        for client, observed in round.observed.items():
+            own[client] = flat(observed.control_variate or {}).tolist()
         mean = [
             sum(share(DATA, client) * own[client][i] for client in DATA) for i in range(len(own[0]))
         ]
@@ -266,7 +266,7 @@ def test_scaffold_with_weight_decay_has_the_decayed_gradient_as_control_variate(
         theta = start([round])
         slope = gradient(theta, rows_of(DATA[1]))
         expected = [g + 0.2 * p for g, p in zip(slope, theta, strict=True)]
-        seen = flat(round.exposed[1].control_variate or {}).tolist()
+        seen = flat(round.observed[1].control_variate or {}).tolist()
         torch.testing.assert_close(seen, expected, rtol=1e-9, atol=1e-12)
 
 
@@ -281,7 +281,7 @@ def test_noise_on_the_update_leaves_the_control_variate_unchanged() -> None:
     noise = ClientDP(clip=1.0, noise_multiplier=2.0)
     (plain,) = simulate(algorithm, DATA, rounds=1, seed=3)
     (noisy,) = simulate(algorithm, DATA, rounds=1, seed=3, defenses={1: noise})
-    ours, theirs = plain.exposed[1], noisy.exposed[1]
+    ours, theirs = plain.observed[1], noisy.observed[1]
     assert not torch.equal(flat(ours.update or {}), flat(theirs.update or {}))
     assert torch.equal(flat(ours.control_variate or {}), flat(theirs.control_variate or {}))
     # The undefended update follows from it: the correction of the first round is zero.
@@ -306,7 +306,7 @@ def test_a_client_keeps_the_control_variate_that_a_custom_defense_has_sent() -> 
         assert isinstance(upload, Update)
         changes = flat(with_prefix(upload.extra, CONTROL)).tolist()
         total = [a + b for a, b in zip(total, changes, strict=True)]
-        seen = flat(round.exposed[0].control_variate or {}).tolist()
+        seen = flat(round.observed[0].control_variate or {}).tolist()
         torch.testing.assert_close(seen, total, rtol=1e-9, atol=1e-12)
 
 
@@ -316,9 +316,9 @@ def test_only_views_with_uploads_show_control_variates(view: str) -> None:
     rounds = list(simulate(algorithm, DATA, rounds=2, seed=3))
     for round in seen_from(rounds, view):
         assert not round.uploads
-        assert all(exposed.control_variate is None for exposed in round.exposed.values())
+        assert all(observed.control_variate is None for observed in round.observed.values())
     for round in seen_from(rounds, "uploads"):
-        assert all(exposed.control_variate for exposed in round.exposed.values())
+        assert all(observed.control_variate for observed in round.observed.values())
 
 
 def test_a_kept_round_has_the_control_variates(tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_a_kept_round_has_the_control_variates(tmp_path: Path) -> None:
     (read,) = read_rounds(tmp_path, ARCHITECTURE)
     for client in DATA:
         kept, original = (
-            flat(models.exposed[client].control_variate or {}).double() for models in (read, round)
+            flat(models.observed[client].control_variate or {}).double() for models in (read, round)
         )
         torch.testing.assert_close(kept, original, rtol=1e-3, atol=1e-3)
         assert kept.norm() > 0
@@ -433,6 +433,6 @@ def test_ditto_personal_models_are_not_defended_and_not_shown() -> None:
     assert vector(plain[-1].after["global"]) != vector(noisy[-1].after["global"])
     for first, second in zip(plain, noisy, strict=True):
         assert vector(first.private_models[1]) == vector(second.private_models[1])
-        shown = first.exposed[1].local
+        shown = first.observed[1].local
         assert shown is not None
         assert vector(shown) != vector(first.private_models[1])

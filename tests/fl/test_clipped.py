@@ -13,7 +13,7 @@ from fedaudit.core.errors import Unsupported
 from fedaudit.core.modules import in_fastest_layout
 from fedaudit.core.seeds import seeded
 from fedaudit.core.tasks import cross_entropy
-from fedaudit.core.values import Batch, Params, norm, plus, scaled
+from fedaudit.core.values import Batch, Params, add_scaled, norm, scaled
 from fedaudit.defenses.dpsgd import clipped_sum
 from fedaudit.fl.hooks import Objective
 from fedaudit.models import architecture
@@ -59,7 +59,7 @@ def one_by_one(module: nn.Module, samples: Batch, clip: float, copies: int = 1) 
         loss = cross_entropy(module(samples.x[rows]), samples.y[rows]).mean()
         values = torch.autograd.grad(loss, list(params.values()))
         gradient = dict(zip(params, values, strict=True))
-        total = plus(total, gradient, min(1.0, clip / norm(gradient)))
+        total = add_scaled(total, gradient, min(1.0, clip / norm(gradient)))
     return total
 
 
@@ -141,7 +141,7 @@ def test_clipping_excludes_frozen_parameters() -> None:
             cross_entropy(module(x[None]), y[None]).sum(), list(objective(module).params.values())
         )
         gradient = dict(zip(total, values, strict=True))
-        total = plus(total, gradient, min(1.0, 0.3 / norm(gradient)))
+        total = add_scaled(total, gradient, min(1.0, 0.3 / norm(gradient)))
     same(clipped, total)
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Architecture, Model, Samples, flat, plus, weighted_sum
+from fedaudit.core.values import Architecture, Model, Samples, add_scaled, flat, weighted_sum
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
@@ -120,9 +120,9 @@ def test_updates_and_running_statistics_are_averaged_by_data_size() -> None:
     first, second = round.uploads[0], round.uploads[1]
     assert round.weights == {0: 0.25, 1: 0.75}
     mean = weighted_sum([first.values, second.values], [0.25, 0.75])
-    for name, value in plus(before.params, mean).items():
+    for name, value in add_scaled(before.params, mean).items():
         torch.testing.assert_close(after.params[name], value)
-    locals_ = [round.exposed[client].local for client in clients]
+    locals_ = [round.observed[client].local for client in clients]
     buffers = [model.buffers for model in locals_ if model is not None]
     assert set(buffers[0]) == {"1.running_mean", "1.running_var"}
     for name, value in weighted_sum(buffers, [0.25, 0.75]).items():
@@ -141,7 +141,7 @@ def test_running_statistics_do_not_depend_on_earlier_clients() -> None:
         seed=SEED,
     )
     (last,) = run
-    local = last.exposed[5].local
+    local = last.observed[5].local
     assert local is not None
     for name, value in alone.buffers.items():
         assert torch.equal(local.buffers[name], value)

@@ -101,7 +101,7 @@ def test_clients_train_the_model_with_the_smallest_loss() -> None:
             upload = round.uploads[client]
             assert isinstance(upload, Update)
             assert upload.choice == int(torch.stack(client_losses).argmin())
-            base = round.exposed[client].base
+            base = round.observed[client].base
             assert base is not None
             assert torch.equal(flat(base.params), flat(models[upload.choice].params))
 
@@ -117,7 +117,7 @@ def test_a_model_is_the_weighted_mean_of_its_clients() -> None:
                 assert torch.equal(flat(model.params), flat(before[name].params))
                 continue
             sizes = [len(clients[client]) for client in members]
-            locals_ = [round.exposed[client].local for client in members]
+            locals_ = [round.observed[client].local for client in members]
             parts = [local.params for local in locals_ if local is not None]
             mean = weighted_sum(parts, [size / sum(sizes) for size in sizes])
             torch.testing.assert_close(flat(model.params), flat(mean))
@@ -315,7 +315,7 @@ def test_own_risks_use_the_clients_loss_threshold() -> None:
     first, second = run(algorithm, rounds=2)
     for client, data in TWO_KINDS.items():
         is_held_out = algorithm.held_out(data.ids, seed=5)
-        local, risks = first.exposed[client].local, []
+        local, risks = first.observed[client].local, []
         assert local is not None
         line = MiddleThreshold().threshold(*_sides(local, data, is_held_out))
         risks = [
@@ -364,9 +364,9 @@ def _sides(model: Model, data: Samples, is_held_out: Tensor) -> tuple[Tensor, Te
         (
             "memory/0/choice",
             torch.zeros(3).long(),
-            r"choice in the memory of client 0 has shape \(3,\)",
+            r"choice in the state of client 0 has shape \(3,\)",
         ),
-        ("memory/0/choice", torch.tensor(1.5), "the choice in the memory of client 0 has shape"),
+        ("memory/0/choice", torch.tensor(1.5), "the choice in the state of client 0 has shape"),
         ("memory/0/nothing", torch.tensor(0), "no model as its last choice"),
         ("server/server/risk", torch.tensor([7.0, 0.5]), "its models' risks"),
         ("server/server/round", torch.tensor(5), "of round 5"),

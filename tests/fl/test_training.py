@@ -44,7 +44,9 @@ def trained(
 ) -> Model:
     start = architecture.initial(0)
     how = how or LocalTraining(batch_size=4)
-    return train(start, DATA, how, defense or Defense(), (context or client_context()).at(start))
+    return train(
+        start, DATA, how, defense or Defense(), (context or client_context()).with_model(start)
+    )
 
 
 def test_the_constant_schedule_keeps_the_learning_rate() -> None:
@@ -117,7 +119,7 @@ def test_training_twice_in_a_round_draws_new_dropout_masks() -> None:
     """Clients of federated distillation train twice in a round."""
     start = DROPPING.initial(0)
     full_batch = LocalTraining(batch_size=10)
-    context = client_context().at(start)
+    context = client_context().with_model(start)
     first = train(start, DATA, full_batch, Defense(), context)
     second = train(start, DATA, full_batch, Defense(), context)
     assert not torch.allclose(flat(first.params), flat(second.params))
@@ -135,7 +137,7 @@ def test_training_does_not_use_the_global_generator(architecture: Architecture) 
 
 def test_training_does_not_modify_the_start_model_or_data() -> None:
     start, features = DENSE.initial(0), DATA.features.clone()
-    train(start, DATA, LocalTraining(), Defense(), client_context().at(start))
+    train(start, DATA, LocalTraining(), Defense(), client_context().with_model(start))
     assert torch.equal(flat(start.params), flat(DENSE.initial(0).params))
     assert torch.equal(DATA.features, features)
 
@@ -205,7 +207,7 @@ def test_empty_batches_do_not_change_the_model() -> None:
 
 
 def test_each_epoch_contains_every_sample_once() -> None:
-    context = client_context().at(DENSE.initial(0))
+    context = client_context().with_model(DENSE.initial(0))
     batches = list(Defense().batches(DATA, 4, context))
     assert [len(batch) for batch in batches] == [4, 4, 2]
     ids = torch.cat([batch.ids for batch in batches])
@@ -221,12 +223,12 @@ def test_each_epoch_contains_every_sample_once() -> None:
 def test_hooks_evaluate_losses_in_evaluation_mode() -> None:
     model = DROPPING.initial(0)
     expected = DROPPING.loss(model.module()(DATA.features), DATA.labels)
-    torch.testing.assert_close(client_context().at(model).evaluate(DATA), expected.detach())
+    torch.testing.assert_close(client_context().with_model(model).evaluate(DATA), expected.detach())
 
 
 def test_the_default_upload_hook_returns_the_update() -> None:
     update = Update({"w": torch.ones(2)})
-    assert Defense().upload(update, client_context().at(DENSE.initial(0))) is update
+    assert Defense().upload(update, client_context().with_model(DENSE.initial(0))) is update
 
 
 @pytest.mark.parametrize(

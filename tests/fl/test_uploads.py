@@ -257,7 +257,7 @@ def test_storing_uploads_on_disk_gives_identical_models(name: str) -> None:
     for memory_round, stored_round in zip(in_memory, stored, strict=True):
         assert isinstance(stored_round.uploads, StoredUploads)
         assert not stored_round.uploads.is_in_memory
-        assert isinstance(stored_round.exposed, LazyByClient)
+        assert isinstance(stored_round.observed, LazyByClient)
         for label, model in memory_round.after.items():
             assert_same(model.tensors(), stored_round.after[label].tensors())
 
@@ -285,14 +285,14 @@ def test_stored_rounds_are_written_like_rounds_in_memory(tmp_path: Path) -> None
     for folder, round in (("memory", in_memory), ("stored", stored)):
         write_round(tmp_path / folder, round, "full")
     ours, theirs = (
-        next(read_rounds(tmp_path / folder, NET)).exposed for folder in ("memory", "stored")
+        next(read_rounds(tmp_path / folder, NET)).observed for folder in ("memory", "stored")
     )
     assert len(ours) == CLIENTS
-    for client, exposed in ours.items():
-        assert_same(exposed.update or {}, theirs[client].update or {})
+    for client, observed in ours.items():
+        assert_same(observed.update or {}, theirs[client].update or {})
     fewer = _remove_canaries(stored, frozenset({0, 69}))
-    assert list(fewer.exposed) == list(fewer.uploads) == list(range(1, 69))
-    assert isinstance(fewer.exposed, LazyByClient), "nothing was read"
+    assert list(fewer.observed) == list(fewer.uploads) == list(range(1, 69))
+    assert isinstance(fewer.observed, LazyByClient), "nothing was read"
 
 
 ROUND_OF_MANY_CLIENTS = """

@@ -178,7 +178,7 @@ def test_a_simulated_step_matches_torch(name: str) -> None:
     algorithm = FedAvg(architecture, LocalTraining(lr=0.05, batch_size=100))
     clients = {0: clients_of(case)[0]}
     (simulated,) = fedaudit.simulate(algorithm, clients, rounds=1, seed=1)
-    base = simulated.exposed[0].base
+    base = simulated.observed[0].base
     assert base is not None
     start = base.module().train()
     optimizer = torch.optim.SGD(start.parameters(), lr=0.05)

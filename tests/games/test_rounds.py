@@ -197,7 +197,7 @@ def test_the_sum_view_requires_one_model_for_all_clients() -> None:
     (round,) = simulate(algorithm, data, rounds=1, seed=1, server=server)
     total = average_uploads([as_gradient(round.uploads[client]) for client in data])
     (seen,) = VIEWS["sum"].of([round])
-    update = seen.exposed[0].update
+    update = seen.observed[0].update
     assert update is not None
     for name, value in total.items():
         torch.testing.assert_close(update[name], -0.5 * value)

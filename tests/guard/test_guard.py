@@ -90,7 +90,7 @@ def test_reports_show_the_name_of_the_client(tmp_path: Path) -> None:
 
 def test_an_audit_of_people_is_refused(tmp_path: Path) -> None:
     audit = data().split.audit
-    people = replace(audit, subject=np.arange(len(audit)) // 2)
+    people = replace(audit, person=np.arange(len(audit)) // 2)
     with pytest.raises(BadInput, match="audit one sample of each person"):
         Guard(tmp_path, network, people, limit=0.6)
     assert not [*tmp_path.iterdir()]

@@ -81,10 +81,10 @@ class Live(NamedTuple):
 
 def rounds() -> Iterator[Live]:
     for trained_round in trained():
-        first = trained_round.exposed[0].base
+        first = trained_round.observed[0].base
         assert first is not None
         uploads = {
-            c: e.local.params for c, e in trained_round.exposed.items() if e.local is not None
+            c: e.local.params for c, e in trained_round.observed.items() if e.local is not None
         }
         yield Live(trained_round.index, first.params, uploads, trained_round.after["global"].params)
 

@@ -167,7 +167,7 @@ def test_digests_are_those_of_the_files_of_adapter_and_base(tmp_path: Path) -> N
         ("whole.pt", "is the model after the last round"),
         ("base.safetensors", "is the base model, which no client trained"),
     ):
-        findings = compare_model(result, tmp_path / file).findings
+        findings = compare_model(result, tmp_path / file).results
         assert not findings.problems
         assert any(text in line for line in (*findings.checked, *findings.unchecked))
 
@@ -215,6 +215,6 @@ def test_tensors_with_several_names_are_those_of_the_files(
         ("whole.pt", "is the model after the last round"),
         ("base.safetensors", "is the base model, which no client trained"),
     ):
-        findings = compare_with(coverage, tmp_path / file).findings
+        findings = compare_with(coverage, tmp_path / file).results
         assert not findings.problems
         assert any(text in line for line in (*findings.checked, *findings.unchecked))

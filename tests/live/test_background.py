@@ -98,7 +98,7 @@ def test_a_queued_round_is_restored_exactly(view: str, tmp_path: Path) -> None:
     trained_round = trained()[0]
     bare_round = Round(
         index=trained_round.index,
-        exposed=trained_round.exposed,
+        observed=trained_round.observed,
         sent={},
         uploads={},
         weights=trained_round.weights,
@@ -115,9 +115,9 @@ def test_a_queued_round_is_restored_exactly(view: str, tmp_path: Path) -> None:
     restored, restored_entry = read_waiting(path, NET)
     assert (index, restored_entry) == (1, entry)
     assert (restored.weights, restored.group_of) == (dict(seen.weights), dict(seen.group_of))
-    assert restored.exposed.keys() == seen.exposed.keys()
-    for client, queued in seen.exposed.items():
-        read_back = restored.exposed[client]
+    assert restored.observed.keys() == seen.observed.keys()
+    for client, queued in seen.observed.items():
+        read_back = restored.observed[client]
         for queued_model, restored_model in (
             (queued.base, read_back.base),
             (queued.local, read_back.local),

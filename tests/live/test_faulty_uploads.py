@@ -16,7 +16,7 @@ from fedaudit.core.values import ClientId
 from fedaudit.live.record import record
 from fedaudit.live.recorder import Recorder
 from fedaudit.live.recording import read_round_log
-from fedaudit.observe.measurements import Stored, read_measured
+from fedaudit.observe.measurements import StoredRound, read_measured
 from tests.live.federation import FEW, Live, data, measured, network, rounds
 
 AUDIT = data().split.audit
@@ -109,7 +109,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, str], 
     return without_faulty(tmp_path_factory.mktemp("expected"))
 
 
-def accuracy(stored: Stored) -> dict[str, str]:
+def accuracy(stored: StoredRound) -> dict[str, str]:
     """Correct predictions of the model after a round."""
     return {name: note for name, note in stored.notes.items() if "global" in name}
 

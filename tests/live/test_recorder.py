@@ -27,7 +27,7 @@ from fedaudit.live.recorder import Recorder
 from fedaudit.live.recording import LOG_FILE, Recording, read_recording, read_round_log
 from fedaudit.observe.kept_files import read_rounds
 from fedaudit.observe.views import VIEWS, seen_from
-from fedaudit.pack.remaking import differences, not_shown_by_run, recompute_record
+from fedaudit.pack.recomputing import differences, not_shown_by_run, recompute_record
 from fedaudit.pack.suppressing import suppressed
 from fedaudit.results.record import RECORDER_SETTINGS, RECORDING_KEYS, Record
 from fedaudit.signals.measure import measure, measure_by_block, measure_round
@@ -316,9 +316,9 @@ def test_updates_can_be_kept(tmp_path: Path) -> None:
     kept_rounds = list(read_rounds(folder, NET))
     assert [kept_round.index for kept_round in kept_rounds] == [1, 2, 3, 4]
     for kept_round, live in zip(kept_rounds, rounds(), strict=True):
-        for client, exposed in kept_round.exposed.items():
-            assert exposed.local is not None
-            for name, value in exposed.local.params.items():
+        for client, observed in kept_round.observed.items():
+            assert observed.local is not None
+            for name, value in observed.local.params.items():
                 torch.testing.assert_close(value, live.uploads[client][name], rtol=0, atol=1e-3)
 
 
@@ -401,7 +401,7 @@ def attacked_before(attacked: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     def made(*_: object, **__: object) -> Record:
         return attacked
 
-    monkeypatch.setattr("fedaudit.pack.remaking.attack_recording", made)
+    monkeypatch.setattr("fedaudit.pack.recomputing.attack_recording", made)
 
 
 @pytest.mark.usefixtures("attacked_before")

@@ -23,7 +23,7 @@ from fedaudit.live.record import record
 from fedaudit.live.recording import new_recording, read_round_log
 from fedaudit.live.rounds import UploadKind
 from fedaudit.live.setup import setup_of_recording
-from fedaudit.observe.measurements import MeasuredRound, Stored
+from fedaudit.observe.measurements import MeasuredRound, StoredRound
 from fedaudit.report.terminal import print_record
 from fedaudit.results.record import ControlResult, Record
 from tests.live.federation import NET, data, network, rounds
@@ -177,7 +177,7 @@ def compared(
         for i in range(max(map(len, by_client.values())))
     ]
     stored = [
-        Stored(MeasuredRound(1, (), torch.zeros(0), {}), round_notes) for round_notes in notes
+        StoredRound(MeasuredRound(1, (), torch.zeros(0), {}), round_notes) for round_notes in notes
     ]
     return {control.target: control for control in reported_controls(run, stored)}
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from fedaudit.core.errors import BadInput, Damaged, NotVisible
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Architecture, ClientId, Model, flat, plus
+from fedaudit.core.values import Architecture, ClientId, Model, add_scaled, flat
 from fedaudit.observe.kept_files import read_rounds, write_round
 from fedaudit.observe.measurements import (
     MeasuredRound,
@@ -16,7 +16,7 @@ from fedaudit.observe.measurements import (
     read_measured,
     write_measured,
 )
-from fedaudit.observe.round import ALL_CLIENTS, Exposed, Round, Update
+from fedaudit.observe.round import ALL_CLIENTS, ObservedModels, Round, Update
 from fedaudit.observe.tensors import Keep, estimated_bytes, read_tensors, write_tensors
 from fedaudit.observe.views import merge_clients, participant_rounds
 
@@ -28,20 +28,20 @@ def net() -> nn.Module:
 NET = Architecture("net", partial(net))
 
 
-def exposed(base: Model, client: ClientId, size: float) -> Exposed:
+def observed(base: Model, client: ClientId, size: float) -> ObservedModels:
     rng = seeded(3, client)
     step = {n: size * torch.randn(v.shape, generator=rng) for n, v in base.params.items()}
     buffers = {name: value + client for name, value in base.buffers.items()}
-    return Exposed(base, Model(NET, plus(base.params, step), buffers), step, 1.5)
+    return ObservedModels(base, Model(NET, add_scaled(base.params, step), buffers), step, 1.5)
 
 
 def made_round(index: int = 10, size: float = 1e-4) -> Round:
     """Return a round with two uploads; clients 2 and 4 received different models."""
     first, second = NET.initial(0), NET.initial(1)
-    exposures = {2: exposed(first, 2, size), 4: exposed(second, 4, size)}
+    exposures = {2: observed(first, 2, size), 4: observed(second, 4, size)}
     return Round(
         index=index,
-        exposed=exposures,
+        observed=exposures,
         sent={},
         uploads={c: Update(e.update or {}) for c, e in exposures.items()},
         weights={2: 0.25, 4: 0.75},
@@ -176,8 +176,8 @@ def test_a_kept_round_stores_updates_in_sixteen_bits(tmp_path: Path, size: float
     assert restored.weights == round.weights
     assert not restored.complete
     assert same(restored.after["global"], round.after["global"])
-    for client, expected in round.exposed.items():
-        got = restored.exposed[client]
+    for client, expected in round.observed.items():
+        got = restored.observed[client]
         assert same(got.base, expected.base)
         assert got.gradient_scale == expected.gradient_scale
         assert got.update is not None
@@ -199,12 +199,12 @@ def test_a_kept_round_stores_updates_in_sixteen_bits(tmp_path: Path, size: float
 def test_an_update_of_zeros_is_kept(tmp_path: Path) -> None:
     write_round(tmp_path, made_round(size=0.0), "full")
     (restored,) = read_rounds(tmp_path, NET)
-    assert all(float(flat(e.update or {}).abs().sum()) == 0 for e in restored.exposed.values())
+    assert all(float(flat(e.update or {}).abs().sum()) == 0 for e in restored.observed.values())
 
 
 def test_a_model_sent_to_several_clients_is_stored_once(tmp_path: Path) -> None:
     base = NET.initial(0)
-    exposures = {client: exposed(base, client, 1.0) for client in range(3)}
+    exposures = {client: observed(base, client, 1.0) for client in range(3)}
     clients = tuple(exposures)
     weights = dict.fromkeys(clients, 1 / 3)
     write_round(tmp_path, Round(1, exposures, {}, {}, weights, clients, clients), "full")
@@ -214,7 +214,7 @@ def test_a_model_sent_to_several_clients_is_stored_once(tmp_path: Path) -> None:
 
 def test_merged_clients_are_restored(tmp_path: Path) -> None:
     base = NET.initial(0)
-    exposures = {client: exposed(base, client, 1.0) for client in range(4)}
+    exposures = {client: observed(base, client, 1.0) for client in range(4)}
     clients, weights = tuple(exposures), dict.fromkeys(range(4), 0.25)
     (round,) = merge_clients([Round(1, exposures, {}, {}, weights, clients, clients)], (1, 2))
     write_round(tmp_path, round, "full")
@@ -227,7 +227,7 @@ def test_the_sum_of_all_clients_can_be_kept(tmp_path: Path) -> None:
     (round,) = participant_rounds([made_round()])
     write_round(tmp_path, round, "full")
     (restored,) = read_rounds(tmp_path, NET)
-    assert set(restored.exposed) == {ALL_CLIENTS}
+    assert set(restored.observed) == {ALL_CLIENTS}
 
 
 def test_keeping_signals_only_writes_no_models(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_snapshots_store_only_the_server_model(tmp_path: Path) -> None:
 
 
 def test_hidden_updates_cannot_be_kept(tmp_path: Path) -> None:
-    local = Exposed(local=NET.initial(0))
+    local = ObservedModels(local=NET.initial(0))
     round = Round(1, {0: local}, {}, {}, {0: 1.0}, (0,), (0,))
     with pytest.raises(NotVisible, match='set keep = "signals"'):
         write_round(tmp_path, round, "full")

@@ -9,7 +9,7 @@ from torch import nn
 from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.core.values import Architecture, Capability, ClientId, Model
 from fedaudit.observe.models import group_models
-from fedaudit.observe.round import ALL_CLIENTS, Exposed, Round, Update
+from fedaudit.observe.round import ALL_CLIENTS, ObservedModels, Round, Update
 from fedaudit.observe.views import (
     VIEWS,
     every_nth,
@@ -27,17 +27,19 @@ def model(weight: float, mean: float = 0.0) -> Model:
     return Model(NET, {"w": torch.tensor([weight])}, {"mean": torch.tensor([mean])})
 
 
-def client(base: float, step: float, mean: float = 0.0, scale: float | None = 2.0) -> Exposed:
-    return Exposed(model(base), model(base + step, mean), {"w": torch.tensor([step])}, scale)
+def client(
+    base: float, step: float, mean: float = 0.0, scale: float | None = 2.0
+) -> ObservedModels:
+    return ObservedModels(model(base), model(base + step, mean), {"w": torch.tensor([step])}, scale)
 
 
 def make_round(
-    exposed: Mapping[ClientId, Exposed], weights: Mapping[ClientId, float], index: int = 1
+    observed: Mapping[ClientId, ObservedModels], weights: Mapping[ClientId, float], index: int = 1
 ) -> Round:
-    clients = tuple(exposed)
-    uploads = {c: Update(e.update or {}) for c, e in exposed.items()}
+    clients = tuple(observed)
+    uploads = {c: Update(e.update or {}) for c, e in observed.items()}
     return Round(
-        index, exposed, {}, uploads, weights, clients, clients, {"global": model(1.5, 7.0)}
+        index, observed, {}, uploads, weights, clients, clients, {"global": model(1.5, 7.0)}
     )
 
 
@@ -62,11 +64,11 @@ def test_snapshots_are_kept_of_rounds_that_are_multiples() -> None:
 
 def test_merged_clients_become_their_weighted_mean() -> None:
     (round,) = merge_clients([ROUND], {2, 1})
-    assert list(round.exposed) == [0, 1]
+    assert list(round.observed) == [0, 1]
     assert round.weights == {0: 0.5, 1: 0.5}
     assert round.group_of == {1: 1, 2: 1}
     assert list(round.uploads) == [0]
-    group = round.exposed[1]
+    group = round.observed[1]
     # The weights are 3/4 and 1/4: 0.75 * 0.1 - 0.25 * 0.3 = 0 and 0.75 * 2 + 0.25 * 6 = 3.
     assert weight(group.update) == pytest.approx(0.0, abs=1e-7)
     assert group.local is not None
@@ -74,34 +76,34 @@ def test_merged_clients_become_their_weighted_mean() -> None:
     assert float(group.local.buffers["mean"]) == pytest.approx(3.0)
     # Both scales are 2, but the weights differ, so the group has no scale.
     assert group.gradient_scale is None
-    assert round.exposed[0] is ROUND.exposed[0]
+    assert round.observed[0] is ROUND.observed[0]
 
 
 def test_merging_all_clients_gives_the_step_of_the_average() -> None:
     (round,) = seen_from([ROUND], VIEWS["sum"])
-    assert list(round.exposed) == [0]
+    assert list(round.observed) == [0]
     assert round.uploads == {}
     # 0.5 * 0.5 + 0.375 * 0.1 - 0.125 * 0.3
-    assert weight(round.exposed[0].update) == pytest.approx(0.25)
+    assert weight(round.observed[0].update) == pytest.approx(0.25)
 
 
 def test_merging_is_idempotent() -> None:
     once = list(seen_from([ROUND], VIEWS["sum"]))
     twice = list(seen_from(once, VIEWS["sum"]))
     assert twice[0].group_of == once[0].group_of
-    assert weight(twice[0].exposed[0].update) == weight(once[0].exposed[0].update)
+    assert weight(twice[0].observed[0].update) == weight(once[0].observed[0].update)
 
 
 def test_several_coalitions_can_be_merged() -> None:
     four = make_round({c: client(1.0, c / 10) for c in range(4)}, dict.fromkeys(range(4), 0.25))
     (round,) = merge_clients(merge_clients([four], {0, 3}), {1, 2})
-    assert list(round.exposed) == [0, 1]
+    assert list(round.observed) == [0, 1]
     assert round.group_of == {0: 0, 3: 0, 1: 1, 2: 1}
 
 
 def test_a_coalition_with_one_upload_equals_that_member() -> None:
     (round,) = merge_clients([ROUND], {2, 7})
-    assert round.exposed == ROUND.exposed
+    assert round.observed == ROUND.observed
     assert round.group_of == {}
 
 
@@ -109,7 +111,7 @@ def test_proportional_gradient_scales_give_the_scale_of_the_sum() -> None:
     # 1 * 0.1 + 3 * 0.2 = 0.7 summed gradients; the mean update is 0.25 * 0.1 + 0.75 * 0.2.
     uneven = {0: client(1.0, 0.1, scale=1.0), 1: client(1.0, 0.2, scale=3.0)}
     (round,) = merge_clients([make_round(uneven, {0: 0.25, 1: 0.75})], {0, 1})
-    group = round.exposed[0]
+    group = round.observed[0]
     assert group.gradient_scale == pytest.approx(4.0)
     assert weight(group.update) == pytest.approx(0.7 / 4)
 
@@ -117,7 +119,7 @@ def test_proportional_gradient_scales_give_the_scale_of_the_sum() -> None:
 def test_disproportional_gradient_scales_give_none() -> None:
     uneven = {0: client(1.0, 0.1, scale=1.0), 1: client(1.0, 0.2, scale=3.0)}
     (round,) = merge_clients([make_round(uneven, {0: 0.5, 1: 0.5})], {0, 1})
-    assert round.exposed[0].gradient_scale is None
+    assert round.observed[0].gradient_scale is None
 
 
 def test_clients_that_received_different_models_cannot_be_merged() -> None:
@@ -135,9 +137,9 @@ def test_equal_models_form_one_group() -> None:
 
 def test_the_globals_view_shows_consecutive_global_models() -> None:
     (round,) = participant_rounds([ROUND])
-    assert list(round.exposed) == [ALL_CLIENTS]
+    assert list(round.observed) == [ALL_CLIENTS]
     assert round.uploads == {}
-    seen = round.exposed[ALL_CLIENTS]
+    seen = round.observed[ALL_CLIENTS]
     assert seen.base is not None
     assert seen.local is not None
     assert weight(seen.base.params) == 1.0
@@ -148,7 +150,7 @@ def test_the_globals_view_shows_consecutive_global_models() -> None:
 
 def test_the_final_view_shows_only_the_last_model() -> None:
     (round,) = final_model_rounds([replace(ROUND, sent={})])
-    assert round.exposed == {ALL_CLIENTS: Exposed(local=ROUND.after["global"])}
+    assert round.observed == {ALL_CLIENTS: ObservedModels(local=ROUND.after["global"])}
     assert round.sent == {}
     assert round.uploads == {}
 
@@ -165,7 +167,7 @@ def test_views_of_the_global_model_refuse_runs_with_none_or_several(
 
 
 def test_the_globals_view_raises_if_sent_models_are_hidden() -> None:
-    hidden = {0: Exposed(local=model(1.0))}
+    hidden = {0: ObservedModels(local=model(1.0))}
     with pytest.raises(NotVisible, match="clients receive is hidden"):
         list(participant_rounds([make_round(hidden, {0: 1.0})]))
 
@@ -192,10 +194,10 @@ def test_a_misspelt_view_gets_the_nearest() -> None:
 WIDE = Architecture("many weights", lambda: nn.Linear(100, 1))
 
 
-def wide_client(step: float, base: float = 0.0) -> Exposed:
+def wide_client(step: float, base: float = 0.0) -> ObservedModels:
     start = Model(WIDE, {"w": torch.full((50, 2), base)}, {})
     update = {"w": torch.full((50, 2), step)}
-    return Exposed(start, Model(WIDE, {"w": start.params["w"] + step}, {}), update, 2.0)
+    return ObservedModels(start, Model(WIDE, {"w": start.params["w"] + step}, {}), update, 2.0)
 
 
 def test_shuffling_keeps_each_entrys_values_and_hides_whose_they_are() -> None:
@@ -203,7 +205,7 @@ def test_shuffling_keeps_each_entrys_values_and_hides_whose_they_are() -> None:
     round = make_round({c: wide_client(s) for c, s in steps.items()}, dict.fromkeys(steps, 0.25))
     (shuffled,) = seen_from([round], VIEWS["shuffled"])
     assert shuffled.uploads == {}
-    updates = [shuffled.exposed[c].update for c in steps]
+    updates = [shuffled.observed[c].update for c in steps]
     values = torch.stack([update["w"] for update in updates if update is not None])
     assert len(values) == 4
     expected = torch.tensor([1.0, 2.0, 3.0, 4.0])[:, None, None].expand(4, 50, 2)
@@ -212,13 +214,13 @@ def test_shuffling_keeps_each_entrys_values_and_hides_whose_they_are() -> None:
         # Every upload is a mixture of all clients, in about equal parts.
         assert all(10 <= int((row == step).sum()) <= 40 for step in steps.values())
     for client_id, row in zip(steps, values, strict=True):
-        local = shuffled.exposed[client_id].local
+        local = shuffled.observed[client_id].local
         assert local is not None
         assert torch.equal(local.params["w"], row)
     # The same round is mixed in the same way, and another round differently.
     (again,) = seen_from([round], VIEWS["shuffled"])
     (later,) = seen_from([replace(round, index=2)], VIEWS["shuffled"])
-    first, second = again.exposed[0].update, later.exposed[0].update
+    first, second = again.observed[0].update, later.observed[0].update
     assert first is not None
     assert second is not None
     assert torch.equal(first["w"], values[0])
@@ -226,17 +228,17 @@ def test_shuffling_keeps_each_entrys_values_and_hides_whose_they_are() -> None:
 
 
 def test_shuffling_mixes_buffers_and_only_clients_with_the_same_received_model() -> None:
-    exposed = {0: client(1.0, 0.5, 1.0), 1: client(1.0, 0.1, 2.0), 2: client(3.0, -0.3, 6.0)}
-    round = make_round(exposed, dict.fromkeys(exposed, 1 / 3))
+    observed = {0: client(1.0, 0.5, 1.0), 1: client(1.0, 0.1, 2.0), 2: client(3.0, -0.3, 6.0)}
+    round = make_round(observed, dict.fromkeys(observed, 1 / 3))
     (shuffled,) = seen_from([round], VIEWS["shuffled"])
-    assert weight(shuffled.exposed[2].update) == pytest.approx(-0.3)
-    assert sorted(weight(shuffled.exposed[c].update) for c in (0, 1)) == pytest.approx([0.1, 0.5])
-    locals_ = [shuffled.exposed[c].local for c in (0, 1)]
+    assert weight(shuffled.observed[2].update) == pytest.approx(-0.3)
+    assert sorted(weight(shuffled.observed[c].update) for c in (0, 1)) == pytest.approx([0.1, 0.5])
+    locals_ = [shuffled.observed[c].local for c in (0, 1)]
     means = [float(local.buffers["mean"]) for local in locals_ if local is not None]
     assert sorted(means) == [1.0, 2.0]
 
 
 def test_shuffling_needs_updates() -> None:
-    outputs_only = make_round({0: Exposed(local=model(1.0))}, {0: 1.0})
+    outputs_only = make_round({0: ObservedModels(local=model(1.0))}, {0: 1.0})
     with pytest.raises(NotVisible, match="use the view 'uploads'"):
         list(seen_from([outputs_only], VIEWS["shuffled"]))

@@ -24,7 +24,7 @@ CLIENTS = {0: samples(7, 3, 9), 4: samples(2, 5)}
 def round_with_facts(index: int) -> Round:
     return Round(
         index=index,
-        exposed={},
+        observed={},
         sent={},
         uploads={},
         weights={},

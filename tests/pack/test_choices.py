@@ -14,7 +14,7 @@ from fedaudit.live.attack import attack_recording
 from fedaudit.observe.tensors import read_tensors, write_tensors
 from fedaudit.pack.choices import suspicious_names
 from fedaudit.pack.packing import write_pack
-from fedaudit.pack.remaking import compare_choices, compare_with_run
+from fedaudit.pack.recomputing import compare_choices, compare_with_run
 from fedaudit.pack.verifying import Verified, verify
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record

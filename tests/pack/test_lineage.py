@@ -82,15 +82,15 @@ def test_the_whole_model_and_its_adapter_are_verified(
     packed_record: Record, folder: Path, tmp_path: Path
 ) -> None:
     final = state_after(ROUNDS)
-    whole = compare_model(packed_record, saved(tmp_path, final)).findings
+    whole = compare_model(packed_record, saved(tmp_path, final)).results
     assert whole.checked == ["model.safetensors is the model after the last round of the record"]
     assert whole.unchecked == []
     adapter = saved(tmp_path, base_of(final, is_base=False), "adapter.pt")
-    findings = compare_model(packed_record, adapter).findings
-    assert findings.checked == ["adapter.pt is the adapter after the last round of the record"]
+    results = compare_model(packed_record, adapter).results
+    assert results.checked == ["adapter.pt is the adapter after the last round of the record"]
     assert packed_record.coverage is not None
     base = packed_record.coverage.base_model
-    assert findings.unchecked == [
+    assert results.unchecked == [
         f"whether adapter.pt is used with its base model (SHA-256 {base})"
     ]
     assert exit_code("verify", folder / "pack", "--model", adapter) == 0
@@ -103,10 +103,10 @@ def test_base_and_earlier_models_are_named(packed_record: Record, tmp_path: Path
         (state_after(0), "is the model that was sent in round 1, which is not the final model"),
         (base_of(state_after(2), is_base=False), "is the adapter after round 2, which is not"),
     ):
-        findings = compare_model(packed_record, saved(tmp_path, state)).findings
-        assert not findings.problems
-        assert not findings.checked
-        assert text in findings.unchecked[0]
+        results = compare_model(packed_record, saved(tmp_path, state)).results
+        assert not results.problems
+        assert not results.checked
+        assert text in results.unchecked[0]
 
 
 def test_a_changed_weight_and_another_base_are_found(packed_record: Record, tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_changed_weight_and_another_base_are_found(packed_record: Record, tmp_
         ({**adapter, **one_weight_changed(base)}, "other tensors than those of its base model"),
         (final | {"4.weight": torch.ones(1)}, "other tensors than those of its base model"),
     ):
-        (problem,) = compare_model(packed_record, saved(tmp_path, state)).findings.problems
+        (problem,) = compare_model(packed_record, saved(tmp_path, state)).results.problems
         assert text in problem
 
 
@@ -164,6 +164,6 @@ def test_a_model_that_replaces_another_between_rounds_is_listed(
 ) -> None:
     (statement,) = check_lineage(packed_record).checked
     assert statement.startswith(f"each of the rounds 2 to {ROUNDS} was sent the model")
-    findings = check_lineage(recorded(tmp_path, others=2))
-    assert findings.checked == []
-    assert findings.unchecked == ["why round 2 was sent another model than the one after round 1"]
+    results = check_lineage(recorded(tmp_path, others=2))
+    assert results.checked == []
+    assert results.unchecked == ["why round 2 was sent another model than the one after round 1"]

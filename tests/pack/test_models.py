@@ -17,7 +17,7 @@ from fedaudit.live import record as recording_module
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.digests import digests_of_globals
 from fedaudit.live.network import network_of
-from fedaudit.pack.choices import Findings
+from fedaudit.pack.choices import CheckResults
 from fedaudit.pack.manifest import Manifest
 from fedaudit.pack.models import compare_model, compare_with
 from fedaudit.pack.packing import write_pack
@@ -91,7 +91,7 @@ def test_contents_that_no_digest_covers_are_listed(pack: Path, tmp_path: Path) -
     with ZipFile(tmp_path / "b.npz", "a") as archive:
         archive.comment = text.encode()
     for name, what, size in (("a.safetensors", "metadata", 14), ("b.npz", "comments", 10)):
-        unchecked = compare_model(record, tmp_path / name).findings.unchecked
+        unchecked = compare_model(record, tmp_path / name).results.unchecked
         expected = f"the {what} in {name} ({size} bytes): digests cover only its tensors"
         assert unchecked == [expected]
 
@@ -119,16 +119,16 @@ def test_an_earlier_model_is_named_with_its_round(
 ) -> None:
     record = read_record(pack / "record.json")
     model = saved(tmp_path, models_after()[2])
-    findings = compare_model(record, model).findings
-    assert not findings.checked
-    assert findings.unchecked == [
+    results = compare_model(record, model).results
+    assert not results.checked
+    assert results.unchecked == [
         "the final model: model.safetensors is the model after round 2, which is not the final "
         "model"
     ]
     assert exit_code("verify", pack, "--model", model) == 0
     assert "that it is about your model" in " ".join(capsys.readouterr().out.split())
     first = saved(tmp_path, next(rounds()).sent)
-    assert "that was sent in round 1" in compare_model(record, first).findings.unchecked[0]
+    assert "that was sent in round 1" in compare_model(record, first).results.unchecked[0]
 
 
 def test_manifest_verdict_and_summary_name_the_final_model(pack: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_run_that_may_continue_has_no_final_model(tmp_path: Path) -> None:
     assert record.coverage is not None
     assert record.coverage.final_model == ""
     model = saved(tmp_path, models_after()[ROUNDS])
-    assert "may not be the final model" in compare_model(record, model).findings.unchecked[0]
+    assert "may not be the final model" in compare_model(record, model).results.unchecked[0]
 
 
 def test_without_models_after_rounds_the_final_model_is_unknown(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_without_models_after_rounds_the_final_model_is_unknown(tmp_path: Path) 
     assert record.coverage is not None
     assert record.coverage.final_model == ""
     model = saved(tmp_path, models_after()[ROUNDS])
-    assert "none of the models" in compare_model(record, model).findings.problems[0]
+    assert "none of the models" in compare_model(record, model).results.problems[0]
 
 
 class BatchNormNet(nn.Sequential):
@@ -179,9 +179,9 @@ def test_a_state_dict_with_batch_normalisation_is_recognised(tmp_path: Path) -> 
         tmp_path / "recording", (), tmp_path / "record", figures=SMALL["figures"]
     )
     file = saved(tmp_path, state)
-    assert "after the last round" in compare_model(result, file).findings.checked[0]
+    assert "after the last round" in compare_model(result, file).results.checked[0]
     other = saved(tmp_path, one_weight_changed(state), "other.safetensors")
-    assert compare_model(result, other).findings.problems
+    assert compare_model(result, other).results.problems
 
 
 class SharedNet(nn.Sequential):
@@ -234,7 +234,7 @@ class ExtraNet(nn.Sequential):
         )
 
 
-def compared(network: type[nn.Module], file: Path, state: Weights) -> Findings:
+def compared(network: type[nn.Module], file: Path, state: Weights) -> CheckResults:
     """Compare a file with the model of one round that ended with a state."""
     layout = network_of(network, data().split.audit, CLASSIFICATION).layout
     after = layout.model_of(dict(state), subject="it")
@@ -247,7 +247,7 @@ def compared(network: type[nn.Module], file: Path, state: Weights) -> Findings:
         adapter=layout.network.adapter_names,
         tied=layout.network.tied_names,
     )
-    return compare_with(coverage, file).findings
+    return compare_with(coverage, file).results
 
 
 @pytest.mark.parametrize("network", [SharedNet, TiedBaseNet])
@@ -258,10 +258,10 @@ def test_a_shared_tensor_is_compared_under_each_of_its_names(
     for omitted in ("", "0.weight", "2.weight"):
         part = {name: value for name, value in state.items() if name != omitted}
         file = saved(tmp_path, part, "part.pt")
-        findings = compared(network, file, state)
-        assert findings.checked == ["part.pt is the model after the last round of the record"]
-        assert not findings.problems
-        assert not findings.unchecked
+        results = compared(network, file, state)
+        assert results.checked == ["part.pt is the model after the last round of the record"]
+        assert not results.problems
+        assert not results.unchecked
     other = {**state, "2.weight": state["2.weight"] + 1}
     (problem,) = compared(network, saved(tmp_path, other), state).problems
     assert "other values for '2.weight' than for '0.weight', which are one tensor" in problem
@@ -305,13 +305,13 @@ def test_whole_numbers_and_a_quantized_base_are_listed(tmp_path: Path) -> None:
     unknown_base = "whether model.safetensors is used with its base model, which the record does"
     whole = "the whole numbers in model.safetensors, such as 'codes': digests cover only"
     for weights, others in ((adapter, []), (state, [whole])):
-        findings = compared(QuantizedNet, saved(tmp_path, weights), state)
-        assert findings.checked == [
+        results = compared(QuantizedNet, saved(tmp_path, weights), state)
+        assert results.checked == [
             "model.safetensors is the adapter after the last round of the record"
         ]
         texts = [unknown_base, *others]
-        assert len(findings.unchecked) == len(texts)
-        assert all(map(str.startswith, findings.unchecked, texts))
+        assert len(results.unchecked) == len(texts)
+        assert all(map(str.startswith, results.unchecked, texts))
 
 
 def test_networks_with_other_tensors_are_not_identified() -> None:

@@ -13,7 +13,7 @@ from fedaudit.report.page import comparison_html, report_html
 from fedaudit.report.sources import source_attacks
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.verdict import verdict
-from fedaudit.report.wording import attack_name, percent
+from fedaudit.report.wording import attack_name, format_percent
 from fedaudit.results.record import ClientRow, Record
 from fedaudit.study.comparing import compare_records
 from tests.estimates import changed
@@ -76,7 +76,7 @@ def test_tile_chart_and_text_use_the_same_label_baseline() -> None:
     first = first_screen(audit, verdict(audit))
     (forest,) = first.picture
     assert forest.tracks[0].title == "Attack success rate"
-    level = percent(source_attacks(audit)[0].label_level)
+    level = format_percent(source_attacks(audit)[0].label_level)
     assert f"label distributions alone {level}" in first.numbers[1].detail
     assert f"labels alone {level}" in forest.lines[0].cells[0].limits
     assert "label distributions alone" in [key.name for key in forest.keys]

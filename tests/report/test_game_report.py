@@ -21,7 +21,7 @@ from fedaudit.report.text.points import (
     largest_empirical_epsilon,
     shown_points,
 )
-from fedaudit.report.wording import interval, percent
+from fedaudit.report.wording import format_percent, interval
 from fedaudit.results.games import FIT, HELD_OUT, PointPlayed, Spread
 from tests.estimates import changed
 from tests.programs import exit_code
@@ -155,7 +155,7 @@ def test_status_headline_and_tile_use_the_same_point() -> None:
     games = played(NONE, lucky, sure)
     assert sure.success.low > lucky.success.low
     assert "bitrand" in game_verdict(games).first.headline.split(",")[0]
-    assert game_tiles(games)[0].value == percent(sure.success.value)
+    assert game_tiles(games)[0].value == format_percent(sure.success.value)
 
 
 @pytest.mark.parametrize(
@@ -207,11 +207,14 @@ def test_the_points_table_lists_success_epsilons_and_rates() -> None:
         by_column = dict(zip([column.text for column in grid.columns], row, strict=True))
         for name, rate in {"Adv": game.success, "TPR": game.tpr, "TNR": game.tnr}.items():
             limits = interval(rate.low, rate.high, "accuracy")
-            assert (by_column[name].text, by_column[name].detail) == (percent(rate.value), limits)
-        assert by_column["Fires for others"].text == percent(game.by_others.value)
+            assert (by_column[name].text, by_column[name].detail) == (
+                format_percent(rate.value),
+                limits,
+            )
+        assert by_column["Fires for others"].text == format_percent(game.by_others.value)
         bounded = game.actual_epsilon is not None
         assert by_column["At most"].text == (
-            percent(game.largest_success) if bounded else "no bound"
+            format_percent(game.largest_success) if bounded else "no bound"
         )
         assert by_column["Lower bound"].text == format_epsilon(game.empirical_epsilon)
         assert all(" ".join(cell.text.split()) in document for cell in row)

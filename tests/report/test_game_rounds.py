@@ -10,7 +10,7 @@ from fedaudit.report.pictures import games_picture
 from fedaudit.report.tables.games import points_table
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.points import by_protection, game_tiles, shown_points
-from fedaudit.report.wording import percent
+from fedaudit.report.wording import format_percent
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (
     DISTANCE,
@@ -97,10 +97,10 @@ def test_round_points_have_a_separate_table_without_epsilons() -> None:
 
 def test_the_bound_from_noise_is_next_to_every_success_rate() -> None:
     table = points_table(SOME, in_rounds=True)
-    allowed = [percent(gaussian_success(mu)) for mu in (1.0, math.sqrt(10))]
+    allowed = [format_percent(gaussian_success(mu)) for mu in (1.0, math.sqrt(10))]
     bounds = column(table, "At most")
     assert bounds == ["no bound", allowed[0], allowed[1], allowed[1], allowed[0], "no bound"]
-    assert column(table, "Expected")[1] == percent(gaussian_success(0.15))
+    assert column(table, "Expected")[1] == format_percent(gaussian_success(0.15))
 
 
 def test_rows_show_the_maximum_success_under_noise() -> None:

@@ -248,7 +248,7 @@ def test_a_policy_shows_its_outcome_with_measured_and_allowed_values(
     assert part.badge == badge
     assert part.table is not None
     numbers = (figure.value, figure.low, figure.high)  # type: ignore[attr-defined]
-    value, low, high = map(wording.number, numbers)
+    value, low, high = map(wording.format_number, numbers)
     expected = (rule, "AUC against unseen samples", "0.600", f"{value} ({low}–{high})")
     assert part.table.rows[0][:4] == expected
     assert "“hospital”" in part.lead

@@ -6,12 +6,12 @@ from fedaudit.core import metric_names
 from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.grid import Footnotes, as_one_line, shortened
 from fedaudit.report.wording import (
+    format_number,
+    format_percent,
     format_value,
     interval,
     join_and,
     metric_name,
-    number,
-    percent,
     with_interval,
     without_verdict,
 )
@@ -31,12 +31,12 @@ from tests.estimates import estimate
     ],
 )
 def test_shares_are_formatted_in_per_cent(share: float, text: str) -> None:
-    assert percent(share) == text
+    assert format_percent(share) == text
 
 
 @given(st.floats(0, 1, exclude_min=True, exclude_max=True))
 def test_shares_are_never_rounded_to_zero_or_all(share: float) -> None:
-    assert percent(share) not in ("0%", "100%", "0.00%", "100.00%", "100.0%")
+    assert format_percent(share) not in ("0%", "100%", "0.00%", "100.00%", "100.0%")
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,12 @@ def test_estimates_in_text_state_the_confidence_level() -> None:
 
 
 def test_number_format_depends_on_the_size() -> None:
-    assert (number(0.5), number(12.345), number(1234.5)) == ("0.500", "12.3", "1,234.5")
-    assert number(-0.25) == "−0.250"
+    assert (format_number(0.5), format_number(12.345), format_number(1234.5)) == (
+        "0.500",
+        "12.3",
+        "1,234.5",
+    )
+    assert format_number(-0.25) == "−0.250"
     assert format_value(None, "auc") == "–"
 
 

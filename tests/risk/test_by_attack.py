@@ -6,7 +6,7 @@ from fedaudit.attacks import ATTACKS, SOURCE_ATTACKS
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import BadInput, NotVisible, Unsupported
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Model, Samples, plus
+from fedaudit.core.values import Model, Samples, add_scaled
 from fedaudit.models import architecture
 from fedaudit.risk.catalog import (
     MEASURES,
@@ -43,7 +43,7 @@ def gradients(model: Model) -> list[torch.Tensor]:
 def moved() -> Model:
     rng = seeded(1, "step")
     step = {name: torch.randn(p.shape, generator=rng) for name, p in START.params.items()}
-    return Model(KIND, plus(START.params, step, 0.1))
+    return Model(KIND, add_scaled(START.params, step, 0.1))
 
 
 def test_loss_evidence_matches_a_loop_over_samples() -> None:

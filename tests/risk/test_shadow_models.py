@@ -80,7 +80,7 @@ def test_continued_shadows_start_from_the_model_of_the_cluster() -> None:
         server.take(shadows[1].members),
         replace(TRAINING, epochs=2),
         UNDEFENDED,
-        client_context.at(cluster.model),
+        client_context.with_model(cluster.model),
     )
     assert all(
         torch.equal(shadows[1].model.params[name], alone.params[name]) for name in alone.params

@@ -86,8 +86,8 @@ def test_a_client_with_a_tampered_model_has_no_peers_and_is_no_peer() -> None:
 def test_gradients_are_computed_at_the_model_that_each_client_received() -> None:
     (round, *_) = trained("a server that tampers")
     together = measure_round(round, [GradientCosine()], PROBE).signals["gradient-cosine"]
-    for row, client in enumerate(sorted(round.exposed)):
-        alone = replace(round, exposed={client: round.exposed[client]})
+    for row, client in enumerate(sorted(round.observed)):
+        alone = replace(round, observed={client: round.observed[client]})
         single = measure_round(alone, [GradientCosine()], PROBE).signals["gradient-cosine"]
         torch.testing.assert_close(together[row], single[0])
 

@@ -7,7 +7,7 @@ import torch
 
 from fedaudit.core.errors import NotVisible
 from fedaudit.core.values import Samples
-from fedaudit.observe.round import Exposed, Round
+from fedaudit.observe.round import ObservedModels, Round
 from fedaudit.signals.base import VisibleRound
 from fedaudit.signals.canary_gradients import CanaryCosine, canary_gradient
 
@@ -22,8 +22,8 @@ def dense(sample_id: int) -> torch.Tensor:
 
 def visible(update: torch.Tensor | None) -> VisibleRound:
     params = None if update is None else {"a": update[:1000].view(10, 100), "b": update[1000:]}
-    exposed = {4: Exposed(update=params)}
-    round = Round(1, exposed, {}, {}, {4: 1.0}, (4,), (4,), {})
+    observed = {4: ObservedModels(update=params)}
+    round = Round(1, observed, {}, {}, {4: 1.0}, (4,), (4,), {})
     return VisibleRound(round, SAMPLES)
 
 

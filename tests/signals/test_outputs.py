@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedaudit.core.errors import NotVisible
 from fedaudit.core.values import Architecture, Model, Samples
-from fedaudit.observe.round import Exposed, Round
+from fedaudit.observe.round import ObservedModels, Round
 from fedaudit.signals.measure import measure_round
 from fedaudit.signals.outputs import (
     Confidence,
@@ -32,10 +32,10 @@ def scaling_model(scale: float) -> Model:
 
 
 def make_round(*scales: float, after: dict[str, Model] | None = None) -> Round:
-    exposed = {c: Exposed(local=scaling_model(scale)) for c, scale in enumerate(scales)}
-    clients = tuple(exposed)
+    observed = {c: ObservedModels(local=scaling_model(scale)) for c, scale in enumerate(scales)}
+    clients = tuple(observed)
     weights = dict.fromkeys(clients, 1 / len(clients))
-    return Round(1, exposed, {}, {}, weights, clients, clients, after or {})
+    return Round(1, observed, {}, {}, weights, clients, clients, after or {})
 
 
 def signal_of(signal: OutputSignal, probabilities: list[float], label: int) -> float:
@@ -118,8 +118,8 @@ def test_the_snapshot_of_received_models_has_one_row_per_client() -> None:
     round = make_round(0.5, 2.0, 3.0)
     # Clients 0 and 2 received equal models.
     received = dict(enumerate((1.5, 4.0, 1.5)))
-    exposed = {c: Exposed(base=scaling_model(scale)) for c, scale in received.items()}
-    values = measured(Loss("received"), replace(round, exposed=exposed), samples)
+    observed = {c: ObservedModels(base=scaling_model(scale)) for c, scale in received.items()}
+    values = measured(Loss("received"), replace(round, observed=observed), samples)
     for row, scale in zip(values, received.values(), strict=True):
         assert torch.equal(row[None], measured(Loss(), make_round(scale), samples))
     assert Loss("received").name == "received_loss"

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedaudit.core.values import Model, Samples
 from fedaudit.models import architecture
-from fedaudit.observe.round import Exposed, Round
+from fedaudit.observe.round import ObservedModels, Round
 from fedaudit.signals import gradients
 from fedaudit.signals.base import Signal
 from fedaudit.signals.gradients import cache_chunks, gradient_products
@@ -135,7 +135,7 @@ def test_signals_of_a_prepared_round_have_the_same_bits() -> None:
     (update,) = updates_for(base, 1)
     seen = Round(
         index=1,
-        exposed={0: Exposed(base, None, update)},
+        observed={0: ObservedModels(base, None, update)},
         sent={},
         uploads={},
         weights={0: 1.0},

@@ -13,7 +13,7 @@ from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.models import CNN, MLP
-from fedaudit.observe.round import Exposed
+from fedaudit.observe.round import ObservedModels
 from fedaudit.signals.measure import measure_round
 from fedaudit.signals.reconstruction import NearestReconstruction
 from tests.samples import random_samples
@@ -28,7 +28,7 @@ def distances(weights: Tensor, biases: Tensor, features: Tensor) -> Tensor:
     base = LINEAR.initial(0)
     update = {"1.weight": weights, "1.bias": biases}
     samples = Samples(features, torch.zeros(len(features), dtype=torch.int64))
-    round = make_round({0: Exposed(base, base, update)})
+    round = make_round({0: ObservedModels(base, base, update)})
     return -measure_round(round, [NearestReconstruction()], samples).signals[SIGNAL][0]
 
 
@@ -89,6 +89,8 @@ def test_other_models_are_refused(make: Callable[[], nn.Module], message: str) -
     base = architecture.initial(0)
     features = torch.randn(5, 1, 8, 8, generator=seeded(0, "x"))
     samples = Samples(features, torch.zeros(5, dtype=torch.int64))
-    exposed = Exposed(base, base, {name: torch.ones_like(v) for name, v in base.params.items()})
+    observed = ObservedModels(
+        base, base, {name: torch.ones_like(v) for name, v in base.params.items()}
+    )
     with pytest.raises(Unsupported, match=message):
-        measure_round(make_round({0: exposed}), [NearestReconstruction()], samples)
+        measure_round(make_round({0: observed}), [NearestReconstruction()], samples)

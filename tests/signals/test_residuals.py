@@ -16,7 +16,7 @@ from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.metrics import auc
 from fedaudit.models import CNN, MLP, Transformer
-from fedaudit.observe.round import Exposed, Round
+from fedaudit.observe.round import ObservedModels, Round
 from fedaudit.signals.measure import measure_on_engine, measure_round
 from fedaudit.signals.updates import ProjectionResidual
 from tests.rounding import RoundedByPlace
@@ -27,15 +27,15 @@ LINEAR = Architecture("linear", MLP(hidden="").for_samples((3,), 2))
 WIDE = Architecture("wide", MLP(hidden="30").for_samples((40,), 4))
 
 
-def client_with_update(architecture: Architecture, updates: dict[str, Tensor]) -> Exposed:
+def client_with_update(architecture: Architecture, updates: dict[str, Tensor]) -> ObservedModels:
     """Return a client whose update changes only the given parameters."""
     base = architecture.initial(0)
-    return Exposed(
+    return ObservedModels(
         base, base, {n: updates.get(n, torch.zeros_like(v)) for n, v in base.params.items()}
     )
 
 
-def residuals(seen: Exposed, samples: Samples, signal: ProjectionResidual) -> Tensor:
+def residuals(seen: ObservedModels, samples: Samples, signal: ProjectionResidual) -> Tensor:
     """Return the residual of each sample for one client's update."""
     return -measure_round(make_round({0: seen}), [signal], samples).signals[signal.name][0]
 
@@ -169,7 +169,7 @@ def by_projection(entered: Tensor, weight: Tensor) -> Tensor:
 
 def test_blocks_and_equal_clients_give_identical_residuals() -> None:
     round, _ = trained_round(WIDE, 15)
-    round = replace(round, exposed={**round.exposed, 5: round.exposed[0]})
+    round = replace(round, observed={**round.observed, 5: round.observed[0]})
     many = random_samples(seeded(9), 600, 40, classes=4)
     together = measure_round(round, [SIGNAL], many).signals[SIGNAL.name]
     assert torch.equal(together[0], together[2])

@@ -12,11 +12,11 @@ from torch.nn import functional
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.modules import CHUNK
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Architecture, ClientId, Model, Samples, flat, plus, plus_tail
+from fedaudit.core.values import Architecture, ClientId, Model, Samples, add_scaled, flat, plus_tail
 from fedaudit.engines.local import LOCAL
 from fedaudit.models import CNN
 from fedaudit.observe.measurements import MeasuredRound
-from fedaudit.observe.round import Exposed, Round
+from fedaudit.observe.round import ObservedModels, Round
 from fedaudit.signals.base import Signal, VisibleRound
 from fedaudit.signals.kernels.capture import VMAP_CHUNK
 from fedaudit.signals.kernels.plan import _MAX_CHUNK, _MAX_CHUNK_LARGE_MAPS
@@ -30,14 +30,14 @@ from fedaudit.signals.updates import (
     GradientNorm,
     WithoutTailCosine,
 )
-from tests.both_readings import EVERY_READING
+from tests.output_kinds import EVERY_OUTPUT_KIND
 
 
 def net() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Dropout(0.5), nn.Linear(6, 3))
 
 
-NET = Architecture("net with dropout", partial(net), task=EVERY_READING)
+NET = Architecture("net with dropout", partial(net), task=EVERY_OUTPUT_KIND)
 RNG = seeded(0, "samples")
 SAMPLES = Samples(
     torch.randn(7, 4, generator=RNG), torch.randint(0, 3, (7,), generator=RNG), torch.arange(7)
@@ -55,14 +55,16 @@ ALL: tuple[Signal, ...] = (
 )
 
 
-def exposed(client: ClientId, base: Model, scale: float | None = 3.0) -> Exposed:
+def observed(client: ClientId, base: Model, scale: float | None = 3.0) -> ObservedModels:
     rng = seeded(1, client)
     step = {n: 0.1 * torch.randn(v.shape, generator=rng) for n, v in base.params.items()}
     control = {n: torch.randn(v.shape, generator=rng) for n, v in base.params.items()}
-    return Exposed(base, Model(base.architecture, plus(base.params, step)), step, scale, control)
+    return ObservedModels(
+        base, Model(base.architecture, add_scaled(base.params, step)), step, scale, control
+    )
 
 
-def make_round(exposures: dict[ClientId, Exposed]) -> Round:
+def make_round(exposures: dict[ClientId, ObservedModels]) -> Round:
     clients = tuple(exposures)
     weights = dict.fromkeys(clients, 1 / len(clients))
     return Round(1, exposures, {}, {}, weights, clients, clients)
@@ -70,9 +72,9 @@ def make_round(exposures: dict[ClientId, Exposed]) -> Round:
 
 # Clients 2 and 9 received the same model, and client 5 another one.
 SHOWN = {
-    9: exposed(9, NET.initial(0)),
-    2: exposed(2, NET.initial(0)),
-    5: exposed(5, NET.initial(1)),
+    9: observed(9, NET.initial(0)),
+    2: observed(2, NET.initial(0)),
+    5: observed(5, NET.initial(1)),
 }
 ROUND = make_round(SHOWN)
 
@@ -89,7 +91,7 @@ def centred(vector: Tensor) -> Tensor:
     return torch.cat([first, last - last.mean()])
 
 
-def by_definition(name: str, seen: Exposed, sample: int) -> float:
+def by_definition(name: str, seen: ObservedModels, sample: int) -> float:
     assert seen.base is not None
     assert seen.local is not None
     g, towards = gradient(seen.base, sample), -flat(seen.update or {})
@@ -166,7 +168,7 @@ def in_blocks() -> tuple[Round, Samples, MeasuredRound]:
     labels = torch.randint(0, 3, (total,), generator=rng)
     many = Samples(features, labels, torch.arange(total))
     round = make_round(
-        {client: exposed(client, architecture.initial(base)) for client, base in ((9, 0), (2, 0))}
+        {client: observed(client, architecture.initial(base)) for client, base in ((9, 0), (2, 0))}
     )
     return round, many, measure_round(round, ALL, many)
 
@@ -193,7 +195,9 @@ def test_measuring_keeps_the_global_generator_and_the_thread_count() -> None:
 
 def test_an_update_of_zeros_has_no_direction_and_cosine_zero() -> None:
     base = NET.initial(0)
-    still = Exposed(base, base, {name: torch.zeros_like(v) for name, v in base.params.items()})
+    still = ObservedModels(
+        base, base, {name: torch.zeros_like(v) for name, v in base.params.items()}
+    )
     measured = measure_round(make_round({0: still, 1: SHOWN[2]}), [GradientCosine()], SAMPLES)
     values = measured.signals["gradient-cosine"]
     assert values[0].tolist() == [0.0] * 7
@@ -221,7 +225,7 @@ def test_a_tail_outside_zero_to_one_is_refused(
 
 
 def test_the_sum_scale_without_a_known_gradient_scale_is_refused() -> None:
-    unknown = make_round({0: exposed(0, NET.initial(0), scale=None)})
+    unknown = make_round({0: observed(0, NET.initial(0), scale=None)})
     with pytest.raises(Unsupported, match='use scale "raw"'):
         measure_round(unknown, [GradientDifference("sum")], SAMPLES)
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from fedaudit.core.errors import BadInput, Damaged, Unsupported
 from fedaudit.core.seeds import seed_for
-from fedaudit.core.values import flat, norm, plus
+from fedaudit.core.values import add_scaled, flat, norm
 from fedaudit.defenses.clip import ClientDP, clip_norm
 from fedaudit.extensions.canaries import Canaries
 from fedaudit.fl.accounting import gaussian_mechanism_epsilon
@@ -91,7 +91,7 @@ def test_statistics_are_cosines_with_the_movement_of_the_global_model(tmp_path: 
         )
     )
     start = next(iter(rounds[0].sent.values())).model.params
-    moved = plus(rounds[-1].after["global"].params, start, -1.0)
+    moved = add_scaled(rounds[-1].after["global"].params, start, -1.0)
     from safetensors.torch import load_file
 
     z = load_file(tmp_path / "seed-1" / CANARIES_FILE)["z"]
@@ -113,7 +113,7 @@ def test_canary_uploads_are_clipped_and_hidden_from_views() -> None:
     number = int(canaries.sends.argmax())
     upload = first.uploads[canaries.clients[number]].values
     direction = canary_direction(upload, canaries.seed, number)
-    noise = plus(upload, direction, -0.5)
+    noise = add_scaled(upload, direction, -0.5)
     # Standard deviation 1.0 x 0.5 on each number.
     assert float(flat(noise).std()) == pytest.approx(0.5, rel=0.1)
 

@@ -19,7 +19,7 @@ from fedaudit.plan.sections import Study
 from fedaudit.report.clauses import measured_epsilon
 from fedaudit.report.first import tiles_of
 from fedaudit.report.text.verdict import verdict
-from fedaudit.report.wording import number
+from fedaudit.report.wording import format_number
 from fedaudit.results.record import ControlResult, Record
 from fedaudit.study.build import setup
 from fedaudit.study.running.run import run_study
@@ -95,7 +95,7 @@ def test_canary_samples_have_three_bounds_each_with_its_hypothesis(undefended: R
     assert normal.value is not None or normal.note.startswith("refused: scores")
     assert (gaussian.n_members, gaussian.n_nonmembers) == (coins.n_members, coins.n_nonmembers)
     page = measured_epsilon(record)
-    assert f"{number(gaussian.number)} if the mechanism is Gaussian" in page.more
+    assert f"{format_number(gaussian.number)} if the mechanism is Gaussian" in page.more
     assert "if the mechanism is Gaussian" in tiles_of(record)["epsilon"][0].detail
     assert any(row["metric"] == "epsilon_if_gaussian" for row in record.rows())
 

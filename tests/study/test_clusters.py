@@ -11,13 +11,19 @@ import torch
 
 from fedaudit.core.errors import BadInput, Damaged, FedauditError, NotVisible, Unsupported
 from fedaudit.core.seeds import seed_for
-from fedaudit.evaluation.clusters import END, STATE, cluster_notes, cluster_result, thresholds
+from fedaudit.evaluation.clusters import (
+    CLUSTER_ROUND_KEY,
+    FINAL_ROUND_KEY,
+    cluster_notes,
+    cluster_result,
+    thresholds,
+)
 from fedaudit.fl.algorithms.base import Cluster, draw_cohort
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca_mir import IfcaMir
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.observe.measurements import MeasuredRound, Stored
+from fedaudit.observe.measurements import MeasuredRound, StoredRound
 from fedaudit.observe.round import Round
 from fedaudit.plan.algorithm import shadow_cost
 from fedaudit.plan.parts import Setup
@@ -83,9 +89,9 @@ def number(metric: str) -> float:
     return estimate.number
 
 
-def noted(notes: dict[str, str]) -> Stored:
+def noted(notes: dict[str, str]) -> StoredRound:
     """A measured round of which nothing but the notes is of interest."""
-    return Stored(
+    return StoredRound(
         MeasuredRound(index=4, clients=(), bases=torch.zeros(0).long(), signals={}), notes
     )
 
@@ -194,7 +200,7 @@ def test_estimated_and_actual_risk_match_hand_calculation(updates: bool) -> None
         for name, model in last.after.items()
     ]
     judged = risk.estimate(clusters, seed=seed_for(1, "risk of real members", 4))
-    state_of_round = ClusterRound.model_validate_json(cluster_notes(run, last)[STATE])
+    state_of_round = ClusterRound.model_validate_json(cluster_notes(run, last)[CLUSTER_ROUND_KEY])
     place = run.groups.similar_client[run.dataset.test.ids.numpy()]
     for judge, state, (name, model) in zip(
         judged, state_of_round.models, last.after.items(), strict=True
@@ -202,7 +208,7 @@ def test_estimated_and_actual_risk_match_hand_calculation(updates: bool) -> None
         if judge is None:
             assert state.risk is None
             continue
-        start = last.exposed[users[name][0]].base
+        start = last.observed[users[name][0]].base
         others = run.dataset.test.take(torch.from_numpy(np.isin(place, users[name])))
         caught = torch.cat([judge.attack(model, data[c], start=start) for c in users[name]])
         cleared = ~judge.attack(model, others, start=start)
@@ -260,7 +266,7 @@ def test_samples_held_out_by_a_client_are_nonmembers() -> None:
     (first, *_) = simulate(
         run.algorithm, run.assignment.clients, rounds=1, seed=seed_for(1, "federation")
     )
-    models = ClusterRound.model_validate_json(cluster_notes(run, first)[STATE]).models
+    models = ClusterRound.model_validate_json(cluster_notes(run, first)[CLUSTER_ROUND_KEY]).models
     used = sum(
         len(set(first.client_notes[client]["used"].tolist())) for client in run.assignment.clients
     )
@@ -358,7 +364,7 @@ def test_clients_without_visible_updates_cannot_be_audited() -> None:
 def test_impossible_notes_are_reported_as_damage() -> None:
     run, rounds = trained_clusters()
     notes = cluster_notes(run, rounds[-1])
-    for broken in ({}, notes | {END: "{}"}, notes | {"clusters": '{"round": 4}'}):
+    for broken in ({}, notes | {FINAL_ROUND_KEY: "{}"}, notes | {"clusters": '{"round": 4}'}):
         with pytest.raises(Damaged, match="lack valid notes on clusters"):
             cluster_result(run, [noted(broken)])
 
@@ -407,16 +413,16 @@ def test_a_shadow_server_has_samples_of_neither_federation() -> None:
 def test_no_accuracies_of_shadow_models_are_stored() -> None:
     run, (first, *_) = trained_clusters()
     assert cluster_notes(run, first)
-    assert cluster_notes(replace(run, is_additional=True), first) == {}
+    assert cluster_notes(replace(run, is_auxiliary=True), first) == {}
 
 
 def test_update_attacks_skip_untrained_models() -> None:
     run, (_, second, *_) = trained_clusters()
     updates = replace(run, algorithm=by_updates(run))
     (idle, *_) = set(second.chosen.values())
-    others = {c: exposed for c, exposed in second.exposed.items() if second.chosen[c] != idle}
-    notes = cluster_notes(updates, replace(second, exposed=others))
-    models = ClusterRound.model_validate_json(notes[STATE]).models
+    others = {c: observed for c, observed in second.observed.items() if second.chosen[c] != idle}
+    notes = cluster_notes(updates, replace(second, observed=others))
+    models = ClusterRound.model_validate_json(notes[CLUSTER_ROUND_KEY]).models
     (state,) = [m for name, m in zip(second.after, models, strict=True) if name == idle]
     assert state.estimated is not None
     assert state.risk is None

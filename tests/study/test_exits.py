@@ -8,7 +8,7 @@ import pytest
 
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import BadInput
-from fedaudit.core.importing import exits_as_errors, location_of
+from fedaudit.core.importing import convert_exits_to_errors, location_of
 from fedaudit.fl.hooks import Defense, TrainingContext
 from fedaudit.observe.round import Upload
 from fedaudit.study.running.preflight import check_grid
@@ -115,13 +115,13 @@ def test_an_attack_that_exits_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("error", [SystemExit(0), GeneratorExit("x")])
 def test_every_way_to_end_the_program_is_refused(error: BaseException) -> None:
     allowed = "return a value or raise an Exception; remove"
-    with pytest.raises(BadInput, match=allowed), exits_as_errors():
+    with pytest.raises(BadInput, match=allowed), convert_exits_to_errors():
         raise error
 
 
 def test_an_interruption_and_an_error_stay_as_they_are() -> None:
     for error in (KeyboardInterrupt(), ValueError("x")):
-        with pytest.raises(type(error)), exits_as_errors():
+        with pytest.raises(type(error)), convert_exits_to_errors():
             raise error
 
 

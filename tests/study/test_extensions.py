@@ -94,7 +94,7 @@ def test_an_extension_keeps_every_round_and_leaves_the_run_as_it_is(
     assert all(everybody.defenses.get(client) == run.defenses.get(client) for client in others)
     assert run_key(run.study, 1) != run_key(quick_study(), 1) or not extension.clients
     for federation in extension.federations:
-        assert federation.is_additional
+        assert federation.is_auxiliary
         assert not federation.extensions
         assert not any(getattr(federation.study, name) for name in OPTIONAL)
 

@@ -19,7 +19,7 @@ from fedaudit.datasets.draws.audit_set import KnownMembers
 from fedaudit.evaluation.truth import origin_of, target_truth
 from fedaudit.extensions.examples import Examples, ExampleSource, KnownSplit, Shadow, _fit_attacks
 from fedaudit.metrics import auc_interval
-from fedaudit.observe.measurements import Measurements, Stored
+from fedaudit.observe.measurements import Measurements, StoredRound
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.plan.assignment import training_samples
 from fedaudit.plan.identity import run_key, settings_of
@@ -165,7 +165,7 @@ def test_attacks_learned_for_one_client_do_not_score_another() -> None:
     assert auc_interval(wrong.numpy(), is_member.numpy()).value < 0.05
 
 
-def no_federation(run: Setup, purpose: str, begun: object) -> list[Stored]:
+def no_federation(run: Setup, purpose: str, begun: object) -> list[StoredRound]:
     raise AssertionError("examples are given")
 
 

@@ -44,9 +44,9 @@ def test_the_untrained_control_has_at_most_the_clients_of_a_round(
     assert {control.control for control in record.controls} >= {"untrained model"}
     owners = {row.client for row in record.clients if row.audited}
     for round_ in seen:
-        assert {target, *owners} <= round_.exposed.keys()
-        assert len(round_.exposed) == max(round(SHARE * CLIENTS), len({target, *owners}))
-    assert seen[0].exposed.keys() == seen[1].exposed.keys()
+        assert {target, *owners} <= round_.observed.keys()
+        assert len(round_.observed) == max(round(SHARE * CLIENTS), len({target, *owners}))
+    assert seen[0].observed.keys() == seen[1].observed.keys()
 
 
 @pytest.mark.slow

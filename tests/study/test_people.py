@@ -92,9 +92,9 @@ def test_a_record_has_the_number_of_people_in_the_clients_data(
 ) -> None:
     record, _ = one_by_one
     run = setup(sample_study(), 1, None)
-    assert run.dataset.subject is not None
+    assert run.dataset.person is not None
     people = {
-        client: {*run.dataset.subject[samples.ids].tolist()}
+        client: {*run.dataset.person[samples.ids].tolist()}
         for client, samples in run.assignment.clients.items()
     }
     assert [row.people for row in record.clients] == [len(p) for p in people.values()]
@@ -159,17 +159,17 @@ def test_person_scores_average_all_samples(finished: Carried) -> None:
     truth = target_truth(run, 0)
     scores_of_run = read_scores(finished.folder / "scores.safetensors")[1, 0]
     audit = run.assignment.audit
-    assert audit.subject is not None
-    assert scores_of_run.ids.tolist() == sorted(set(audit.subject.tolist()))
+    assert audit.person is not None
+    assert scores_of_run.ids.tolist() == sorted(set(audit.person.tolist()))
     for person, origin in zip(scores_of_run.ids, scores_of_run.origin, strict=True):
-        owners = set(audit.owner[audit.subject == person].tolist())
+        owners = set(audit.owner[audit.person == person].tolist())
         expected = Origin.MEMBER if 0 in owners else Origin.UNSEEN
         assert origin == (Origin.OTHER_CLIENT if owners & {1, 2, 3} else expected)
     scores = np.arange(len(truth.positions), dtype=np.float64)
     scores[3] = np.inf
     person_scores = truth.unit_scores(scores)
     finite = np.where(np.isinf(scores), scores[np.isfinite(scores)].max(), scores)
-    by_hand = [finite[audit.subject == person].mean() for person in scores_of_run.ids]
+    by_hand = [finite[audit.person == person].mean() for person in scores_of_run.ids]
     assert person_scores == pytest.approx(np.array(by_hand))
 
 
@@ -193,9 +193,9 @@ def test_null_members_label_half_of_the_held_out_people() -> None:
     units = truth.units
     assert set(units.origin) == {Origin.MEMBER, Origin.UNSEEN}
     assert abs(int(units.is_member.sum()) - len(units.ids) / 2) <= 1
-    assert truth.subject is not None
+    assert truth.person is not None
     for person, origin in zip(units.ids, units.origin, strict=True):
-        assert set(truth.origin[truth.subject == person]) == {origin}
+        assert set(truth.origin[truth.person == person]) == {origin}
 
 
 def test_online_references_contain_each_person_in_half() -> None:
@@ -205,13 +205,13 @@ def test_online_references_contain_each_person_in_half() -> None:
     )  # fmt: skip
     run = setup(study, 1, None)
     audit = run.assignment.audit
-    assert audit.subject is not None
+    assert audit.person is not None
     has = np.array(
         [federation.assignment.audit.owner >= 0 for federation in run.additional_federations]
     )
     assert (has.sum(0) == 2).all()
-    for person in set(audit.subject.tolist()):
-        assert len(np.unique(has[:, audit.subject == person], axis=1).T) == 1
+    for person in set(audit.person.tolist()):
+        assert len(np.unique(has[:, audit.person == person], axis=1).T) == 1
 
 
 def test_estimates_of_a_target_use_only_its_people() -> None:
@@ -230,9 +230,9 @@ def test_people_at_several_clients_count_as_members_of_the_target(
     run = setup(study, 1, None)
     units = target_truth(run, 0).units
     audit = run.assignment.audit
-    assert audit.subject is not None
+    assert audit.person is not None
     for person, origin in zip(units.ids, units.origin, strict=True):
-        owners = set(audit.owner[audit.subject == person].tolist())
+        owners = set(audit.owner[audit.person == person].tolist())
         assert (0 in owners) == (origin == Origin.MEMBER)
         assert len(owners) == (1 if origin == Origin.UNSEEN else 2)
 
@@ -274,9 +274,9 @@ def test_a_person_is_drawn_fairly_only_if_all_samples_are() -> None:
         audit={"view": "uploads", "merge": [0, 1], "clients_per_person": 2, "fair": 90}
     )
     truth = target_truth(setup(study, 1, None), 0)
-    assert truth.subject is not None
+    assert truth.person is not None
     for person, fair in zip(truth.units.ids, truth.units.fair, strict=True):
-        assert fair == truth.fair[truth.subject == person].all()
+        assert fair == truth.fair[truth.person == person].all()
 
 
 def test_people_of_a_malicious_client_are_left_out_with_all_samples() -> None:
@@ -287,11 +287,11 @@ def test_people_of_a_malicious_client_are_left_out_with_all_samples() -> None:
     )
     run = setup(study, 1, None)
     truth, audit = target_truth(run, 0), run.assignment.audit
-    assert truth.subject is not None
-    assert audit.subject is not None
-    theirs = set(audit.subject[audit.owner == 3].tolist())
+    assert truth.person is not None
+    assert audit.person is not None
+    theirs = set(audit.person[audit.owner == 3].tolist())
     assert theirs
-    assert set(truth.subject.tolist()) == set(audit.subject.tolist()) - theirs
+    assert set(truth.person.tolist()) == set(audit.person.tolist()) - theirs
 
 
 def test_people_and_samples_are_not_compared(finished: Carried) -> None:

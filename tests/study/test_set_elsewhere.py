@@ -9,7 +9,7 @@ import pytest
 from fedaudit.algorithms import ALGORITHMS
 from fedaudit.catalogue import CATALOGUES
 from fedaudit.core.errors import BadInput, FedauditError
-from fedaudit.core.importing import call_part
+from fedaudit.core.importing import call_reporting_errors
 from fedaudit.datasets.catalog import FORMATS, GENERATED, load
 from fedaudit.datasets.draws.fair import DRAWS
 from fedaudit.datasets.partitions.schemes import PARTITIONS
@@ -133,7 +133,7 @@ def test_a_custom_part_may_have_settings_of_any_name(name: str) -> None:
     def own(**settings: int) -> dict[str, int]:
         return settings
 
-    assert call_part("model", "own:own", own, **{name: 3}) == {name: 3}
+    assert call_reporting_errors("model", "own:own", own, **{name: 3}) == {name: 3}
 
 
 def test_the_catalogue_lists_no_setting_that_is_refused() -> None:

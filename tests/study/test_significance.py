@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedaudit.evaluation.truth import Findings
+from fedaudit.evaluation.truth import EvaluationResults
 from fedaudit.gate.sample_size import more_seeds
 from fedaudit.metrics import (
     auc_interval,
@@ -48,11 +48,11 @@ def auc(seed: int, shift: float = 1.0, size: int = 200) -> Estimate:
 
 
 def mean_of(*figures: Estimate) -> Estimate:
-    findings = Findings(list(figures))
+    results = EvaluationResults(list(figures))
     for i, figure_of_run in enumerate(figures):
         if figure_of_run.value is not None and figure_of_run.metric != "auc":
-            findings.limits[i] = clopper_pearson_function(round(100 * figure_of_run.value), 100)
-    (mean,) = (row for row in corrected_estimates(findings, 0.05) if row.seed is None)
+            results.limits[i] = clopper_pearson_function(round(100 * figure_of_run.value), 100)
+    (mean,) = (row for row in corrected_estimates(results, 0.05) if row.seed is None)
     return mean
 
 

@@ -14,7 +14,7 @@ from fedaudit.attacks import DEFAULT_SET, attack_set
 from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.evaluation.accuracy import evaluation_split
 from fedaudit.evaluation.source import source_queries, source_results
-from fedaudit.evaluation.truth import Findings
+from fedaudit.evaluation.truth import EvaluationResults
 from fedaudit.observe.views import ADVERSARY_RESOURCES
 from fedaudit.plan.sections import Study
 from fedaudit.results.estimate import Estimate
@@ -183,12 +183,12 @@ def test_chained_inference_respects_the_false_positive_rate() -> None:
 
 
 def test_each_seed_reports_clients_without_source_samples() -> None:
-    findings = Findings()
+    results = EvaluationResults()
     for seed in (1, 2):
         few = setup(source_study(audit={"fair": 1}), seed, None)
-        assert source_results(few, {}, findings, {}) == []
-    assert list(findings.failed) == list(SIA)
-    assert list(findings.failed["sia"]) == ["seed 1", "seed 2"]
+        assert source_results(few, {}, results, {}) == []
+    assert list(results.failed) == list(SIA)
+    assert list(results.failed["sia"]) == ["seed 1", "seed 2"]
 
 
 def test_untrained_models_give_chance_level_source_accuracy() -> None:

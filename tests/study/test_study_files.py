@@ -131,7 +131,7 @@ def _blank(
     dataset = select_classes(blank(name, str(options.get("group", ""))), classes, first=first)
     if options.get("people"):
         people = torch.arange(len(dataset)) // 7 % int(str(options["people"]))
-        dataset = replace(dataset, subject=people)
+        dataset = replace(dataset, person=people)
     if task.name == "denoising":  # inputs are stored next to their labels
         train, test = (
             part.replace(features=torch.zeros(1).expand(part.features.shape))

@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from fedaudit.watch.collection import CollectionSite
-from fedaudit.watch.folder import Watched
+from fedaudit.watch.folder import AuditFolder
 from fedaudit.watch.server import Site, WatchServer
 from fedaudit.watch.site import AuditSite
 from tests.guard import client
@@ -177,7 +177,7 @@ def test_a_figure_changes_while_a_study_trains(browser: Browser, tmp_path: Path)
 
 def test_a_recording_and_its_missing_client_appear(browser: Browser, tmp_path: Path) -> None:
     folder = tmp_path / "live"
-    with recorder(folder, strict=False) as live, serving(AuditSite(Watched(folder))) as url:
+    with recorder(folder, strict=False) as live, serving(AuditSite(AuditFolder(folder))) as url:
         page = opened(browser, url, width=420)
         assert page.locator("#headline").inner_text() == "No round is complete yet"
         figures = []
@@ -196,7 +196,7 @@ def test_a_recording_and_its_missing_client_appear(browser: Browser, tmp_path: P
 
 def test_the_decisions_of_a_guard_appear(browser: Browser, tmp_path: Path) -> None:
     folder = tmp_path / "guard"
-    with client.guard(folder) as guard, serving(AuditSite(Watched(folder))) as url:
+    with client.guard(folder) as guard, serving(AuditSite(AuditFolder(folder))) as url:
         page = opened(browser, url, width=420)
         guard.check(1, sent=client.initial(), upload=client.honest())
         page.locator("#headline:has-text('1 upload checked: 1 sent')").wait_for()
@@ -209,7 +209,7 @@ def test_the_decisions_of_a_guard_appear(browser: Browser, tmp_path: Path) -> No
 
 def test_the_end_of_the_server_is_noticed(browser: Browser, tmp_path: Path) -> None:
     write(tmp_path / "one", record(strengths=(0.5,)))
-    with serving(AuditSite(Watched(tmp_path / "one"))) as url:
+    with serving(AuditSite(AuditFolder(tmp_path / "one"))) as url:
         page = opened(browser, url)
         assert page.locator("#lost").is_hidden()
     page.locator("#lost").wait_for(state="visible")

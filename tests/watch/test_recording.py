@@ -11,7 +11,7 @@ from fedaudit.core.files import RECORDING_FILE
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.decisions import DECISIONS_FILE
 from fedaudit.live.recording import LOG_FILE
-from fedaudit.watch.folder import Watched, state_of
+from fedaudit.watch.folder import AuditFolder, state_of
 from fedaudit.watch.text import view_of
 from tests.guard import client
 from tests.live.federation import ROUNDS, recorder, rounds
@@ -32,7 +32,7 @@ def test_an_open_recording_shows_its_rounds_and_no_verdict(tmp_path: Path) -> No
     folder = tmp_path / "live"
     live = recorder(folder)
     assert state_of(folder).phase == "waiting"
-    watched = Watched(folder)
+    watched = AuditFolder(folder)
     for each in rounds():
         live.round(each.number, sent=each.sent, uploads=each.uploads)
         state = watched.state()
@@ -96,7 +96,7 @@ def test_a_damaged_log_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "live"
     record_rounds(folder)
     (folder / LOG_FILE).write_text("nonsense\n")
-    state = Watched(folder, clock=lambda: 1e12).state()
+    state = AuditFolder(folder, clock=lambda: 1e12).state()
     assert LOG_FILE in state.problems[0]
     assert len(state.runs[0].estimates) == ROUNDS
 
@@ -106,7 +106,7 @@ def test_a_round_of_another_recording_is_refused(tmp_path: Path) -> None:
         record_rounds(tmp_path / name)
     path = Path("measured") / "round-000002.safetensors"
     shutil.copy(tmp_path / "one" / path, tmp_path / "two" / path)
-    state = Watched(tmp_path / "two", clock=lambda: 1e12).state()
+    state = AuditFolder(tmp_path / "two", clock=lambda: 1e12).state()
     assert [row.round for row in state.runs[0].estimates] == [1, 3, 4]
     assert "belongs to another recording" in state.problems[0]
 
@@ -143,6 +143,6 @@ def test_a_damaged_log_of_decisions_is_named(guarded: Path, tmp_path: Path) -> N
     folder = tmp_path / "guard"
     shutil.copytree(guarded, folder)
     (folder / DECISIONS_FILE).write_text("nonsense\n")
-    state = Watched(folder, clock=lambda: 1e12).state()
+    state = AuditFolder(folder, clock=lambda: 1e12).state()
     assert state.guard is None
     assert DECISIONS_FILE in state.problems[0]

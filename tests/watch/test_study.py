@@ -10,7 +10,7 @@ import pytest
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import AUC
-from fedaudit.watch.folder import Watched, state_of
+from fedaudit.watch.folder import AuditFolder, state_of
 from fedaudit.watch.state import Participation, WatchState
 from tests.watch.small import (
     OLD,
@@ -29,7 +29,7 @@ from tests.watch.small import (
 def state_at(folder: Path, after: float = 1.0) -> WatchState:
     """The state some seconds after the last change."""
     latest = max(path.lstat().st_mtime for path in folder.rglob("*"))
-    return Watched(folder, clock=lambda: latest + after).state()
+    return AuditFolder(folder, clock=lambda: latest + after).state()
 
 
 def aucs_of_record(seed: int) -> dict[str, float]:
@@ -206,7 +206,7 @@ def test_a_round_that_is_being_written_is_read_later(tmp_path: Path) -> None:
     path = round_file(folder, 3)
     whole = path.read_bytes()
     now = OLD + 3 * SECONDS
-    watched = Watched(folder, clock=lambda: now + 1)
+    watched = AuditFolder(folder, clock=lambda: now + 1)
     path.write_bytes(whole[:1000])
     os.utime(path, (now, now))
     state = watched.state()
@@ -219,7 +219,7 @@ def test_a_round_that_is_being_written_is_read_later(tmp_path: Path) -> None:
 
 def test_a_repaired_round_is_read_again(tmp_path: Path) -> None:
     folder = at_round(tmp_path / "small", {1: 3})
-    path, watched = round_file(folder, 1), Watched(folder, clock=lambda: OLD + 10**6)
+    path, watched = round_file(folder, 1), AuditFolder(folder, clock=lambda: OLD + 10**6)
     whole = path.read_bytes()
     path.write_bytes(b"damaged")
     os.utime(path, (OLD, OLD))
@@ -250,7 +250,7 @@ def test_a_damaged_record_is_named_and_gives_no_verdict(tmp_path: Path) -> None:
 
 def test_figures_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = at_round(tmp_path / "small", {1: 3})
-    watched = Watched(folder)
+    watched = AuditFolder(folder)
     first = watched.state()
 
     def no_reading(path: Path, index: int) -> None:

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from math import ceil
 from textwrap import wrap
 
-from fedaudit.core.errors import an
+from fedaudit.core.errors import with_article
 from fedaudit.report.evidence import grouped
 from fedaudit.report.grid import shortened
-from fedaudit.report.wording import join_and, number, percent, plural, sentence
+from fedaudit.report.wording import format_number, format_percent, join_and, plural, sentence
 from fedaudit.results.answer import AnswerFields, AttackAnswer, RunAnswer, SourceAnswer
 
 _WIDTH = 80
@@ -76,7 +76,7 @@ def _rate(fraction: float) -> str:
 
 
 def _p_value(value: float) -> str:
-    return f"{value:.1g}" if value < 0.001 else number(value)
+    return f"{value:.1g}" if value < 0.001 else format_number(value)
 
 
 _ORIGINS = {
@@ -99,9 +99,9 @@ def _table(answer: AnswerFields, run: RunAnswer) -> Iterator[str]:
     for attack in run.attacks:
         cells = [
             shortened(attack.attack, _COLUMN_WIDTHS[0] - 2),
-            percent(attack.above_nonmembers, -1),
+            format_percent(attack.above_nonmembers, -1),
             _p_value(attack.p_value) + " *" * (attack.flagged is True),
-            f"{percent(attack.chance_low, -1)[:-1]}–{percent(attack.chance_high, 1)}",
+            f"{format_percent(attack.chance_low, -1)[:-1]}–{format_percent(attack.chance_high, 1)}",
         ]
         yield _row([*cells, *(f"{attack.others_as_high} of {run.others}" for _ in others_column)])
     for name, reason in run.withdrawn.items():
@@ -126,8 +126,8 @@ def _explanations(answer: AnswerFields) -> Iterator[str]:
     yield f"Above: percentage of {_nonmembers(answer)} with a lower score."
     assumed = " (assumed)" if answer.prior_is_assumed else ""
     yield (
-        f"Chance: 95% range of the probability that {an(answer.unit)} with this score or a higher "
-        f"one is a member, for a prior probability of {_rate(answer.prior)}{assumed}."
+        f"Chance: 95% range of the probability that {with_article(answer.unit)} with this score "
+        f"or a higher one is a member, for a prior probability of {_rate(answer.prior)}{assumed}."
     )
     if any(_has_others(answer, run) for run in answer.runs):
         others = [f"{run.others_flagged} of {run.others}" for run in answer.runs]
@@ -160,5 +160,7 @@ def _sources(sources: Sequence[SourceAnswer]) -> Iterator[str]:
 
 def _ranked(clients: Sequence[str], probabilities: Sequence[float]) -> str:
     order = sorted(range(len(clients)), key=lambda index: -probabilities[index])
-    texts = [f"{clients[index]} {percent(probabilities[index])}" for index in order[:_MAX_CLIENTS]]
+    texts = [
+        f"{clients[index]} {format_percent(probabilities[index])}" for index in order[:_MAX_CLIENTS]
+    ]
     return ", ".join(texts) + " …" * (len(order) > _MAX_CLIENTS)

@@ -77,12 +77,12 @@ def audited_samples(
         data.append(_dataset(study.model_copy(update={"data": section}), seed, data_dir))
     first = data[0]
     if record.unit == "person":
-        if first.subject is None:
+        if first.person is None:
             raise BadInput(
                 f"the data set {first.name!r} names no people; use the data set of the audit"
             )
-        ids = np.flatnonzero(np.isin(first.subject.numpy(), units))
-        unit_of_sample = first.subject.numpy()[ids]
+        ids = np.flatnonzero(np.isin(first.person.numpy(), units))
+        unit_of_sample = first.person.numpy()[ids]
     else:
         ids = unit_of_sample = units
     if len(ids) and int(ids.max()) >= len(first):

@@ -14,7 +14,7 @@ from fedaudit.algorithms import ALGORITHMS, FederatedAlgorithm
 from fedaudit.attacks import ATTACKS, SOURCE_ATTACKS
 from fedaudit.attacks.base import Attack
 from fedaudit.core.arguments import Range, raise_if_invalid
-from fedaudit.core.errors import BadInput, an, type_of
+from fedaudit.core.errors import BadInput, type_of, with_article
 from fedaudit.core.importing import RegisteredObject, known_name
 from fedaudit.core.lazy import Catalogue
 from fedaudit.core.naming import CopyFactory, DefensePart, NamedPart, PartitionPart, client_numbers
@@ -149,7 +149,9 @@ def _split_options(kind: str, value: object) -> tuple[object, dict[str, object]]
         part_class = part_class.func
     is_constructor = isinstance(part_class, type | types.FunctionType) and kind != "view"
     if not (is_constructor or isinstance(part_class, (str, _KINDS[kind].base))):
-        raise BadInput(f"{an(kind)} must be {_KINDS[kind].allowed}; got {type_of(part_class)}")
+        raise BadInput(
+            f"{with_article(kind)} must be {_KINDS[kind].allowed}; got {type_of(part_class)}"
+        )
     return part_class, options
 
 

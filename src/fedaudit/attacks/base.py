@@ -20,7 +20,7 @@ from torch import Tensor
 from fedaudit.core import arguments
 from fedaudit.core.arguments import attribute_meaning, checked, raise_if_invalid
 from fedaudit.core.errors import BadInput, unknown_name
-from fedaudit.core.tasks import Reading
+from fedaudit.core.tasks import OutputKind
 from fedaudit.core.values import Capability, ClientId, Setting
 from fedaudit.observe.measurements import Measurements
 from fedaudit.signals.base import Signal
@@ -250,12 +250,12 @@ class Attack:
         return needs
 
     @property
-    def reads(self) -> Reading:
+    def needed_outputs(self) -> OutputKind:
         """Quantities besides the loss that the signals need, such as class probabilities."""
-        readings = Reading.NOTHING
+        kinds = OutputKind.NOTHING
         for signal in self.signals:
-            readings |= getattr(signal, "reads", Reading.NOTHING)
-        return readings
+            kinds |= getattr(signal, "needed_outputs", OutputKind.NOTHING)
+        return kinds
 
     def scores(
         self, measured: Mapping[str, Measurements], target: ClientId

@@ -258,14 +258,14 @@ def verify(
 
         compared = compare_model(result.record, model)
         is_about_model = bool(compared.digest)
-        result = result.extended(compared.findings)
+        result = result.extended(compared.results)
         named_file = result.manifest.model_file if result.manifest else None
         if is_about_model and named_file is not None:
             remaining = [text for text in result.unchecked if text != question_on_file(named_file)]
             result = result._replace(unchecked=remaining)
             result = result.extended(compare_file(named_file, model))
     if recording is not None:
-        from fedaudit.pack.remaking import compare_with_run
+        from fedaudit.pack.recomputing import compare_with_run
 
         result = compare_with_run(result, recording, data_dir, trust=trust)
     for problem in result.problems:

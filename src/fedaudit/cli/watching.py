@@ -71,11 +71,11 @@ def watch(
 
 def _site_of(folder: Path) -> "Site":
     """Return the pages on an audit, or on all results below a folder."""
-    from fedaudit.watch.folder import Watched, is_audit
+    from fedaudit.watch.folder import AuditFolder, is_audit
     from fedaudit.watch.site import AuditSite
 
     if is_audit(folder):
-        return AuditSite(Watched(folder))
+        return AuditSite(AuditFolder(folder))
     from fedaudit.watch.collection import CollectionSite
 
     return CollectionSite(folder)

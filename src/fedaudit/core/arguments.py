@@ -27,7 +27,7 @@ from typing import (
 
 from annotated_types import Interval
 
-from fedaudit.core.errors import BadArgument, an, nearest, unknown_name
+from fedaudit.core.errors import BadArgument, nearest, unknown_name, with_article
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -197,7 +197,7 @@ def describe_allowed(annotation: object) -> str:
         return f"a list, each entry {describe_allowed(type_arguments[0])}"
     allowed_type = origin or annotation
     description = _TYPE_NAMES.get(allowed_type)
-    return description or an(getattr(allowed_type, "__name__", str(allowed_type)))
+    return description or with_article(getattr(allowed_type, "__name__", str(allowed_type)))
 
 
 def checked(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:

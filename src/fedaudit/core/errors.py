@@ -232,7 +232,7 @@ def folded_name(name: str) -> str:
     return name.lower().replace("_", "-")
 
 
-def an(noun: str) -> str:
+def with_article(noun: str) -> str:
     """Return a noun with its article: "an attack"."""
     return f"an {noun}" if noun[:1] in "aeiouAEIOU" else f"a {noun}"
 
@@ -241,4 +241,4 @@ def type_of(value: object) -> str:
     """Return the type of a value for a message: "an int", "None", "the class Net"."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
-    return "None" if value is None else an(type(value).__name__)
+    return "None" if value is None else with_article(type(value).__name__)

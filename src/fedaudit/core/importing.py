@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from fedaudit.core.errors import (
     BadInput,
     FedauditError,
-    an,
     folded_name,
     suggestion,
     type_of,
     unknown_name,
+    with_article,
 )
 
 if TYPE_CHECKING:
@@ -272,9 +272,9 @@ def installed_entry_points(kind: str) -> "dict[str, EntryPoint]":
         first = entry_points.setdefault(entry_point.name, entry_point)
         if first.value != entry_point.value:
             raise BadInput(
-                f"{package_of(first)} and {package_of(entry_point)} both register {an(kind)} "
-                f"named {entry_point.name!r}; remove one of them, or name the object as "
-                f"{entry_point.value!r}"
+                f"{package_of(first)} and {package_of(entry_point)} both register "
+                f"{with_article(kind)} named {entry_point.name!r}; remove one of them, or name the "
+                f"object as {entry_point.value!r}"
             )
     return entry_points
 
@@ -314,7 +314,7 @@ def import_callable(path: str, kind: str) -> Callable[..., object]:
     return value
 
 
-def call_part(
+def call_reporting_errors(
     kind: str, name: str, make: Callable[..., object], /, *arguments: object, **settings: object
 ) -> object:
     """Call a part. For custom code, the message of an error states the line that caused it.
@@ -365,7 +365,7 @@ def location_of(error: BaseException) -> str:
 
 
 @contextmanager
-def exits_as_errors() -> Iterator[None]:
+def convert_exits_to_errors() -> Iterator[None]:
     """Convert exits of custom code, such as ``sys.exit(0)``, to errors within the context.
 
     Otherwise, custom code could end the process with any exit code, even 0 for success.

@@ -30,7 +30,7 @@ class Field:
 
 
 @dataclass(frozen=True)
-class Inputs:
+class InputLayout:
     """The layout of a model's inputs within one tensor of features.
 
     Attributes:
@@ -54,7 +54,7 @@ class Inputs:
         return inputs
 
 
-def pack_inputs(inputs: Mapping[str, Tensor]) -> tuple[Inputs, Shaped[Tensor, "samples _"]]:
+def pack_inputs(inputs: Mapping[str, Tensor]) -> tuple[InputLayout, Shaped[Tensor, "samples _"]]:
     """Concatenate the inputs of a model to one row per sample, and return their layout as well.
 
     Args:
@@ -85,4 +85,6 @@ def pack_inputs(inputs: Mapping[str, Tensor]) -> tuple[Inputs, Shaped[Tensor, "s
                 f"those up to {_MAX_EXACT} are exact in 32-bit floating point; renumber them from 0"
             )
     fields = tuple(Field(n, tuple(value.shape[1:]), is_whole[n]) for n, value in inputs.items())
-    return Inputs(fields), torch.cat([v.reshape(len(v), -1).to(dtype) for v in inputs.values()], 1)
+    return InputLayout(fields), torch.cat(
+        [v.reshape(len(v), -1).to(dtype) for v in inputs.values()], 1
+    )

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from fedaudit.core.arguments import Count, checked
 from fedaudit.core.errors import BadInput, setting
-from fedaudit.core.tasks import NextTokens, Reading, Task, Utility, describe_tensor
+from fedaudit.core.tasks import NextTokens, OutputKind, Task, Utility, describe_tensor
 
 
 @checked
@@ -33,7 +33,7 @@ def next_token(*, padding: int = 0, vocabulary: Count = 0) -> Task:
         "next-token",
         losses=partial(_sequence_losses, padding=padding),
         utility=Utility("negative log-likelihood", partial(_sequence_losses, padding=padding)),
-        readings=Reading.TOKENS,
+        output_kinds=OutputKind.TOKENS,
         features=_token_features,
         targets=partial(_token_targets, padding=padding, vocabulary=vocabulary),
         output_width=partial(_vocabulary_size, vocabulary=vocabulary),

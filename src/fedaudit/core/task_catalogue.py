@@ -18,8 +18,8 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import look_up
 from fedaudit.core.next_token import next_token
 from fedaudit.core.tasks import (
+    OutputKind,
     PerSampleLoss,
-    Reading,
     Task,
     Utility,
     classification,
@@ -46,7 +46,7 @@ def binary() -> Task:
         "binary",
         cross_entropy,
         Utility("accuracy", is_correct, is_accuracy=True),
-        Reading.POSTERIOR,
+        OutputKind.POSTERIOR,
         extract_outputs=two_logits,
         targets=_binary_classes,
         output_width=_single_output,

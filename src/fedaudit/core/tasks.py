@@ -17,13 +17,13 @@ from torch.nn import functional
 from fedaudit.core import arguments
 from fedaudit.core.arguments import checked
 from fedaudit.core.errors import BadInput, type_of
-from fedaudit.core.inputs import Inputs
+from fedaudit.core.inputs import InputLayout
 
 PerSampleLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Function of (outputs, targets) that returns one number per sample."""
 
 
-class Reading(Flag):
+class OutputKind(Flag):
     """Values that can be read from a model's outputs, in addition to a loss.
 
     Attributes:
@@ -32,7 +32,7 @@ class Reading(Flag):
 
     Examples:
         >>> import fedaudit as fa
-        >>> fa.tasks.Reading.POSTERIOR in fa.tasks.classification().readings
+        >>> fa.tasks.OutputKind.POSTERIOR in fa.tasks.classification().output_kinds
         True
     """
 
@@ -130,7 +130,7 @@ class Task:
         losses: Differentiable function of (outputs, targets) that returns the loss of each sample.
             Clients minimise its mean.
         utility: Measure of a model's quality.
-        readings: Values other than the loss that can be read from outputs.
+        output_kinds: Values other than the loss that can be read from outputs.
         extract_outputs: Function that extracts the output tensor from the module's return value.
         features: Function of (raw features, labels) that returns a model's input, or several
             inputs by name.
@@ -139,7 +139,7 @@ class Task:
             model; 0 means one output per class.
         classes: True if targets are class indices.
         tokens: Function of (outputs, targets) that returns predictions of tokens; None without
-            :attr:`Reading.TOKENS`.
+            :attr:`OutputKind.TOKENS`.
         settings: Keyword settings of the task.
         inputs: How several named inputs are packed into one feature tensor; None for a single
             input.
@@ -157,7 +157,7 @@ class Task:
     name: str
     losses: PerSampleLoss = field(repr=False, compare=False)
     utility: Utility = field(repr=False, compare=False)
-    readings: Reading = field(default=Reading.NOTHING, compare=False)
+    output_kinds: OutputKind = field(default=OutputKind.NOTHING, compare=False)
     extract_outputs: Callable[[object], Tensor] = field(
         default=logits_of, repr=False, compare=False
     )
@@ -175,7 +175,7 @@ class Task:
         default=None, repr=False, compare=False
     )
     settings: tuple[tuple[str, int | float | str | bool], ...] = ()
-    inputs: Inputs | None = None
+    inputs: InputLayout | None = None
     forward_help: str = field(default="", repr=False, compare=False)
 
     def outputs(self, module: Callable[..., object], x: Shaped[Tensor, "samples ..."]) -> Tensor:
@@ -189,7 +189,7 @@ class Task:
         return module(x) if self.inputs is None else module(**self.inputs.unpack(x))
 
     @property
-    def reads_plainly(self) -> bool:
+    def needs_no_conversion(self) -> bool:
         """True if a module takes the features and returns the outputs, without any conversion."""
         return self.extract_outputs is logits_of and self.inputs is None
 
@@ -223,7 +223,7 @@ CLASSIFICATION = Task(
     "classification",
     cross_entropy,
     Utility("accuracy", is_correct, is_accuracy=True),
-    Reading.POSTERIOR,
+    OutputKind.POSTERIOR,
     targets=_class_indices,
     classes=True,
 )
@@ -250,16 +250,16 @@ def classification_with_loss(losses: PerSampleLoss) -> Task:
     return CLASSIFICATION if losses is cross_entropy else replace(CLASSIFICATION, losses=losses)
 
 
-def missing_readings(part: str, readings: Reading, task: Task) -> str:
+def missing_outputs_message(part: str, output_kinds: OutputKind, task: Task) -> str:
     """Return a message that a part needs probabilities that a task does not have.
 
     Args:
         part: The part, such as "the attack 'fta-c'".
-        readings: Values that the part reads from outputs.
+        output_kinds: Values that the part reads from outputs.
         task: Task that lacks some of these values.
     """
-    names = {Reading.POSTERIOR: "classes", Reading.TOKENS: "tokens"}
-    missing = " and ".join(names[reading] for reading in readings & ~task.readings)
+    names = {OutputKind.POSTERIOR: "classes", OutputKind.TOKENS: "tokens"}
+    missing = " and ".join(names[kind] for kind in output_kinds & ~task.output_kinds)
     return f"{part} needs probabilities of {missing}, which the task {task.name!r} does not have"
 
 

@@ -20,7 +20,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from fedaudit.core.arguments import names_checked
 from fedaudit.core.errors import BadInput
-from fedaudit.core.inputs import Inputs, pack_inputs
+from fedaudit.core.inputs import InputLayout, pack_inputs
 from fedaudit.core.naming import Setting as Setting
 from fedaudit.core.seeds import seed_globally
 from fedaudit.core.tasks import CLASSIFICATION, PerSampleLoss, Task
@@ -138,7 +138,7 @@ class Samples:
     targets: Shaped[Tensor, "samples ..."]
     ids: Int[Tensor, " samples"]
     labels: Int[Tensor, " samples"]
-    inputs: Inputs | None
+    inputs: InputLayout | None
 
     @names_checked
     def __init__(
@@ -147,7 +147,7 @@ class Samples:
         targets: object,
         ids: object = None,
         labels: object = None,
-        inputs: Inputs | None = None,
+        inputs: InputLayout | None = None,
     ) -> None:
         """Construct samples from tensors, arrays or lists; ids default to 0, 1, 2, ...
 
@@ -458,7 +458,7 @@ def difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Params:
     return {name: a[name] - b[name] for name in a}
 
 
-def plus(a: Mapping[str, Tensor], b: Mapping[str, Tensor], scale: float = 1.0) -> Params:
+def add_scaled(a: Mapping[str, Tensor], b: Mapping[str, Tensor], scale: float = 1.0) -> Params:
     """Return ``a + scale * b``, tensor by tensor."""
     return {name: a[name] + scale * b[name] for name in a}
 

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from fedaudit.core.arguments import ProperFraction, checked
 from fedaudit.core.errors import BadInput
-from fedaudit.core.inputs import Inputs
+from fedaudit.core.inputs import InputLayout
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import Samples, chunks, positions_of, short_repr
-from fedaudit.datasets.dataset import Dataset, number_samples, with_subjects
+from fedaudit.datasets.dataset import Dataset, number_samples, with_people
 
 # Limits the memory of the histogram of pixels.
 _PIXELS_AT_ONCE = 2**23
@@ -444,7 +444,7 @@ class InMemory:
     y_test: AnyArray | None
     test_share: float
     standardise: bool
-    inputs: Inputs | None = None
+    inputs: InputLayout | None = None
     labels: AnyArray | None = None
     subject: AnyArray | None = None
 
@@ -475,7 +475,7 @@ class InMemory:
             train = train.replace(labels=torch.from_numpy(labels_train))
             test = test.replace(labels=torch.from_numpy(labels_test))
         dataset = replace(dataset, train=train, test=test, classes=classes)
-        return dataset if subject is None else with_subjects(dataset, subject)
+        return dataset if subject is None else with_people(dataset, subject)
 
 
 @checked

@@ -8,7 +8,12 @@ from typing import NamedTuple
 
 from fedaudit.core.arguments import parameters, raise_if_invalid
 from fedaudit.core.errors import BadInput, nearest, option, type_of, unknown_name
-from fedaudit.core.importing import call_part, installed_entry_points, is_custom, look_up
+from fedaudit.core.importing import (
+    call_reporting_errors,
+    installed_entry_points,
+    is_custom,
+    look_up,
+)
 from fedaudit.core.lazy import Catalogue
 from fedaudit.core.naming import DataSetting
 from fedaudit.core.tasks import CLASSIFICATION, Task
@@ -37,7 +42,7 @@ SOURCES: Catalogue[type[DataSource]] = Catalogue(
     "fedaudit.datasets", "generated", "formats", "hubs"
 )
 
-READERS = (*FORMATS, *HUBS)
+DATA_SET_PREFIXES = (*FORMATS, *HUBS)
 """Prefixes that select a format or hub: ``FORMAT:NAME`` and ``HUB:NAME``.
 
 Any other prefix is the module of a custom function: ``module:function``.
@@ -109,7 +114,9 @@ def _source(
         generated = GENERATED[name]
         _check_options(name, generated, options)
         return generated(**options)
-    if is_custom(name, READERS) or (not colon and name in installed_entry_points("data set")):
+    if is_custom(name, DATA_SET_PREFIXES) or (
+        not colon and name in installed_entry_points("data set")
+    ):
         return None
     if prefix in HUBS and colon:
         hub = HUBS[prefix]
@@ -147,7 +154,7 @@ def _load_custom(
     available = {"seed": seed, "data_dir": data_directory(data_dir)}
     arguments = {key: value for key, value in available.items() if key in parameter_names}
     _raise_if_unknown(f"the data set {name!r}", options, parameter_names - available.keys())
-    dataset: object = call_part("data set", name, source, **arguments, **options)
+    dataset: object = call_reporting_errors("data set", name, source, **arguments, **options)
     if not isinstance(dataset, Dataset):
         raise BadInput(
             f"the function of the data set {name!r} returns {type_of(dataset)}; return a "
@@ -166,7 +173,7 @@ def custom_source(name: str) -> Callable[..., object]:
     try:
         return look_up("data set", name, GENERATED, expected=expected, is_valid=callable)
     except BadInput as error:
-        close = nearest(name.partition(":")[0], READERS, limit=1)
+        close = nearest(name.partition(":")[0], DATA_SET_PREFIXES, limit=1)
         hint = f"; or did you mean {close[0]!r}, which is a format?" if close else ""
         raise BadInput(f"{error}{hint}") from error
 

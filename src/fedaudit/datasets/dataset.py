@@ -19,7 +19,7 @@ from fedaudit.core.errors import BadInput, setting
 from fedaudit.core.lazy import entry_name
 from fedaudit.core.naming import DataPart, changed_fields
 from fedaudit.core.next_token import without_masked
-from fedaudit.core.tasks import Reading, Task
+from fedaudit.core.tasks import OutputKind, Task
 from fedaudit.core.values import Samples, chunks, short_repr
 
 
@@ -37,7 +37,7 @@ class Dataset:
         normalisation: Description of how stored features were scaled.
         group: Group of every sample (a protected attribute), indexed by sample id.
         group_names: Names of the group codes; empty without groups.
-        subject: Number of the person (patient, author, device) of every sample, indexed by sample
+        person: Number of the person (patient, author, device) of every sample, indexed by sample
             id; None if unknown.
         client: Client that every sample is from, indexed by sample id, for the partition
             ``natural``; None if the data name no clients.
@@ -56,7 +56,7 @@ class Dataset:
     normalisation: str
     group: Int[Tensor, " samples"] | None = None
     group_names: tuple[str, ...] = ()
-    subject: Int[Tensor, " samples"] | None = None
+    person: Int[Tensor, " samples"] | None = None
     client: Int[Tensor, " samples"] | None = None
     client_names: tuple[str, ...] = ()
     statement: tuple[str, ...] = ()
@@ -137,13 +137,13 @@ class Dataset:
             )
 
     def _check_subject(self) -> None:
-        subject = self.subject
-        if subject is None:
+        person = self.person
+        if person is None:
             return
-        if subject.shape != (len(self),) or subject.is_floating_point() or int(subject.min()) < 0:
+        if person.shape != (len(self),) or person.is_floating_point() or int(person.min()) < 0:
             raise BadInput(
                 f"{self.name!r} has {len(self)} samples and people of shape "
-                f"{tuple(subject.shape)}; give the number of one person for each sample, from 0"
+                f"{tuple(person.shape)}; give the number of one person for each sample, from 0"
             )
 
 
@@ -161,7 +161,7 @@ def person_setting(person: str, subject: str) -> str:
     return person or subject
 
 
-def with_subjects(dataset: Dataset, people: Shaped[ndarray, " samples"]) -> Dataset:
+def with_people(dataset: Dataset, people: Shaped[ndarray, " samples"]) -> Dataset:
     """Add the person of each sample, by name or number and in the order of ids.
 
     Raises:
@@ -182,7 +182,7 @@ def with_subjects(dataset: Dataset, people: Shaped[ndarray, " samples"]) -> Data
             f"type {people.dtype}; give one name or whole number for each sample"
         )
     codes = np.unique(people, return_inverse=True)[1]
-    return replace(dataset, subject=torch.from_numpy(codes.astype(np.int64)))
+    return replace(dataset, person=torch.from_numpy(codes.astype(np.int64)))
 
 
 def number_samples(
@@ -227,7 +227,7 @@ def prepare_samples(samples: Samples, task: Task) -> Samples:
     if samples.inputs is not None:
         inputs = samples.inputs.unpack(features)
         features = next(iter(inputs.values()))
-        if Reading.TOKENS in task.readings:
+        if OutputKind.TOKENS in task.output_kinds:
             features = without_masked(task, inputs, features)
             raw_targets = without_masked(task, inputs, raw_targets)
     targets = task.targets(features, raw_targets)
@@ -298,7 +298,7 @@ def with_parts(
         test=test,
         classes=classes,
         group=None if dataset.group is None else dataset.group[selection],
-        subject=None if dataset.subject is None else dataset.subject[selection],
+        person=None if dataset.person is None else dataset.person[selection],
         client=None if dataset.client is None else dataset.client[selection],
     )
 

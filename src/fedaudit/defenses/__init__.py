@@ -12,7 +12,7 @@ needs.
 from collections.abc import Callable, Mapping
 from inspect import signature
 
-from fedaudit.core.importing import call_part, look_up
+from fedaudit.core.importing import call_reporting_errors, look_up
 from fedaudit.core.naming import CopyFactory
 from fedaudit.core.values import ClientId, Setting
 from fedaudit.defenses.augment import Augmentation as Augmentation
@@ -100,6 +100,6 @@ def create_defense(
     make = defense_named(name)
     accepted = signature(make).parameters.keys() & {"coalition", "clients"}
     coalition_options = dict.fromkeys(accepted, coalition) if coalition else {}
-    defense = call_part("defense", name, make, **options, **coalition_options)
+    defense = call_reporting_errors("defense", name, make, **options, **coalition_options)
     assert isinstance(defense, Defense)
     return defense

@@ -261,7 +261,7 @@ def clipped_sum(objective: Objective, batch: Batch, *, clip: float, copies: int 
     is_cross_entropy = (
         objective.per_sample is cross_entropy
         and not batch.y.is_floating_point()
-        and objective.task.reads_plainly
+        and objective.task.needs_no_conversion
     )
     if network.is_dense and is_cross_entropy and copies == 1:
         total = dense_clipped_sum(list(params.values()), batch.x, batch.y, clip=clip)

@@ -138,7 +138,7 @@ def _round_card(round: "Round") -> Card:
         f"{plural(len(round.selected), 'selected client')}",
         numbers=(
             tile("Visible uploads", str(len(round.uploads))),
-            tile("Visible models", str(len(round.exposed))),
+            tile("Visible models", str(len(round.observed))),
         ),
         next=("Compute signals with fa.measure.",),
     )

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn, cast
 import torch
 
 from fedaudit.core.errors import BadInput, Unsupported, assignment
-from fedaudit.core.importing import exits_as_errors
+from fedaudit.core.importing import convert_exits_to_errors
 from fedaudit.core.progress import importing
 from fedaudit.engines import begin
 from fedaudit.engines.base import Item, Result, Shared, pickled
@@ -175,7 +175,7 @@ def _prepare_work(messages: "SimpleQueue[bytes]") -> Callable[[], bytes]:
     def process_item() -> bytes:
         try:
             item = pickle.loads(messages.get())
-            with exits_as_errors():
+            with convert_exits_to_errors():
                 result = work(shared, item)
             return pickled(WorkResult(result))
         except Exception as error:

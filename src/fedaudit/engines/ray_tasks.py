@@ -29,7 +29,11 @@ from torch import Tensor
 
 from fedaudit import __version__
 from fedaudit.core.errors import BadInput, Unsupported
-from fedaudit.core.importing import add_module_folders, added_module_folders, exits_as_errors
+from fedaudit.core.importing import (
+    add_module_folders,
+    added_module_folders,
+    convert_exits_to_errors,
+)
 from fedaudit.engines.base import Item, Key, Result, Shared, SharedByKey, is_plain
 from fedaudit.engines.ray_cluster import LOCAL_ADDRESS, RayCluster
 
@@ -346,7 +350,7 @@ def _run_task(
     torch.set_num_threads(1)
     add_module_folders(folders)
     work, shared = _load_job(token, job)
-    with _capturing_log() as log, exits_as_errors():
+    with _capturing_log() as log, convert_exits_to_errors():
         result = work(shared, unpack(item, common, ray.get))
     return _Result(pack(result, ray.put), log)
 

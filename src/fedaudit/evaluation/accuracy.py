@@ -20,7 +20,7 @@ from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Capability, ClientId, Model, Samples, chunks
 from fedaudit.evaluation.truth import run_coordinates
 from fedaudit.metrics import generalisation_gap, proportion
-from fedaudit.observe.measurements import Stored
+from fedaudit.observe.measurements import StoredRound
 from fedaudit.observe.round import Round
 from fedaudit.plan.assignment import training_samples
 from fedaudit.plan.parts import Setup
@@ -168,7 +168,7 @@ def are_notes_valid(run: Setup, notes: Mapping[str, str], *, means: bool = True)
     )
 
 
-def utility(run: Setup, stored: Sequence[Stored]) -> list[Estimate]:
+def utility(run: Setup, stored: Sequence[StoredRound]) -> list[Estimate]:
     """Return estimates of the utility of the run's models after the last measured round.
 
     Accuracies are averaged if there are several models. The result is empty if a recording has no
@@ -215,7 +215,7 @@ def utility(run: Setup, stored: Sequence[Stored]) -> list[Estimate]:
     ]
 
 
-def accuracy_by_round(run: Setup, stored: Sequence[Stored]) -> AccuracyByRound:
+def accuracy_by_round(run: Setup, stored: Sequence[StoredRound]) -> AccuracyByRound:
     """Return test accuracy after each measured round, averaged if there are several models.
 
     The result has no rounds if the task has no accuracy or a recording has no models.
@@ -283,12 +283,12 @@ def _is_finite_number(text: str | None) -> bool:
 def _gaps(split: EvaluationSplit, round: Round, device: torch.device) -> dict[str, str]:
     """Return notes with the generalisation gap of each client's model."""
     notes = {}
-    for client, exposed in round.exposed.items():
-        if exposed.local and not exposed.local.architecture.task.utility.is_accuracy:
+    for client, observed in round.observed.items():
+        if observed.local and not observed.local.architecture.task.utility.is_accuracy:
             return {}
-        # In FedMD, the exposed model is the adversary's student. The private model is the one that
+        # In FedMD, the observed model is the adversary's student. The private model is the one that
         # overfits.
-        model = round.private_models.get(client, exposed.local)
+        model = round.private_models.get(client, observed.local)
         if model is not None:
             samples = split.by_client[client]
             train = count_correct(model, samples, device) / len(samples)

@@ -20,11 +20,11 @@ from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import ClientId
 from fedaudit.evaluation.truth import (
     Comparison,
-    Findings,
+    EvaluationResults,
     RunCoordinates,
     TargetTruth,
     UnitTruth,
-    has_equal_clients,
+    has_iid_clients,
     pooled,
     repeats,
     run_coordinates,
@@ -79,12 +79,12 @@ class AttackRun(NamedTuple):
 def analyse(
     setup: Setup,
     measured: Mapping[str, Measurements],
-    findings: Findings,
+    results: EvaluationResults,
     progress: Progress = quiet,
 ) -> None:
-    """Run every attack on every target of one run, and add the estimates to ``findings``."""
+    """Run every attack on every target of one run, and add the estimates to ``results``."""
     phase = f"seed {setup.seed}: attacks"
-    first_estimate, first_group = len(findings.estimates), len(findings.groups)
+    first_estimate, first_group = len(results.estimates), len(results.groups)
     targets = setup.study.audit.targets
     truths = {target: target_truth(setup, target) for target in targets}
     done, total = 0, len(targets) * len(setup.membership_attacks)
@@ -94,17 +94,17 @@ def analyse(
             name: _evaluated_measurements(setup, m, truth) for name, m in measured.items()
         }
         for name, m in measurements.items():
-            findings.trajectories.extend(trajectories(setup, name, m, truth))
+            results.trajectories.extend(trajectories(setup, name, m, truth))
         for name, attack in setup.membership_attacks.items():
-            scores = _scores(setup, name, attack, measurements, truth, findings)
+            scores = _scores(setup, name, attack, measurements, truth, results)
             if scores is not None:
-                _add_attack(setup, name, scores, truth, findings)
+                _add_attack(setup, name, scores, truth, results)
             done += 1
             progress(phase, done, total)
-    if not has_equal_clients(setup):
-        _add_pooled(setup, [truth.units for truth in truths.values()], findings)
+    if not has_iid_clients(setup):
+        _add_pooled(setup, [truth.units for truth in truths.values()], results)
     if setup.ignores_people:
-        for added, first in ((findings.estimates, first_estimate), (findings.groups, first_group)):
+        for added, first in ((results.estimates, first_estimate), (results.groups, first_group)):
             added[first:] = map(_note_ignored_people, added[first:])
 
 
@@ -113,16 +113,16 @@ def _add_attack(
     name: str,
     sample_scores: Float[ndarray, " samples"],
     truth: TargetTruth,
-    findings: Findings,
+    results: EvaluationResults,
 ) -> None:
     """Add the scores, estimates and plots of one attack on one target."""
     scores, units = truth.unit_scores(sample_scores), truth.units
-    findings.scores[setup.seed, truth.target, name] = scores
-    _add_estimates(setup, name, scores, units, findings)
-    if truth.subject is not None:
-        findings.estimates += _single_sample_estimates(setup, name, sample_scores, truth)
-    _add_plots(setup, name, scores, units, findings)
-    findings.groups.extend(_group_estimates(setup, name, sample_scores, truth))
+    results.scores[setup.seed, truth.target, name] = scores
+    _add_estimates(setup, name, scores, units, results)
+    if truth.person is not None:
+        results.estimates += _single_sample_estimates(setup, name, sample_scores, truth)
+    _add_plots(setup, name, scores, units, results)
+    results.groups.extend(_group_estimates(setup, name, sample_scores, truth))
 
 
 def _note_ignored_people(estimate: Estimate) -> Estimate:
@@ -150,9 +150,9 @@ def _scores(
     attack: Attack,
     measurements: Mapping[str, Measurements],
     truth: TargetTruth,
-    findings: Findings,
+    results: EvaluationResults,
 ) -> Float[ndarray, " samples"] | None:
-    """Return an attack's scores. If it cannot run on the target, add the reason to the findings."""
+    """Return an attack's scores. If it cannot run on the target, add the reason to the results."""
     try:
         if attack.needs_side_information:
             first, labels = next(iter(measurements.values())), torch.from_numpy(truth.labels)
@@ -164,11 +164,11 @@ def _scores(
         client = setup.client_name(truth.target)
         subject = client if setup.recording_info else f"seed {setup.seed}, {client}"
         reason = str(refusal).replace(f"client {truth.target}", client)
-        reasons = findings.failed
+        reasons = results.failed
         if isinstance(refusal, TooFewRounds):
-            reasons = findings.too_few_rounds
+            reasons = results.too_few_rounds
         elif isinstance(refusal, TooFewPeers):
-            reasons = findings.too_few_peers
+            reasons = results.too_few_peers
         reasons.setdefault(name, {})[subject] = f"{subject}: {reason}"
         return None
 
@@ -178,10 +178,10 @@ def _single_sample_estimates(
 ) -> Iterator[Estimate]:
     """Yield the AUC over samples instead of people, with confidence limits clustered by person."""
     # These estimates have no test, because a study of people tests only the estimates over people.
-    assert truth.subject is not None
+    assert truth.person is not None
     for contrast, against in CONTRASTS.items():
         mask = np.isin(truth.origin, [Origin.MEMBER, *against])
-        is_member, subject = truth.is_member[mask], truth.subject[mask]
+        is_member, person = truth.is_member[mask], truth.person[mask]
         if is_member.all() or not is_member.any():
             continue
         yield Estimate(
@@ -190,18 +190,22 @@ def _single_sample_estimates(
             target=truth.target,
             contrast=contrast,
             metric=AUC,
-            **asdict(clustered_auc(scores[mask], is_member, subject)),
+            **asdict(clustered_auc(scores[mask], is_member, person)),
             n_members=int(is_member.sum()),
             n_nonmembers=int((~is_member).sum()),
         )
 
 
 def _add_estimates(
-    setup: Setup, name: str, scores: Float[ndarray, " units"], truth: UnitTruth, findings: Findings
+    setup: Setup,
+    name: str,
+    scores: Float[ndarray, " units"],
+    truth: UnitTruth,
+    results: EvaluationResults,
 ) -> None:
     study = setup.study
     attack = AttackRun(attack=name, **view_coordinates(setup))
-    add_estimates(attack, scores, truth, findings, study.figures.fprs)
+    add_estimates(attack, scores, truth, results, study.figures.fprs)
     for metric in study.figures.metrics:
         rng = seeded_numpy(setup.seed, "metric", metric, truth.target, name)
         compute = resolve_metric(metric)
@@ -210,20 +214,20 @@ def _add_estimates(
             values = evaluate_metric(
                 metric, compute, units, origin, rng=rng, origin_codes=True, contrasts=(contrast,)
             )
-            findings.estimates += [_estimate(attack, truth, value, compared) for value in values]
-    findings.estimates += _epsilon_bound(setup, name, scores, truth)
+            results.estimates += [_estimate(attack, truth, value, compared) for value in values]
+    results.estimates += _epsilon_bound(setup, name, scores, truth)
 
 
 def add_estimates(
     attack: AttackRun,
     scores: Float[ndarray, " units"],
     truth: UnitTruth,
-    findings: Findings,
+    results: EvaluationResults,
     fprs: Sequence[float],
 ) -> None:
     """Add the estimates of one attack on one client in one run, except the bound on epsilon."""
     for contrast, compared in truth.comparisons.items():
-        _add_contrast(attack, scores, truth, contrast, compared, findings, fprs)
+        _add_contrast(attack, scores, truth, contrast, compared, results, fprs)
 
 
 def _add_contrast(
@@ -232,7 +236,7 @@ def _add_contrast(
     truth: UnitTruth,
     contrast: str,
     compared: Comparison,
-    findings: Findings,
+    results: EvaluationResults,
     fprs: Sequence[float],
     client: Int[ndarray, " units"] | None = None,
 ) -> None:
@@ -250,7 +254,7 @@ def _add_contrast(
         inconclusive = MetricValue(
             contrast=contrast, metric=AUC, value=None, low=None, high=None, note=note
         )
-        findings.estimates.append(_estimate(attack, truth, inconclusive, compared))
+        results.estimates.append(_estimate(attack, truth, inconclusive, compared))
         return
     if truth.is_member[mask].all():
         # Without such non-members, pass all units to evaluate(), which returns an estimate with a
@@ -275,11 +279,11 @@ def _add_contrast(
             estimate = estimate.model_copy(update={"tests": [Test(p_value=evaluated.p_value)]})
         if rate is not None and evaluated.value is not None:
             limits = tpr_limits_function(scaled, origin == Origin.MEMBER, rate)
-            findings.limits[len(findings.estimates)] = limits
-        findings.estimates.append(estimate)
+            results.limits[len(results.estimates)] = limits
+        results.estimates.append(estimate)
 
 
-def _add_pooled(setup: Setup, audited: Sequence[UnitTruth], findings: Findings) -> None:
+def _add_pooled(setup: Setup, audited: Sequence[UnitTruth], results: EvaluationResults) -> None:
     """Add estimates over all audited clients, in which units are compared within each client.
 
     They help if single clients have too few audited samples for a conclusion. Only units from fair
@@ -289,7 +293,7 @@ def _add_pooled(setup: Setup, audited: Sequence[UnitTruth], findings: Findings) 
         attack = AttackRun(attack=name, **view_coordinates(setup))
         truths, scores_by_client = list[UnitTruth](), []
         for truth in pooled(setup, audited):
-            client_scores = findings.scores.get((setup.seed, truth.target, name))
+            client_scores = results.scores.get((setup.seed, truth.target, name))
             if client_scores is not None:
                 truths.append(truth)
                 scores_by_client.append(client_scores[truth.fair])
@@ -320,7 +324,7 @@ def _add_pooled(setup: Setup, audited: Sequence[UnitTruth], findings: Findings) 
                 )
             compared = Comparison(mask, within="client", labels_alone=labels_alone)
             fprs = setup.study.figures.fprs
-            _add_contrast(attack, scores, units, contrast, compared, findings, fprs, client)
+            _add_contrast(attack, scores, units, contrast, compared, results, fprs, client)
 
 
 _COPIED_FIELDS = (
@@ -497,7 +501,11 @@ class _AttackFields(RunCoordinates):
 
 
 def _add_plots(
-    setup: Setup, name: str, scores: Float[ndarray, " units"], truth: UnitTruth, findings: Findings
+    setup: Setup,
+    name: str,
+    scores: Float[ndarray, " units"],
+    truth: UnitTruth,
+    results: EvaluationResults,
 ) -> None:
     """Add ROC curves, a histogram and the most exposed members of one attack."""
     fields: _AttackFields = {**run_coordinates(setup), "attack": name, "target": truth.target}
@@ -507,9 +515,9 @@ def _add_plots(
             continue
         roc = thin_roc(roc_curve(scores[mask], truth.is_member[mask]), _CURVE_POINTS)
         curve = {"fpr": _rounded(roc.fpr), "tpr": _rounded(roc.tpr)}
-        findings.curves.append(Curve(**fields, view=setup.view.name, contrast=contrast, **curve))
-    findings.histograms.append(_histogram(fields, scores, truth))
-    findings.exposed.extend(
+        results.curves.append(Curve(**fields, view=setup.view.name, contrast=contrast, **curve))
+    results.histograms.append(_histogram(fields, scores, truth))
+    results.exposed.extend(
         ExposedSample(
             **fields,
             unit=truth.unit,
@@ -539,7 +547,7 @@ def _group_estimates(
     setup: Setup, name: str, scores: Float[ndarray, " samples"], truth: TargetTruth
 ) -> Iterator[Estimate]:
     """Yield the AUC within each class, and against the samples of each other client."""
-    if truth.subject is not None:
+    if truth.person is not None:
         # The intervals assume independent samples, but samples of the same person are dependent.
         return
     estimate = partial(

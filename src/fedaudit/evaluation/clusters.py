@@ -27,7 +27,7 @@ from fedaudit.metrics import proportion
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.metrics.fairness import ModelRisk, fairness_gaps, violations, violations_by_chance
 from fedaudit.metrics.intervals import EstimateWithLimits, mean_limits_if_dependent
-from fedaudit.observe.measurements import Stored
+from fedaudit.observe.measurements import StoredRound
 from fedaudit.observe.round import Round
 from fedaudit.plan.algorithm import server_risk
 from fedaudit.plan.assignment import GroupedData, training_samples
@@ -45,7 +45,7 @@ from fedaudit.results.estimate import (
     MOVED,
     MOVED_AT_THE_END,
     OWN_MODEL,
-    SURE_VIOLATIONS,
+    SIGNIFICANT_VIOLATIONS,
     VIOLATIONS,
     Estimate,
 )
@@ -58,7 +58,7 @@ from fedaudit.results.runs import (
     choices,
     clients_in,
     groups_by_size,
-    known_mean,
+    mean_or_none,
     models_of_groups,
     models_used_by,
     moves,
@@ -66,10 +66,11 @@ from fedaudit.results.runs import (
 )
 from fedaudit.risk.server import ServerRisk, ShadowSuccess
 
-STATE, END = "clusters", "clusters/end"
+CLUSTER_ROUND_KEY, FINAL_ROUND_KEY = "clusters", "clusters/end"
 """Keys of a measured round's notes, whose values are JSON.
 
-``STATE`` is the key of a :class:`ClusterRound`, and ``END`` that of a :class:`FinalRound`.
+``CLUSTER_ROUND_KEY`` is the key of a :class:`ClusterRound`, and ``FINAL_ROUND_KEY`` that of a
+:class:`FinalRound`.
 """
 
 _MAX_RISK_SAMPLES = 5_000
@@ -147,10 +148,10 @@ def is_clustered(run: Setup) -> bool:
 def cluster_notes(run: Setup, round: Round, device: torch.device = CPU) -> dict[str, str]:
     """Evaluate a round's models, and return the results as JSON, to be stored with the round.
 
-    The keys are ``STATE``, and ``END`` after the last round. The result is empty for a shadow
-    federation, and if clients do not choose among models.
+    The keys are ``CLUSTER_ROUND_KEY``, and ``FINAL_ROUND_KEY`` after the last round. The result is
+    empty for a shadow federation, and if clients do not choose among models.
     """
-    if run.is_additional or not is_clustered(run):
+    if run.is_auxiliary or not is_clustered(run):
         return {}
     test = run.dataset.test
     tested = _TestedRound(
@@ -161,9 +162,9 @@ def cluster_notes(run: Setup, round: Round, device: torch.device = CPU) -> dict[
         torch.from_numpy(run.groups.similar_client)[test.ids],
         outputs_of_chosen_models(round, test, run.groups.similar_client, device),
     )
-    notes = {STATE: _cluster_round(tested, device).model_dump_json()}
+    notes = {CLUSTER_ROUND_KEY: _cluster_round(tested, device).model_dump_json()}
     if round.index == run.measured_rounds[-1]:
-        notes[END] = _final_round(tested).model_dump_json()
+        notes[FINAL_ROUND_KEY] = _final_round(tested).model_dump_json()
     return notes
 
 
@@ -223,7 +224,7 @@ def _risk_on_members(
     if not len(nonmembers):
         return {"estimated": estimate.value}
     # The model that the cluster's clients received, if it is visible.
-    bases = [round.exposed[client].base for client in clients if client in round.exposed]
+    bases = [round.observed[client].base for client in clients if client in round.observed]
     start = next((base for base in bases if base is not None), None)
     model = round.after[name]
     try:
@@ -351,7 +352,7 @@ class ClusterEvaluation(NamedTuple):
     estimates: list[Estimate]
 
 
-def cluster_result(run: Setup, stored: Sequence[Stored]) -> ClusterEvaluation | None:
+def cluster_result(run: Setup, stored: Sequence[StoredRound]) -> ClusterEvaluation | None:
     """Return the models, clients and estimates of a run; None if clients do not choose models.
 
     Raises:
@@ -360,8 +361,10 @@ def cluster_result(run: Setup, stored: Sequence[Stored]) -> ClusterEvaluation | 
     if not is_clustered(run):
         return None
     try:
-        rounds = [ClusterRound.model_validate_json(round.notes[STATE]) for round in stored]
-        last = FinalRound.model_validate_json(stored[-1].notes[END])
+        rounds = [
+            ClusterRound.model_validate_json(round.notes[CLUSTER_ROUND_KEY]) for round in stored
+        ]
+        last = FinalRound.model_validate_json(stored[-1].notes[FINAL_ROUND_KEY])
         return _evaluate(run, rounds, last)
     except (KeyError, IndexError, ValidationError) as error:
         raise Damaged(
@@ -544,8 +547,8 @@ def _client_estimates(run: ClusterResult) -> Iterator[Estimate]:
             for model in models
         ]
         means = {
-            CLIENT_ESTIMATE: known_mean([model.estimated for model in models]),
-            ESTIMATE_ERROR: known_mean(errors),
+            CLIENT_ESTIMATE: mean_or_none([model.estimated for model in models]),
+            ESTIMATE_ERROR: mean_or_none(errors),
         }
         for metric, value in means.items():
             if value is not None:
@@ -563,7 +566,7 @@ def _violation_estimates(run: ClusterResult) -> Iterator[Estimate]:
     measured = violations(risks, accepted, lows=lower_limits)
     counts = {
         VIOLATIONS: measured.above,
-        SURE_VIOLATIONS: measured.significant,
+        SIGNIFICANT_VIOLATIONS: measured.significant,
         EXPECTED_VIOLATIONS: violations(estimated_risks, accepted).above,
     }
     for metric, count in counts.items():

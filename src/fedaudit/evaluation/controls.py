@@ -26,12 +26,20 @@ from fedaudit.core.errors import FedauditError
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.seeds import seed_for, seeded, seeded_numpy
-from fedaudit.core.values import NO_CLIENT, Capability, ClientId, Params, Samples, plus, scaled
+from fedaudit.core.values import (
+    NO_CLIENT,
+    Capability,
+    ClientId,
+    Params,
+    Samples,
+    add_scaled,
+    scaled,
+)
 from fedaudit.datasets.dataset import number_rows
 from fedaudit.evaluation.truth import (
-    Findings,
+    EvaluationResults,
     TargetTruth,
-    has_equal_clients,
+    has_iid_clients,
     mean_by,
     origin_of,
     run_coordinates,
@@ -43,7 +51,7 @@ from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.metrics import auc_interval, blind_classifier, permuted_membership
 from fedaudit.observe.measurements import MeasuredRound, Measurements, stacked
-from fedaudit.observe.round import Exposed, Round, map_clients
+from fedaudit.observe.round import ObservedModels, Round, map_clients
 from fedaudit.observe.views import merged_view, seen_from, view_named
 from fedaudit.plan.parts import Resources, Setup
 from fedaudit.results.record import ControlResult
@@ -94,29 +102,31 @@ def number_of_controls(setup: Setup) -> int:
     per_target, total = 2 * len(setup.membership_attacks) + 1, 0
     if setup.study.figures.blind_classifier:
         per_target += len(_NONMEMBERS)
-        total += not has_equal_clients(setup)
+        total += not has_iid_clients(setup)
     return total + len(setup.study.audit.targets) * per_target
 
 
 def controls(
-    setup: Setup, findings: Findings, device: torch.device = CPU, progress: Progress = quiet
+    setup: Setup, results: EvaluationResults, device: torch.device = CPU, progress: Progress = quiet
 ) -> Iterator[ControlResult]:
     """Yield all controls of one run that need no further training."""
     phase, total = f"seed {setup.seed}: controls", number_of_controls(setup)
     progress(phase, 0, total)
-    for done, result in enumerate(_controls(setup, findings, device), 1):
+    for done, result in enumerate(_controls(setup, results, device), 1):
         yield result
         progress(phase, done, total)
     progress(phase, total, total)
 
 
-def _controls(setup: Setup, findings: Findings, device: torch.device) -> Iterator[ControlResult]:
+def _controls(
+    setup: Setup, results: EvaluationResults, device: torch.device
+) -> Iterator[ControlResult]:
     yield from exact_copies(setup)
     truths = [target_truth(setup, target) for target in setup.study.audit.targets]
-    if setup.study.figures.blind_classifier and not has_equal_clients(setup):
+    if setup.study.figures.blind_classifier and not has_iid_clients(setup):
         yield from _blind_over_clients(setup, truths)
     for truth in truths:
-        yield from _permuted(setup, truth, findings)
+        yield from _permuted(setup, truth, results)
         if setup.study.figures.blind_classifier:
             yield from _blind_by_origin(setup, truth)
         yield from _attacks_on_untrained(setup, truth, device)
@@ -190,10 +200,12 @@ def exact_copies(setup: Setup) -> Iterator[ControlResult]:
             )
 
 
-def _permuted(setup: Setup, truth: TargetTruth, findings: Findings) -> Iterator[ControlResult]:
+def _permuted(
+    setup: Setup, truth: TargetTruth, results: EvaluationResults
+) -> Iterator[ControlResult]:
     """Yield a control per attack: intervals after a permutation rarely exclude chance level."""
     for name in setup.membership_attacks:
-        scores = findings.scores.get((setup.seed, truth.target, name))
+        scores = results.scores.get((setup.seed, truth.target, name))
         if scores is None:
             continue
         null = permuted_membership(
@@ -220,18 +232,18 @@ def _blind_by_origin(setup: Setup, truth: TargetTruth) -> Iterator[ControlResult
     """Yield a control for each kind of non-members: a classifier of inputs is at chance level."""
     features = _as_columns(setup.assignment.audit.samples.features).numpy()[truth.positions]
     units, labels = truth.units, truth.labels
-    if truth.subject is not None:
+    if truth.person is not None:
         # Average over the samples of each person. With one row per sample, a classifier that was
         # trained on some samples of a person would recognise their other samples.
         one_hot = np.eye(setup.dataset.classes)[labels]
         columns = np.concatenate([features.astype(float), one_hot], axis=1)
-        features = mean_by(truth.subject, columns)
+        features = mean_by(truth.person, columns)
     for origin, nonmembers in _NONMEMBERS.items():
         comparison = units.comparisons[origin.name.lower()]
         mask = comparison.mask
         # In a fair comparison, a random draw decided membership. If the other non-members have such
         # a comparison, skip one without it.
-        is_skipped = not comparison.fair and units.for_controls.fair
+        is_skipped = not comparison.fair and units.control_comparison.fair
         if is_skipped or not mask.any() or units.is_member[mask].all():
             continue
         yield _blind_control(
@@ -239,7 +251,7 @@ def _blind_by_origin(setup: Setup, truth: TargetTruth) -> Iterator[ControlResult
             nonmembers,
             features[mask],
             units.is_member[mask],
-            labels[mask] if truth.subject is None else None,
+            labels[mask] if truth.person is None else None,
             stream=("blind", truth.target, int(origin)),
             target=truth.target,
         )
@@ -253,7 +265,7 @@ def _blind_over_clients(setup: Setup, truths: Sequence[TargetTruth]) -> Iterator
     positions_by_client = [
         truth.positions[truth.fair & (truth.origin != Origin.OTHER_CLIENT)]
         for truth in truths
-        if truth.subject is None and truth.comparisons["unseen"].fair
+        if truth.person is None and truth.comparisons["unseen"].fair
     ]
     if len(positions_by_client) > 1:
         positions, audit_set = np.concatenate(positions_by_client), setup.assignment.audit
@@ -337,7 +349,7 @@ def _attacks_on_untrained(
     measured = measured_untrained(setup, truth.positions, device)
     confidence = 1 - _FALSE_ALARM / (len(setup.membership_attacks) * _repetitions(setup))
     units = truth.units
-    mask = units.for_controls.mask
+    mask = units.control_comparison.mask
     is_member = units.is_member[mask]
 
     def outcome(attack: Attack) -> Outcome:
@@ -458,14 +470,14 @@ def _with_control_variates(setup: Setup, rounds: Iterable[Round]) -> Iterator[Ro
     """
     for round in rounds:
         if isinstance(setup.algorithm, SendsControlVariates):
-            exposed = map_clients(round.exposed, _with_control_variate)
-            round = replace(round, exposed=exposed)
+            observed = map_clients(round.observed, _with_control_variate)
+            round = replace(round, observed=observed)
         yield round
 
 
-def _with_control_variate(client: ClientId, exposed: Exposed) -> Exposed:
-    assert exposed.update is not None
-    return replace(exposed, control_variate=scaled(exposed.update, -1.0))
+def _with_control_variate(client: ClientId, observed: ObservedModels) -> ObservedModels:
+    assert observed.update is not None
+    return replace(observed, control_variate=scaled(observed.update, -1.0))
 
 
 def _untrained_round(setup: Setup, index: int) -> Round:
@@ -473,17 +485,17 @@ def _untrained_round(setup: Setup, index: int) -> Round:
     # The seed of the first round has no index, to reproduce results of early versions.
     stream = () if index == 1 else (index,)
     base = setup.algorithm.architecture.initial(seed_for(setup.seed, "untrained"))
-    exposed = {}
+    observed = {}
     for client in _clients_of_untrained_round(setup):
         update = _random_update(base.params, seeded(setup.seed, "untrained", client, *stream))
-        local = replace(base, params=plus(base.params, update))
-        exposed[client] = Exposed(base, local, update, gradient_scale=1.0)
-    clients = tuple(exposed)
+        local = replace(base, params=add_scaled(base.params, update))
+        observed[client] = ObservedModels(base, local, update, gradient_scale=1.0)
+    clients = tuple(observed)
     change = _random_update(base.params, seeded(setup.seed, "untrained after", *stream))
-    after = replace(base, params=plus(base.params, change))
+    after = replace(base, params=add_scaled(base.params, change))
     return Round(
         index=index,
-        exposed=exposed,
+        observed=observed,
         sent={},
         uploads={},
         weights=dict.fromkeys(clients, 1 / len(clients)),

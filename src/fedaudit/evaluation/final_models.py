@@ -64,7 +64,7 @@ def write_digests(rounds: Iterable[Round], run: Setup, key: str) -> Iterator[Rou
         key: Key of the run, by which its files are recognised.
     """
     for round in rounds:
-        if round.index == run.study.training.rounds and not run.is_additional:
+        if round.index == run.study.training.rounds and not run.is_auxiliary:
             digests = _digests_of(round, run)
             file = _DigestsFile(run=key, **dict(digests))
             write_object(run.folder / DIGESTS_FILE, file.model_dump_json(exclude_defaults=True))

@@ -18,7 +18,7 @@ from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import SCORES_FILE
 from fedaudit.core.metric_names import AUC, Origin
 from fedaudit.core.values import ClientId
-from fedaudit.evaluation.truth import Findings, target_truth
+from fedaudit.evaluation.truth import EvaluationResults, target_truth
 from fedaudit.metrics import CONTRASTS, auc, compare_auc
 from fedaudit.metrics.delong import AucDifference
 from fedaudit.observe.tensors import read_tensors, write_tensors
@@ -49,7 +49,7 @@ Scores = Mapping[tuple[int, ClientId], SampleScores]
 """Scores by seed of the run and target."""
 
 
-def write_scores(runs: Sequence[Setup], findings: Findings, path: Path) -> None:
+def write_scores(runs: Sequence[Setup], results: EvaluationResults, path: Path) -> None:
     """Write the scores of a study's attacks.
 
     Raises:
@@ -61,7 +61,7 @@ def write_scores(runs: Sequence[Setup], findings: Findings, path: Path) -> None:
             prefix = f"{run.seed}/{target}"
             by_attack = {
                 f"{prefix}/scores/{name}": torch.from_numpy(np.ascontiguousarray(scores))
-                for (seed, client, name), scores in findings.scores.items()
+                for (seed, client, name), scores in results.scores.items()
                 if (seed, client) == (run.seed, target)
             }
             if by_attack:

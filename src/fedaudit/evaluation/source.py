@@ -26,7 +26,7 @@ from fedaudit.core.values import NO_CLIENT, Capability, ClientId, positions_of
 from fedaudit.datasets.draws.fair import CLIENT_SAMPLE_DRAWS
 from fedaudit.evaluation.accuracy import overfitting
 from fedaudit.evaluation.controls import Outcome, measured_untrained, measurements_for, run_control
-from fedaudit.evaluation.truth import Findings, run_coordinates, view_coordinates
+from fedaudit.evaluation.truth import EvaluationResults, run_coordinates, view_coordinates
 from fedaudit.metrics import EstimateWithLimits
 from fedaudit.metrics.source import (
     ExcessOverLabels,
@@ -106,7 +106,7 @@ def source_draws(run: Setup) -> dict[str, SourceQueries]:
     audited_queries = _audited_queries(run)
     if audited_queries is not None:
         is_drawn_by_client = study.audit.draw in CLIENT_SAMPLE_DRAWS
-        is_own = run.recording_info is not None or is_drawn_by_client or study.has_equal_clients
+        is_own = run.recording_info is not None or is_drawn_by_client or study.has_iid_clients
         draws.setdefault(OWN if is_own else FAIR, audited_queries)
     return draws
 
@@ -192,7 +192,7 @@ class SourceEvaluation(NamedTuple):
 def source_results(
     run: Setup,
     measured: Mapping[str, Measurements],
-    findings: Findings,
+    results: EvaluationResults,
     notes: Mapping[str, str],
     progress: Progress = quiet,
 ) -> list[SourceEvaluation]:
@@ -201,7 +201,7 @@ def source_results(
     Args:
         run: The run.
         measured: Measurements of signals.
-        findings: Findings, to which the reasons are added why source attacks could not run.
+        results: Results, to which the reasons are added why source attacks could not run.
         notes: Notes of the last measured round, which contain the overfitting of clients' models.
         progress: Callback for progress.
     """
@@ -217,9 +217,7 @@ def source_results(
                 )
             evaluations.append(_evaluate(run, name, attack, measured, draws, notes))
         except FedauditError as refusal:
-            reasons = (
-                findings.too_few_peers if isinstance(refusal, TooFewPeers) else findings.failed
-            )
+            reasons = results.too_few_peers if isinstance(refusal, TooFewPeers) else results.failed
             reasons.setdefault(name, {})[subject] = f"{subject}: {refusal}"
     if run.source_attacks:
         progress(phase, len(run.source_attacks), len(run.source_attacks))

@@ -92,7 +92,7 @@ class UnitTruth:
         return {name: Comparison(self._mask_of(name)) for name in CONTRASTS}
 
     @property
-    def for_controls(self) -> Comparison:
+    def control_comparison(self) -> Comparison:
         """Comparison for controls: only held-out samples if other non-members are not fair."""
         # With unfair non-members, controls would detect differences between clients.
         mixed, unseen = self.comparisons["mixed"], self.comparisons["unseen"]
@@ -112,7 +112,7 @@ class TargetTruth(UnitTruth):
         positions: Positions of the samples in the audit set.
         labels: Class of each sample.
         owners: Client that trained on each sample.
-        subject: Person of each sample, if people are the units of the audit.
+        person: Person of each sample, if people are the units of the audit.
         unfair: Origins of non-members that do not come from the fair draw of this target.
         match_classes: Whether members and unfair non-members are matched by class.
         has_classes: Whether labels are classes.
@@ -122,7 +122,7 @@ class TargetTruth(UnitTruth):
     positions: Int[ndarray, " units"]
     labels: Int[ndarray, " units"]
     owners: Int[ndarray, " units"]
-    subject: Int[ndarray, " units"] | None = None
+    person: Int[ndarray, " units"] | None = None
     unfair: frozenset[Origin] = frozenset()
     match_classes: bool = False
     has_classes: bool = False
@@ -153,9 +153,9 @@ class TargetTruth(UnitTruth):
     @property
     def units(self) -> UnitTruth:
         """Ground truth of the units of the audit (samples or people)."""
-        if self.subject is None:
+        if self.person is None:
             return self
-        people, person = np.unique(self.subject, return_inverse=True)
+        people, person = np.unique(self.person, return_inverse=True)
         origin = np.full(len(people), Origin.UNSEEN, dtype=np.int64)
         # Assign members last, since a person with one sample at the target is a member.
         for code in (Origin.OTHER_CLIENT, Origin.MEMBER):
@@ -175,26 +175,26 @@ class TargetTruth(UnitTruth):
         Source: Kandpal et al. 2023, User inference attacks on large language models, where the
             score is a log-likelihood ratio to reference models.
         """
-        if self.subject is None:
+        if self.person is None:
             return scores
         finite = scores[np.isfinite(scores)]
         limits = (finite.min(), finite.max()) if len(finite) else (0.0, 0.0)
-        return mean_by(self.subject, np.clip(scores, *limits))
+        return mean_by(self.person, np.clip(scores, *limits))
 
 
 def mean_by(
-    subject: Int[ndarray, " samples"], values: Float[ndarray, "samples *columns"]
+    person: Int[ndarray, " samples"], values: Float[ndarray, "samples *columns"]
 ) -> Float[ndarray, "people *columns"]:
     """Return the mean over the samples of each person, for people in ascending order."""
-    person, counts = np.unique(subject, return_inverse=True, return_counts=True)[1:]
+    row, counts = np.unique(person, return_inverse=True, return_counts=True)[1:]
     total = np.zeros((len(counts), *values.shape[1:]))
-    np.add.at(total, person, values)
+    np.add.at(total, row, values)
     means: Float[ndarray, people * columns] = (total.T / counts).T
     return means
 
 
 @dataclass
-class Findings:
+class EvaluationResults:
     """Estimates, curves and scores of a study, to which each attack adds its results.
 
     Attributes:
@@ -243,9 +243,9 @@ def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
     # about the target's.
     fair = audit.fair_for(target) & ~np.isin(audit.owner, _partners(setup, target))
     is_used = np.ones(len(origin), dtype=bool)
-    if audit.subject is not None:
+    if audit.person is not None:
         is_used &= audit.fair_for(target)
-    drawn_for_target, equal_clients = audit.drawn_with(target), has_equal_clients(setup)
+    drawn_for_target, equal_clients = audit.drawn_with(target), has_iid_clients(setup)
     drawn_origins = set(np.unique(origin[drawn_for_target & audit.fair_for(target)]).tolist())
     has_draw = {Origin.MEMBER, Origin.UNSEEN} <= drawn_origins
     if has_draw and not equal_clients:
@@ -256,19 +256,19 @@ def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
         is_used &= origin != Origin.OTHER_CLIENT
     if study.attacker is not None:
         is_known = audit.owner == study.malicious_client
-        if audit.subject is not None:
-            is_known = np.isin(audit.subject, audit.subject[is_known])
+        if audit.person is not None:
+            is_known = np.isin(audit.person, audit.person[is_known])
         is_used &= ~is_known
     null_members = study.figures.null_members
     if null_members:
         is_used &= origin == Origin.UNSEEN
     positions = np.flatnonzero(is_used)
     origin, fair = origin[positions], fair[positions]
-    subject = None if audit.subject is None else audit.subject[positions]
+    person = None if audit.person is None else audit.person[positions]
     if null_members:
         unit = np.arange(len(positions))
-        if subject is not None:
-            unit = np.unique(subject, return_inverse=True)[1]
+        if person is not None:
+            unit = np.unique(person, return_inverse=True)[1]
         count = int(unit.max(initial=-1)) + 1
         is_null_member = seeded_numpy(setup.seed, "nobody", target).permutation(count) < count // 2
         origin = np.where(is_null_member[unit], Origin.MEMBER, Origin.UNSEEN)
@@ -288,7 +288,7 @@ def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
         labels=audit.samples.labels.numpy()[positions],
         owners=audit.owner[positions],
         ids=audit.samples.ids.numpy()[positions],
-        subject=subject,
+        person=person,
     )
 
 
@@ -308,7 +308,7 @@ def pooled(setup: Setup, truths: Sequence[UnitTruth]) -> list[UnitTruth]:
     also empty if the evaluation redraws non-members in every round, as published code does.
     """
     is_mixed = len({truth.target in setup.defenses for truth in truths}) > 1
-    if is_mixed or has_equal_clients(setup) or setup.study.figures.evaluation == "redraw":
+    if is_mixed or has_iid_clients(setup) or setup.study.figures.evaluation == "redraw":
         return []
     return [
         truth
@@ -317,9 +317,9 @@ def pooled(setup: Setup, truths: Sequence[UnitTruth]) -> list[UnitTruth]:
     ]
 
 
-def has_equal_clients(setup: Setup) -> bool:
+def has_iid_clients(setup: Setup) -> bool:
     """Return True if all clients are known to have the same distribution of labels and features."""
-    return setup.recording_info is None and setup.study.has_equal_clients
+    return setup.recording_info is None and setup.study.has_iid_clients
 
 
 def origin_of(setup: Setup, target: ClientId) -> Int[ndarray, " samples"]:

@@ -24,7 +24,7 @@ from fedaudit.core.modules import outputs_of
 from fedaudit.core.values import ClientId, Model, Params, Samples
 from fedaudit.evaluation.truth import run_coordinates
 from fedaudit.metrics.intervals import clopper_pearson_lower, clopper_pearson_upper
-from fedaudit.observe.measurements import Stored
+from fedaudit.observe.measurements import StoredRound
 from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import digest_of
 from fedaudit.plan.parts import Setup
@@ -98,14 +98,14 @@ def _clients_in_sums(round: Round) -> set[ClientId]:
 def update_notes(round: Round) -> dict[str, str]:
     """Return a note with norm and digest of each visible update, for :func:`peer_controls`."""
     notes = {}
-    for client in sorted({*round.exposed} - _clients_in_sums(round)):
-        update = round.exposed[client].update
+    for client in sorted({*round.observed} - _clients_in_sums(round)):
+        update = round.observed[client].update
         if update is not None:
             notes[f"{_UPDATE}{client}"] = f"{_norm(update)!r} {digest_of(update, {})}"
     return notes
 
 
-def peer_controls(run: Setup, stored: Sequence[Stored]) -> Iterator[ControlResult]:
+def peer_controls(run: Setup, stored: Sequence[StoredRound]) -> Iterator[ControlResult]:
     """Yield a control on degenerate updates for each attack that compares clients."""
     rounds = [updates for updates in map(_updates, stored) if len(updates) >= _MIN_CLIENTS]
     attacks = [name for name, attack in run.attacks.items() if attack.compares_clients]
@@ -174,7 +174,7 @@ class _Update(NamedTuple):
     digest: str
 
 
-def _updates(stored: Stored) -> dict[ClientId, _Update]:
+def _updates(stored: StoredRound) -> dict[ClientId, _Update]:
     """Return each client's update in one round, and skip malformed notes."""
     updates = dict[ClientId, _Update]()
     for key, note in stored.notes.items():
@@ -250,13 +250,13 @@ def reported_notes(
     """
     notes, summed = dict[str, str](), _clients_in_sums(round)
     for client, metrics in sorted(reported.items()):
-        exposed, samples = round.exposed.get(client), members.get(client)
-        if exposed is None or exposed.local is None or client in summed:
+        observed, samples = round.observed.get(client), members.get(client)
+        if observed is None or observed.local is None or client in summed:
             continue
         if not samples or not metrics:
             continue
         comparison = _compare(
-            exposed.local, samples.take(slice(_MAX_SAMPLES)), dict(metrics), device
+            observed.local, samples.take(slice(_MAX_SAMPLES)), dict(metrics), device
         )
         if comparison is not None:
             notes[f"{_REPORT}{client}"] = json.dumps(comparison)
@@ -277,7 +277,7 @@ def _compare(
     return Comparison(reported, len(samples), float(losses.mean()), standard_error, correct)
 
 
-def _read(stored: Stored, client: ClientId) -> Comparison | None:
+def _read(stored: StoredRound, client: ClientId) -> Comparison | None:
     """Return the comparison of a client in one round; None if its note is missing or malformed."""
     try:
         reported, samples, loss, error, correct = json.loads(stored.notes[f"{_REPORT}{client}"])
@@ -291,7 +291,7 @@ def _read(stored: Stored, client: ClientId) -> Comparison | None:
         return None
 
 
-def reported_controls(run: Setup, stored: Sequence[Stored]) -> Iterator[ControlResult]:
+def reported_controls(run: Setup, stored: Sequence[StoredRound]) -> Iterator[ControlResult]:
     """Yield a control that compares reported with measured metrics, for each reporting client.
 
     A control fails if the reported metric is much better than the measured metric in most measured

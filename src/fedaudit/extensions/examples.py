@@ -58,7 +58,7 @@ _LARGEST_SEED = 10**9  # of a study
 def additional_study(
     run: Setup, name: str, audit: Mapping[str, object], **changes: object
 ) -> Study:
-    """Return the settings of an additional federation of a run.
+    """Return the settings of an auxiliary federation of a run.
 
     Args:
         run: The audited run.
@@ -74,13 +74,13 @@ def additional_study(
 
 
 def additional_setup(run: Setup, study: Study, kind: str) -> Setup:
-    """Return an additional federation with the model, algorithm and attacks of a run."""
+    """Return an auxiliary federation with the model, algorithm and attacks of a run."""
     return replace(
         run,
         study=study,
         seed=study.seeds[0],
         extensions=(),
-        is_additional=True,
+        is_auxiliary=True,
         refused={},
         title=f"the {kind} federation of seed {run.seed}",
     )

@@ -154,8 +154,8 @@ def _draw_training_sets(
     if not section.online:
         return np.zeros((section.count, len(audit)), dtype=bool)
     unit = np.arange(len(audit))
-    if audit.subject is not None:
-        unit = np.unique(audit.subject, return_inverse=True)[1]
+    if audit.person is not None:
+        unit = np.unique(audit.person, return_inverse=True)[1]
     keys = seeded_numpy(seed, "reference halves").random((section.count, int(unit.max()) + 1))
     rank = keys.argsort(0).argsort(0)
     in_half: Bool[ndarray, "references units"] = rank < section.count // 2

@@ -29,24 +29,29 @@ from fedaudit.core.values import (
     Model,
     Params,
     Samples,
+    add_scaled,
     chunks,
     difference,
     norm,
-    plus,
 )
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import Assignment
 from fedaudit.evaluation.accuracy import utility
 from fedaudit.evaluation.analysis import analyse
 from fedaudit.evaluation.final_models import models_in_checkpoint
-from fedaudit.evaluation.truth import Findings, run_coordinates, target_truth, view_coordinates
+from fedaudit.evaluation.truth import (
+    EvaluationResults,
+    run_coordinates,
+    target_truth,
+    view_coordinates,
+)
 from fedaudit.extensions.examples import additional_setup, additional_study
 from fedaudit.fl.algorithms.fedavg import FedAvg, FedProx
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.metrics import auc_p_value, holm
 from fedaudit.metrics.delong import SEPARATE, AucInterval
 from fedaudit.metrics.unlearning import describe_verdict, evaluate_unlearning, unlearning_verdict
-from fedaudit.observe.measurements import Stored, stacked
+from fedaudit.observe.measurements import StoredRound, stacked
 from fedaudit.plan.optional import UnlearningSection
 from fedaudit.plan.parts import Extension, ExtensionResults, FitContext, MeasuredRun, Scores, Setup
 from fedaudit.plan.sections import ServerSection, Study
@@ -64,7 +69,7 @@ _CONTROL_ALPHA = 0.01
 
 @dataclass(frozen=True)
 class Unlearning(Extension):
-    """The two additional federations that test unlearning.
+    """The two auxiliary federations that test unlearning.
 
     The audited samples on which audited clients trained are the forgotten samples. The additional
     federations do not train on them. Clients without other samples are left out.
@@ -83,8 +88,8 @@ class Unlearning(Extension):
     section: UnlearningSection
     retrained_run: Setup
     unlearned_run: Setup | None
-    retrained_round: Stored | None = None
-    unlearned_round: Stored | None = None
+    retrained_round: StoredRound | None = None
+    unlearned_round: StoredRound | None = None
 
     table: ClassVar[str] = "unlearning"
 
@@ -336,7 +341,7 @@ def _ascend(
                     value.add_(grad, alpha=training.lr)
                 offset = difference(params, center.params)
                 scale = min(1.0, radius / max(norm(offset), 1e-30))
-                for name, projected in plus(center.params, offset, scale).items():
+                for name, projected in add_scaled(center.params, offset, scale).items():
                     params[name].copy_(projected)
     # Keep the previous running statistics of normalisation layers, since those from the ascent
     # depend on the forgotten samples.
@@ -378,13 +383,13 @@ def _run_estimates(measured: MeasuredRun, scores: Scores) -> Iterator[Estimate]:
                 yield estimate.model_copy(update=fields)
 
 
-def _scores_on(stored: Stored, run: Setup, released: Stored) -> Scores:
+def _scores_on(stored: StoredRound, run: Setup, released: StoredRound) -> Scores:
     """Return the scores of the run's attacks on another model, measured in ``stored``."""
     # Use the released model's round index, because attacks look up reference models by it.
     measured = replace(stored.measured, index=released.measured.index)
-    findings = Findings()
-    analyse(run, stacked([measured]), findings)
-    return findings.scores
+    results = EvaluationResults()
+    analyse(run, stacked([measured]), results)
+    return results.scores
 
 
 def _auc_estimates(

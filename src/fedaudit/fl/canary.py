@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput, setting
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Batch, ClientId, Params, Samples, flat, norm, plus, scaled
+from fedaudit.core.values import Batch, ClientId, Params, Samples, add_scaled, flat, norm, scaled
 from fedaudit.fl.hooks import Defense, TrainingContext
 from fedaudit.observe.round import Round, Update, Upload, select_clients
 from fedaudit.observe.tensors import write_tensors
@@ -100,7 +100,7 @@ def record_canaries(
     for round in rounds:
         if round.index == last:
             (after,) = round.after.values()
-            movement = plus(after.params, start, scale=-1.0)
+            movement = add_scaled(after.params, start, scale=-1.0)
             z = canary_statistics(movement, len(clients), canary_vector)
             write_tensors({"z": z}, folder / CANARIES_FILE, {"run": run})
         yield _remove_canaries(round, frozenset(clients))
@@ -147,7 +147,7 @@ def _remove_canaries(round: Round, canaries: frozenset[ClientId]) -> Round:
     total = sum(weights.values())
     return replace(
         round,
-        exposed=_without_canaries(round.exposed, canaries),
+        observed=_without_canaries(round.observed, canaries),
         sent=_without_canaries(round.sent, canaries),
         uploads=_without_canaries(round.uploads, canaries),
         weights={client: weight / total for client, weight in weights.items()},

@@ -83,7 +83,7 @@ class ClientContext:
         """Return a context with its own random generators and notes, for another training."""
         return replace(self, seed=seed_for(self.seed, purpose), _generators={}, _noted={})
 
-    def at(self, model: Model) -> "TrainingContext":
+    def with_model(self, model: Model) -> "TrainingContext":
         """Return the training context of this client, which starts from the given model."""
         return TrainingContext(**{**vars(self), "received": model})
 

@@ -15,7 +15,7 @@ from fedaudit.core.arguments import ClientIds
 from fedaudit.core.errors import BadInput
 from fedaudit.core.naming import DefensePart, client_numbers
 from fedaudit.core.objects import canonical_repr
-from fedaudit.core.tasks import Reading
+from fedaudit.core.tasks import OutputKind
 from fedaudit.core.values import Batch as Batch
 from fedaudit.core.values import Model, Params, Samples, chunks
 from fedaudit.fl.contexts import ClientContext as ClientContext
@@ -109,10 +109,10 @@ class Defense:
         return False
 
     @property
-    def reads(self) -> Reading:
+    def needed_outputs(self) -> OutputKind:
         """Quantities besides the loss that the defense needs, such as class probabilities."""
         needs_posterior = self.needs_classes or self.mixes_labels
-        return Reading.POSTERIOR if needs_posterior else Reading.NOTHING
+        return OutputKind.POSTERIOR if needs_posterior else OutputKind.NOTHING
 
     @property
     def cancels(self) -> bool:

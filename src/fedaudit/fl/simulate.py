@@ -33,7 +33,7 @@ from fedaudit.fl.algorithms.base import (
     run_client,
 )
 from fedaudit.fl.hooks import UNDEFENDED, ClientContext, Defense, checked_return
-from fedaudit.observe.round import Exposed, Round, Sent, Upload, map_clients
+from fedaudit.observe.round import ObservedModels, Round, Sent, Upload, map_clients
 from fedaudit.observe.tensors import read_tensors, write_tensors
 
 
@@ -44,13 +44,13 @@ class RunState:
     Attributes:
         round: The last complete round.
         server: The server's state.
-        memories: The memory of each client.
+        client_states: The state of each client.
         defenses: The state of each client's defense.
     """
 
     round: int
     server: Params
-    memories: Mapping[ClientId, Params] = field(default_factory=dict)
+    client_states: Mapping[ClientId, Params] = field(default_factory=dict)
     defenses: Mapping[ClientId, Params] = field(default_factory=dict)
 
 
@@ -73,7 +73,7 @@ class _ClientResults(NamedTuple):
     """Uploads, new states, notes and computing times of the clients of a round."""
 
     uploads: Mapping[ClientId, Upload]
-    memories: Mapping[ClientId, Params]
+    client_states: Mapping[ClientId, Params]
     defenses: Mapping[ClientId, Params]
     facts: Mapping[ClientId, Params]
     seconds: Mapping[ClientId, float]
@@ -174,24 +174,26 @@ def _rounds(
             state = RunState(
                 index,
                 algorithm.aggregate(state.server, results.uploads, request.weights),
-                # Clients that did not take part keep their memory and their defense's state.
-                {**state.memories, **results.memories},
+                # Clients that did not take part keep their state and their defense's state.
+                {**state.client_states, **results.client_states},
                 {**state.defenses, **results.defenses},
             )
             private_models: Mapping[ClientId, Model] = {}
             model_choices: Mapping[ClientId, str] = {}
             trained: Mapping[str, int] = {}
             if isinstance(algorithm, KeepsModels):
-                private_models = algorithm.models_of_clients(state.memories)
+                private_models = algorithm.models_of_clients(state.client_states)
             if isinstance(algorithm, ChoosesModels):
-                model_choices = algorithm.choices_of_clients(state.memories)
+                model_choices = algorithm.choices_of_clients(state.client_states)
                 trained = algorithm.rounds_trained(state.server)
-            exposed = algorithm.expose(request.sent, results.uploads, index, rounds, seed)
+            observed = algorithm.reconstruct_models(
+                request.sent, results.uploads, index, rounds, seed
+            )
             if isinstance(algorithm, SendsControlVariates):
-                exposed = _with_control_variates(exposed, algorithm, state.memories)
+                observed = _with_control_variates(observed, algorithm, state.client_states)
             yield Round(
                 index=index,
-                exposed=exposed,
+                observed=observed,
                 sent=request.sent,
                 uploads=results.uploads,
                 weights=request.weights,
@@ -205,20 +207,20 @@ def _rounds(
                 seconds=results.seconds,
             )
             # Free this round's models before the models of the next round are received.
-            del request, results, private_models, exposed
+            del request, results, private_models, observed
             if checkpoint:
                 save_checkpoint(state, checkpoint, fingerprint)
 
 
 def _with_control_variates(
-    exposed: Mapping[ClientId, Exposed],
+    observed: Mapping[ClientId, ObservedModels],
     algorithm: SendsControlVariates,
-    memories: Mapping[ClientId, Params],
-) -> Mapping[ClientId, Exposed]:
+    client_states: Mapping[ClientId, Params],
+) -> Mapping[ClientId, ObservedModels]:
     return map_clients(
-        exposed,
+        observed,
         lambda client, models: replace(
-            models, control_variate=algorithm.control_variate(memories[client])
+            models, control_variate=algorithm.control_variate(client_states[client])
         ),
     )
 
@@ -228,14 +230,14 @@ def _collect(
 ) -> _ClientResults:
     """Gather results one by one, so that uploads of many clients are never in memory together."""
     uploads = StoredUploads(folder)
-    memories, defenses = dict[ClientId, Params](), dict[ClientId, Params]()
+    client_states, defenses = dict[ClientId, Params](), dict[ClientId, Params]()
     facts, seconds = dict[ClientId, Params](), dict[ClientId, float]()
     for client, result in results:
         uploads.add(client, result.upload)
-        memories[client], defenses[client] = result.memory, result.defense
+        client_states[client], defenses[client] = result.client_state, result.defense
         facts[client], seconds[client] = result.facts, result.seconds
         del result  # Frees its upload before the next result is received.
-    return _ClientResults(uploads.as_dict_if_in_memory(), memories, defenses, facts, seconds)
+    return _ClientResults(uploads.as_dict_if_in_memory(), client_states, defenses, facts, seconds)
 
 
 def _fingerprint(federation: Participants, server: Server, settings: _RunSettings) -> str:
@@ -276,8 +278,8 @@ def _tasks(
             seed=settings.seed,
             device=settings.device,
         )
-        memory, defense = state.memories.get(client, {}), state.defenses.get(client, {})
-        tasks.append(ClientTask(request.sent[client], memory, defense, client_context))
+        client_state, defense = state.client_states.get(client, {}), state.defenses.get(client, {})
+        tasks.append(ClientTask(request.sent[client], client_state, defense, client_context))
     return tasks
 
 
@@ -390,7 +392,7 @@ def run_fingerprint(
 def save_checkpoint(state: RunState, path: Path, fingerprint: str) -> None:
     """Write the state to a file, which atomically replaces the old one."""
     tensors = {f"server/{name}": value for name, value in state.server.items()}
-    for kind, by_client in (("memory", state.memories), ("defense", state.defenses)):
+    for kind, by_client in (("memory", state.client_states), ("defense", state.defenses)):
         for client, params in by_client.items():
             tensors |= {f"{kind}/{client}/{name}": value for name, value in params.items()}
     write_tensors(tensors, path, {"round": str(state.round), "fingerprint": fingerprint})
@@ -450,7 +452,7 @@ def _find_fault(
     """Describe why this run cannot have a saved state; empty if it can."""
     if not 1 <= saved.round <= rounds:
         return f"it is of round {str(saved.round)[:20]}, but the run has {rounds} rounds"
-    unknown = sorted({*saved.memories, *saved.defenses} - set(clients))
+    unknown = sorted({*saved.client_states, *saved.defenses} - set(clients))
     if unknown:
         return f"it has client {str(unknown[0])[:20]}, but the run has no such client"
     fault = _find_mismatch(saved.server, initial.server, "the model's")

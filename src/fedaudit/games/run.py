@@ -24,7 +24,7 @@ from fedaudit.core.files import (
     read_object,
     write_object,
 )
-from fedaudit.core.importing import exits_as_errors
+from fedaudit.core.importing import convert_exits_to_errors
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.games.detection import detect
 from fedaudit.games.mechanism import resolve_mechanism
@@ -72,7 +72,7 @@ def read_points(path: Path, overrides: dict[str, object] | None = None) -> list[
     return points
 
 
-@exits_as_errors()
+@convert_exits_to_errors()
 def run_games(
     points: Sequence[Point[GameStudy]],
     out: Path,

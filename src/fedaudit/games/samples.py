@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedaudit.attacks.ami.game import Pools
 from fedaudit.core.errors import BadInput, setting
-from fedaudit.core.importing import call_part, look_up, raise_if_missing
+from fedaudit.core.importing import call_reporting_errors, look_up, raise_if_missing
 from fedaudit.core.seeds import seeded
 from fedaudit.core.tasks import CLASSIFICATION
 from fedaudit.core.values import Samples
@@ -186,7 +186,7 @@ def _features(name: str, samples: Samples) -> Tensor:
         expected="a function of samples' features that returns a row of features for each sample",
         is_valid=callable,
     )
-    features = call_part("extractor", name, extractor, samples.features)
+    features = call_reporting_errors("extractor", name, extractor, samples.features)
     if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != len(samples):
         returned = type(features).__name__
         if isinstance(features, Tensor):

@@ -21,7 +21,7 @@ from fedaudit.gate.verdict import (
 )
 from fedaudit.metrics import EstimateWithLimits, holm
 from fedaudit.metrics.increase import Increase
-from fedaudit.report.differing import as_table, change_at, differing_paths
+from fedaudit.report.differing import change_at, dict_or_empty, differing_paths
 from fedaudit.report.grid import shortened
 from fedaudit.report.wording import format_value, metric_name
 from fedaudit.results.estimate import SUCCESS_RATE, Coordinates, Estimate
@@ -74,10 +74,10 @@ def _facts(record: Record) -> dict[str, object]:
     config = record.config
     # Records store the setting audit.samples under its older name.
     names = {"fair": "samples"}
-    table = as_table(config.get("audit"))
+    table = dict_or_empty(config.get("audit"))
     audit = {names.get(name, name): value for name, value in table.items() if name != "keep"}
-    figures = as_table(config.get("figures"))
-    recording = as_table(config.get("recording"))
+    figures = dict_or_empty(config.get("figures"))
+    recording = dict_or_empty(config.get("recording"))
     settings = {
         **{name: value for name, value in config.items() if name not in _MAY_DIFFER},
         "audit": audit,
@@ -97,7 +97,7 @@ def _facts(record: Record) -> dict[str, object]:
                 "over_clients": row.over_clients,
                 "over_rounds": row.over_rounds,
                 "status": row.status,
-                "settings": as_table(config.get("attacks")).get(row.name, {}),
+                "settings": dict_or_empty(config.get("attacks")).get(row.name, {}),
             }
             for row in record.attacks
         },

@@ -23,8 +23,8 @@ from fedaudit.report.wording import (
     attack_name,
     client_name,
     defense_name,
+    format_percent,
     join_and,
-    percent,
     plural,
     versus,
     without_capital,
@@ -241,8 +241,9 @@ def _unlearned_models(record: Record, required: EvidencePolicy) -> list[str]:
         ]
         + [
             f"the training accuracy with {shortened(defense_name(row.defense))} is "
-            f"{percent(row.train_accuracy)}, close to guessing ({percent(row.guess)}): a model "
-            "that learned nothing cannot leak, so low figures show nothing"
+            f"{format_percent(row.train_accuracy)}, close to guessing "
+            f"({format_percent(row.guess)}): a model that learned nothing cannot leak, "
+            "so low figures show nothing"
             for row in hardly_learned(record, required.least_learned)
         ]
     )

@@ -381,7 +381,7 @@ def _client_of(samples: AuditSet) -> int:
     if not isinstance(samples, AuditSet):
         hint = "; give its attribute audit" if hasattr(samples, "audit") else ""
         raise BadInput(f"samples must be audited samples, got {type_of(samples)}{hint}")
-    if samples.subject is not None:
+    if samples.person is not None:
         raise BadInput(
             "the audit set has people with several samples, but a guard compares single samples, "
             "so its confidence limits would be too narrow; audit one sample of each person"

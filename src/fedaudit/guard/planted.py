@@ -10,7 +10,7 @@ from torch import Tensor
 from fedaudit.core.devices import device_named
 from fedaudit.core.seeds import seeded
 from fedaudit.core.task_catalogue import task_named
-from fedaudit.core.tasks import Reading
+from fedaudit.core.tasks import OutputKind
 from fedaudit.core.values import Architecture, Model, Params, Samples
 from fedaudit.datasets.dataset import prepare_samples
 from fedaudit.datasets.draws.audit_set import AuditSet
@@ -54,7 +54,7 @@ def with_permuted_targets(audit: AuditSet, task: str) -> AuditSet:
     Features then do not predict targets, so a network can fit the members only by memorising them.
     Sequences of tokens are not changed, since their targets are their own next tokens.
     """
-    if Reading.TOKENS in task_named(task, {}).readings:
+    if OutputKind.TOKENS in task_named(task, {}).output_kinds:
         return audit
     order = torch.randperm(len(audit), generator=seeded(1, _PURPOSE, "targets"))
     samples = audit.samples
@@ -101,7 +101,7 @@ def upload_of_memorised_members(site: Site, audit: AuditSet, *, seconds: float) 
     )
     end, result = time.monotonic() + seconds, None
     for round in rounds:
-        received, trained = round.exposed[0].base, round.exposed[0].local
+        received, trained = round.observed[0].base, round.observed[0].local
         assert received is not None
         assert trained is not None
         if result is None:

@@ -12,7 +12,7 @@ from torch import nn
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import regular_size
-from fedaudit.core.importing import exits_as_errors
+from fedaudit.core.importing import convert_exits_to_errors
 from fedaudit.core.progress import print_to_stderr
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.guard.arrays import Filter
@@ -187,7 +187,7 @@ def _function(root: Path, code: str) -> Callable[..., object]:
         assert spec is not None
         assert spec.loader is not None
         module = module_from_spec(spec)
-        with exits_as_errors():
+        with convert_exits_to_errors():
             spec.loader.exec_module(module)
         function: object = getattr(module, name)
     # The data holder's code may raise any exception.
@@ -209,7 +209,7 @@ def _without_exits(function: Callable[..., object]) -> Callable[..., object]:
 
     @wraps(function)
     def checked(*arguments: object) -> object:
-        with exits_as_errors():
+        with convert_exits_to_errors():
             return function(*arguments)
 
     return checked

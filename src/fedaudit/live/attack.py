@@ -12,7 +12,12 @@ from torch import nn
 
 from fedaudit.attacks import catalogue_spellings
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.importing import code_named_in, exits_as_errors, is_custom, source_digests
+from fedaudit.core.importing import (
+    code_named_in,
+    convert_exits_to_errors,
+    is_custom,
+    source_digests,
+)
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.core.values import Architecture, ClientId
 from fedaudit.datasets.draws.audit_set import AuditSet
@@ -39,7 +44,7 @@ from fedaudit.live.setup import RECORDED, setup_of_recording
 from fedaudit.live.unsent import ESTIMATED_NOTE
 from fedaudit.observe.measurements import (
     MeasuredRound,
-    Stored,
+    StoredRound,
     fault_in,
     measured_rounds_in,
     rounds_with,
@@ -70,7 +75,7 @@ from fedaudit.study.running.record import evaluate_and_write
 _MAX_LISTED = 10
 
 
-@exits_as_errors()
+@convert_exits_to_errors()
 def attack_recording(
     folder: Path | str,
     names: Sequence[str],
@@ -146,7 +151,7 @@ class _RecordingData(NamedTuple):
     recording: Recording
     audit: AuditSet
     log: Sequence[RoundEntry]
-    stored: Sequence[Stored]
+    stored: Sequence[StoredRound]
     waiting: Collection[int]
     # Empty unless a guard wrote the recording.
     decisions: Sequence[Decision]

@@ -46,8 +46,8 @@ class ReusedPredictions:
         reads_outputs = any(
             isinstance(signal, OutputSignal) and signal.snapshot == "local" for signal in signals
         )
-        exposed = [*round.exposed.values()]
-        local = exposed[0].local if len(exposed) == 1 else None
+        observed = [*round.observed.values()]
+        local = observed[0].local if len(observed) == 1 else None
         is_accuracy = local is not None and local.architecture.task.utility.is_accuracy
         return [*signals, _UTILITY] if reads_outputs and is_accuracy else signals
 
@@ -59,11 +59,11 @@ class ReusedPredictions:
         utilities = signals.pop(_UTILITY.name, None)
         if utilities is None:
             return measured, CorrectCounter(None, {})
-        (exposed,) = round.exposed.values()
+        (observed,) = round.observed.values()
         utility_by_key = {
             key: utilities[0, positions] for key, positions in self._positions.items()
         }
-        return replace(measured, signals=signals), CorrectCounter(exposed.local, utility_by_key)
+        return replace(measured, signals=signals), CorrectCounter(observed.local, utility_by_key)
 
     @cached_property
     def _positions(self) -> dict[int, Int[Tensor, " samples"]]:

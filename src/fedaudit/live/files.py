@@ -19,7 +19,15 @@ from fedaudit.core.files import (
     path_without_links,
 )
 from fedaudit.core.pretrained import MAX_TENSORS
-from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples, plus, with_prefix
+from fedaudit.core.values import (
+    Architecture,
+    ClientId,
+    Model,
+    Params,
+    Samples,
+    add_scaled,
+    with_prefix,
+)
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.audited import features_by_name, features_stored
 from fedaudit.live.recording import Recording, RoundEntry, is_recording, read_recording
@@ -31,7 +39,7 @@ from fedaudit.observe.measurements import (
     write_measured,
 )
 from fedaudit.observe.models import group_models
-from fedaudit.observe.round import Exposed, Round
+from fedaudit.observe.round import ObservedModels, Round
 from fedaudit.observe.tensors import MAX_BYTES, read_notes, read_tensors, round_paths, write_tensors
 from fedaudit.study.running.folder import STUDY_FILE
 
@@ -223,12 +231,12 @@ def store_waiting(folder: Path, round: Round, entry: RoundEntry) -> bool:
 
     The write is atomic, so a killed process leaves no partial file. A power failure may lose it.
     """
-    exposed = dict(sorted(round.exposed.items()))
-    unique_models, numbers = group_models(e.base for e in exposed.values() if e.base is not None)
+    observed = dict(sorted(round.observed.items()))
+    unique_models, numbers = group_models(e.base for e in observed.values() if e.base is not None)
     tensors = tensors_of_models("base", dict(enumerate(unique_models)))
     tensors |= tensors_of_models("after", round.after)
     clients, next_number = list[list[object]](), iter(numbers)
-    for client, models in exposed.items():
+    for client, models in observed.items():
         base_number = -1 if models.base is None else next(next_number)
         local, update = _without_implied(models)
         if local is not None:
@@ -261,19 +269,19 @@ def read_waiting(path: Path, architecture: Architecture) -> tuple[Round, RoundEn
         initial = architecture.initial(0)
         for model in (*bases.values(), *after.values(), *locals_.values()):
             raise_if_misfit(model, initial)
-        exposed: dict[ClientId, Exposed] = {}
+        observed: dict[ClientId, ObservedModels] = {}
         clients = _CLIENTS.validate_python(parse_json(notes["clients"]))
         for client, number, scale, has_local, has_update in clients:
-            models = Exposed(
+            models = ObservedModels(
                 None if number < 0 else bases[str(number)],
                 locals_.get(str(client)),
                 with_prefix(tensors, f"update/{client}/") or None,
                 scale,
             )
-            exposed[client] = _with_implied(models, has_local=has_local, has_update=has_update)
+            observed[client] = _with_implied(models, has_local=has_local, has_update=has_update)
         return Round(
             index=entry.round,
-            exposed=exposed,
+            observed=observed,
             sent={},
             uploads={},
             weights=dict(_WEIGHTS.validate_python(parse_json(notes["weights"]))),
@@ -292,7 +300,7 @@ _WEIGHTS = TypeAdapter(list[tuple[int, _Finite]])
 _GROUPS = TypeAdapter(list[tuple[int, int]])
 
 
-def _without_implied(models: Exposed) -> tuple[Model | None, Params | None]:
+def _without_implied(models: ObservedModels) -> tuple[Model | None, Params | None]:
     """Return the client's model and its update, or only one of them if it implies the other.
 
     Storing both would double the size of a waiting round.
@@ -300,7 +308,7 @@ def _without_implied(models: Exposed) -> tuple[Model | None, Params | None]:
     base, local, update = models.base, models.local, models.update
     if base is None or local is None or update is None:
         return local, update
-    if _are_identical(plus(local.params, base.params, -1.0), update):
+    if _are_identical(add_scaled(local.params, base.params, -1.0), update):
         return local, None
     implied = _local_model(base, update)
     if _are_identical(implied.params, local.params) and _are_identical(
@@ -310,7 +318,7 @@ def _without_implied(models: Exposed) -> tuple[Model | None, Params | None]:
     return local, update
 
 
-def _with_implied(models: Exposed, *, has_local: bool, has_update: bool) -> Exposed:
+def _with_implied(models: ObservedModels, *, has_local: bool, has_update: bool) -> ObservedModels:
     """Restore the model or update that :func:`_without_implied` omitted."""
     base, local, update = models.base, models.local, models.update
     if has_local and local is None:
@@ -320,14 +328,14 @@ def _with_implied(models: Exposed, *, has_local: bool, has_update: bool) -> Expo
     if has_update and update is None:
         if base is None or local is None:
             raise ValueError("a part of a client's round is missing")
-        update = plus(local.params, base.params, -1.0)
+        update = add_scaled(local.params, base.params, -1.0)
     if update is not None and base is not None:
         raise_if_misfit(Model(base.architecture, update), replace(base, buffers={}))
     return replace(models, local=local, update=update)
 
 
 def _local_model(base: Model, update: Params) -> Model:
-    return Model(base.architecture, plus(base.params, update), base.buffers)
+    return Model(base.architecture, add_scaled(base.params, update), base.buffers)
 
 
 def _are_identical(first: Params, second: Params) -> bool:

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedaudit.core.values import Capability, ClientId, Model, Params, Samples
 from fedaudit.live.forking import POLL_SECONDS, DetachedProcess, has_ended
 from fedaudit.observe.measurements import MeasuredRound
-from fedaudit.observe.round import Exposed, Round
+from fedaudit.observe.round import ObservedModels, Round
 from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import measure_round
 from fedaudit.signals.outputs import OutputSignal
@@ -38,7 +38,7 @@ class _Upload(NamedTuple):
         number: Number of the message, which the reply repeats.
         round: Number of the round.
         client: The client.
-        gradient_scale: See :class:`~fedaudit.observe.round.Exposed`.
+        gradient_scale: See :class:`~fedaudit.observe.round.ObservedModels`.
     """
 
     number: int
@@ -142,15 +142,15 @@ class PreparingProcess:
         The process measures no signal if it does not run, or has prepared another model.
         """
         process = self._process
-        if not process.is_owner_process or process.pipe is None or len(seen.exposed) != 1:
+        if not process.is_owner_process or process.pipe is None or len(seen.observed) != 1:
             return []
-        ((client, exposed),) = seen.exposed.items()
-        if exposed.base is None or exposed.update is None:
+        ((client, observed),) = seen.observed.items()
+        if observed.base is None or observed.update is None:
             return []
-        if not self._base.holds(exposed.base.tensors()) or not self._update.write(exposed.update):
+        if not self._base.holds(observed.base.tensors()) or not self._update.write(observed.update):
             return []
         self._number += 1
-        message = _Upload(self._number, seen.index, client, exposed.gradient_scale)
+        message = _Upload(self._number, seen.index, client, observed.gradient_scale)
         return self._signals if process.send(message) else []
 
     def _receive(self) -> dict[str, Tensor] | None:
@@ -209,10 +209,12 @@ class PreparingProcess:
         # Ignore any error: the main process then measures the signals itself, and raises the error.
         with suppress(Exception):
             assert received is not None
-            exposed = Exposed(received.model, None, self._update.read(), upload.gradient_scale)
+            observed = ObservedModels(
+                received.model, None, self._update.read(), upload.gradient_scale
+            )
             seen = Round(
                 index=upload.round,
-                exposed={upload.client: exposed},
+                observed={upload.client: observed},
                 sent={},
                 uploads={},
                 weights={upload.client: 1.0},

@@ -15,8 +15,8 @@ from fedaudit.core.values import (
     Model,
     Params,
     Samples,
+    add_scaled,
     common,
-    plus,
     scaled,
     weighted_sum,
 )
@@ -25,7 +25,7 @@ from fedaudit.live.digests import digest_of_models, digests_of_globals
 from fedaudit.live.recording import GlobalModel, RoundEntry
 from fedaudit.live.weights import NOT_FINITE, ModelLayout, Weights, is_array
 from fedaudit.observe.measurements import MeasuredRound
-from fedaudit.observe.round import Exposed, Round
+from fedaudit.observe.round import ObservedModels, Round
 from fedaudit.signals.measure import NotFinite
 
 _MAX_AVERAGED = 1e30
@@ -125,8 +125,8 @@ def round_of_uploads(
             after = _base_statistics(model_after, layout, has_statistics=has_statistics)
         elif not _can_spoil_mean(valid, excluded):
             raise BadInput(f"the model afterwards has {NOT_FINITE}, and no upload explains it")
-    exposed = {client: Exposed(*models) for client, models in restricted.items()}
-    round = _round(entry, exposed, fractions, after)
+    observed = {client: ObservedModels(*models) for client, models in restricted.items()}
+    round = _round(entry, observed, fractions, after)
     digests = digests_of_globals(layout, bases.values(), finite_after)
     return CheckedRound(
         round, excluded, weights, sent, uploads, digests, after_is_finite=finite_after is not None
@@ -189,13 +189,15 @@ def without(
     ``weights`` has the weights of all clients if the model after the round is the mean of uploads.
     Otherwise it is empty.
     """
-    exposed = {client: models for client, models in round.exposed.items() if client not in clients}
-    remaining = {c: weight for c, weight in (weights or round.weights).items() if c in exposed}
+    observed = {
+        client: models for client, models in round.observed.items() if client not in clients
+    }
+    remaining = {c: weight for c, weight in (weights or round.weights).items() if c in observed}
     fractions, after = _normalise(remaining), round.after
     if weights and any(remaining.values()):
-        locals_ = {c: models.local for c, models in exposed.items() if models.local is not None}
+        locals_ = {c: models.local for c, models in observed.items() if models.local is not None}
         after = {"global": _mean(locals_, fractions)}
-    return replace(round, exposed=exposed, weights=fractions, after=after)
+    return replace(round, observed=observed, weights=fractions, after=after)
 
 
 def is_finite(params: Mapping[str, Tensor]) -> bool:
@@ -260,19 +262,19 @@ def round_of_globals(
         after = layout.unsent.without_statistics(after)
     if not layout.unsent.has_statistics(after):
         base = layout.unsent.without_statistics(base)
-    change = plus(after.params, base.params, -1.0)
-    return _round(entry, {client: Exposed(base, after, change)}, {client: 1.0}, after)
+    change = add_scaled(after.params, base.params, -1.0)
+    return _round(entry, {client: ObservedModels(base, after, change)}, {client: 1.0}, after)
 
 
 def _round(
     entry: RoundEntry,
-    exposed: Mapping[ClientId, Exposed],
+    observed: Mapping[ClientId, ObservedModels],
     fractions: Mapping[ClientId, float],
     after: Model,
 ) -> Round:
     return Round(
         index=entry.round,
-        exposed=exposed,
+        observed=observed,
         sent={},
         uploads={},
         weights=fractions,
@@ -335,12 +337,12 @@ def _client_models(
     subject = "its upload"
     if kind == "models":
         local = layout.model_of(upload, subject=subject, sent=base)
-        return _ClientModels(base, local, plus(local.params, base.params, -1.0))
+        return _ClientModels(base, local, add_scaled(local.params, base.params, -1.0))
     update = layout.change_of(upload, subject=subject)
     if kind == "gradients":
         # One step of size 1, since attacks on gradients do not depend on the step size.
         update = scaled(update, -1.0)
-    local = Model(base.architecture, plus(base.params, update), base.buffers)
+    local = Model(base.architecture, add_scaled(base.params, update), base.buffers)
     return _ClientModels(base, local, update)
 
 
@@ -414,7 +416,7 @@ def measure_valid_clients(
         try:
             return ValidMeasurement(measure(round, samples), round, excluded)
         except Exception as error:
-            clients = round.exposed.keys()
+            clients = round.observed.keys()
             failed = error.clients if isinstance(error, NotFinite) else {}
             if not failed and len(clients) > 1:
                 failed = _clients_that_fail(round, weights, measure, samples)
@@ -429,8 +431,8 @@ def _clients_that_fail(
 ) -> dict[ClientId, str]:
     """Measure each client separately, and return the reason for each client that fails."""
     failed = dict[ClientId, str]()
-    for client in round.exposed:
-        other_clients: Collection[ClientId] = round.exposed.keys() - {client}
+    for client in round.observed:
+        other_clients: Collection[ClientId] = round.observed.keys() - {client}
         try:
             measure(without(round, other_clients, weights), samples.take(slice(_N_TRIAL_SAMPLES)))
         except NotFinite as error:

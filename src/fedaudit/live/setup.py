@@ -10,7 +10,7 @@ from fedaudit.attacks import ATTACK_SETS, DEFAULT_SET, catalogue_spellings, reso
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.core.metric_names import Origin
-from fedaudit.core.tasks import Task, missing_readings
+from fedaudit.core.tasks import Task, missing_outputs_message
 from fedaudit.core.values import Architecture, Capability, ClientId
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import Assignment, AuditSet
@@ -187,8 +187,10 @@ def _attack_or_raise(name: str, view: View, task: Task) -> Attack:
             "out the attack, or simulate the federation with `fedaudit run`"
         )
     view.raise_unless_offered(attack.needs & ~Capability.AUXILIARY_DATA, f"the attack {name!r}")
-    if attack.reads & ~task.readings:
-        raise NotVisible(missing_readings(f"the attack {name!r}", attack.reads, task))
+    if attack.needed_outputs & ~task.output_kinds:
+        raise NotVisible(
+            missing_outputs_message(f"the attack {name!r}", attack.needed_outputs, task)
+        )
     return attack
 
 

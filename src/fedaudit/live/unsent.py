@@ -16,7 +16,7 @@ from fedaudit.core.seeds import seed_globally, seeded
 from fedaudit.core.values import NO_CLIENT, ClientId, Model, Samples
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.observe.layout import normalisation_layers, trained_statistics
-from fedaudit.observe.round import Exposed, Round
+from fedaudit.observe.round import ObservedModels, Round
 
 ESTIMATED_NOTE = "estimated statistics"
 """Key of the note in a measured round that lists layers with estimated running statistics."""
@@ -119,8 +119,8 @@ def _train_one_step(model: Model, module: nn.Module, samples: Samples) -> tuple[
 def layers_without_statistics(round: Round, unsent: UnsentTensors) -> list[str]:
     """Return the normalisation layers without running statistics in at least one model."""
     models = [*round.after.values()]
-    for exposed in round.exposed.values():
-        models += [model for model in (exposed.base, exposed.local) if model is not None]
+    for observed in round.observed.values():
+        models += [model for model in (observed.base, observed.local) if model is not None]
     missing = {name for model in models for name in unsent.statistics - model.buffers.keys()}
     return sorted({name.rpartition(".")[0] or name for name in missing})
 
@@ -144,20 +144,20 @@ def with_estimated_statistics(
         return _estimate_statistics(model, unsent, samples, device)
 
     # Attacks compare clients whose received models are the same object, so keep one object each.
-    distinct_bases = {id(e.base): e.base for e in round.exposed.values() if e.base is not None}
+    distinct_bases = {id(e.base): e.base for e in round.observed.values() if e.base is not None}
     bases = {key: complete(base, all_samples) for key, base in distinct_bases.items()}
     merged = {*round.group_of.values()}
-    exposed = dict[ClientId, Exposed]()
-    for client, models in round.exposed.items():
+    observed = dict[ClientId, ObservedModels]()
+    for client, models in round.observed.items():
         base, local = models.base, models.local
         if base is not None:
             base = bases[id(base)]
         if local is not None:
             samples = all_samples if client in merged else _samples_of(audit, client, all_samples)
             local = complete(local, samples)
-        exposed[client] = replace(models, base=base, local=local)
+        observed[client] = replace(models, base=base, local=local)
     after = {name: complete(model, all_samples) for name, model in round.after.items()}
-    return replace(round, exposed=exposed, after=after)
+    return replace(round, observed=observed, after=after)
 
 
 def _samples_of(audit: AuditSet, client: ClientId, all_samples: Samples) -> Samples:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fedaudit.metrics.intervals import IntervalEstimate, percent, require_confidence
+from fedaudit.metrics.intervals import IntervalEstimate, format_percent, require_confidence
 from fedaudit.metrics.rate_limits import proportion
 from fedaudit.metrics.roc import SplitScores, split_halves, split_scores
 
@@ -87,7 +87,7 @@ def counted_balanced_accuracy(
         value=(tpr.value + tnr.value) / 2,
         low=(tpr.low + tnr.low) / 2,
         high=(tpr.high + tnr.high) / 2,
-        method=f"Clopper-Pearson {percent(confidence)}",
+        method=f"Clopper-Pearson {format_percent(confidence)}",
     )
 
 

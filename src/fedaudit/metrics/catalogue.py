@@ -21,7 +21,7 @@ from fedaudit.core.importing import location_of, look_up
 from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY, TPR, Origin, tpr_at
 from fedaudit.metrics.balanced import held_out_balanced_accuracy
 from fedaudit.metrics.delong import auc_interval
-from fedaudit.metrics.intervals import Limits, percent, require_confidence
+from fedaudit.metrics.intervals import Limits, format_percent, require_confidence
 from fedaudit.metrics.rate_limits import (
     limits_at_threshold,
     nonmember_shortage,
@@ -189,7 +189,9 @@ class Metric:
             confidence=contrast.confidence,
             name=name,
         )
-        method = f"bootstrap (bias-corrected, {self.resamples}), {percent(contrast.confidence)}"
+        method = (
+            f"bootstrap (bias-corrected, {self.resamples}), {format_percent(contrast.confidence)}"
+        )
         return [contrast.metric_value(name, value=value, low=low, high=high, method=method)]
 
 
@@ -235,7 +237,7 @@ def _tpr(contrast: Contrast, fpr: float) -> MetricValue:
     note = (
         f"{point.true_positives} true and {point.false_positives} false positives; this "
         f"threshold's true false-positive rate is at most {true_fpr.high:.2%} (upper end of a "
-        f"{percent(confidence)} range)"
+        f"{format_percent(confidence)} range)"
     )
     if limits.needs:
         note += f"; a lower limit needs {limits.needs} more non-members"

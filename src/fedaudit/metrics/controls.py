@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.delong import auc_interval, interval_of_ranks
-from fedaudit.metrics.intervals import Limits, percent, require_confidence
+from fedaudit.metrics.intervals import Limits, format_percent, require_confidence
 from fedaudit.metrics.roc import SplitScores, as_membership, auc_of_ranks, rank_scores, split_scores
 
 _CONFIDENCE = 0.95
@@ -109,7 +109,7 @@ def permuted_membership(
         p_value=(1 + n_reached) / (1 + permutations),
         permutations=permutations,
         alarms=sum(not interval.low <= 0.5 <= interval.high for interval in intervals),
-        method=f"{permutations} permutations, central {percent(confidence)}",
+        method=f"{permutations} permutations, central {format_percent(confidence)}",
     )
 
 

@@ -13,7 +13,7 @@ from fedaudit.metrics.intervals import (
     ConfidenceLimits,
     IntervalEstimate,
     clopper_pearson,
-    percent,
+    format_percent,
     require_confidence,
 )
 from fedaudit.metrics.rate_limits import Proportion, proportion
@@ -137,12 +137,12 @@ def interval_of_ranks(ranks: SplitScores, confidence: float) -> AucInterval:
     value, pairs = placements.auc, min(map(len, placements))
     if variance <= 0 or pairs * min(value, 1 - value) < FEWEST_DISORDERED:
         low, high = clopper_pearson(pairs * value, pairs, confidence=confidence)
-        return AucInterval(value, low, high, f"exact on pairs {percent(confidence)}")
+        return AucInterval(value, low, high, f"exact on pairs {format_percent(confidence)}")
     limits = _limits_if_few_differ(ranks, placements, confidence)
     if limits is not None:
-        return AucInterval(value, *limits, f"{FEW_DIFFER} {percent(confidence)}")
+        return AucInterval(value, *limits, f"{FEW_DIFFER} {format_percent(confidence)}")
     low, high = logit_limits(value, variance, -sp.special.ndtri((1 - confidence) / 2))
-    return AucInterval(value, low, high, f"DeLong {percent(confidence)}")
+    return AucInterval(value, low, high, f"DeLong {format_percent(confidence)}")
 
 
 def logit_limits(value: float, variance: float, quantile: float) -> ConfidenceLimits:
@@ -246,7 +246,9 @@ def clustered_auc(
         low, high = clopper_pearson(
             smallest_cluster_count * value, smallest_cluster_count, confidence=confidence
         )
-        return AucInterval(value, low, high, f"exact on pairs of people {percent(confidence)}")
+        return AucInterval(
+            value, low, high, f"exact on pairs of people {format_percent(confidence)}"
+        )
     quantile = -float(sp.special.stdtrit(smallest_cluster_count - 1, (1 - confidence) / 2))
     distances, any_few = [], False
     for index, group in enumerate(placements):
@@ -262,9 +264,11 @@ def clustered_auc(
             distances.append(normal_distances(variances[index], quantile))
     if any_few:
         low, high = limits_from_distances(value, distances, independent=sum(n_persons) == n_people)
-        return AucInterval(value, low, high, f"{FEW_DIFFER} between people {percent(confidence)}")
+        return AucInterval(
+            value, low, high, f"{FEW_DIFFER} between people {format_percent(confidence)}"
+        )
     low, high = logit_limits(value, variance, quantile)
-    return AucInterval(value, low, high, f"DeLong by people {percent(confidence)}")
+    return AucInterval(value, low, high, f"DeLong by people {format_percent(confidence)}")
 
 
 def compare_auc(
@@ -313,7 +317,7 @@ def compare_auc(
     if variance <= 1e-12 * variances or not are_delong:
         low = first_interval.low - second_interval.high
         high = first_interval.high - second_interval.low
-        method = f"{SEPARATE} {percent(confidence)}"
+        method = f"{SEPARATE} {format_percent(confidence)}"
         return AucDifference(value, low, high, method, p_value=1.0)
     standard_error = float(np.sqrt(variance))
     half_width = -float(sp.special.ndtri((1 - confidence) / 2)) * standard_error
@@ -322,7 +326,7 @@ def compare_auc(
         low=max(-1.0, value - half_width),
         high=min(1.0, value + half_width),
         p_value=float(2 * sp.special.ndtr(-abs(value) / standard_error)),
-        method=f"paired DeLong {percent(confidence)}",
+        method=f"paired DeLong {format_percent(confidence)}",
     )
 
 
@@ -406,7 +410,7 @@ def auc_over_runs(
         return IntervalEstimate(value, None, None, f"no spread over {n_runs} runs")
     tail = (1 - confidence) / 2
     low, high = np.quantile(aucs, [tail, 1 - tail])
-    method = f"bootstrap over {n_runs} runs {percent(confidence)}"
+    method = f"bootstrap over {n_runs} runs {format_percent(confidence)}"
     return IntervalEstimate(value, float(min(low, value)), float(max(high, value)), method)
 
 

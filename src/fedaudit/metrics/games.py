@@ -22,7 +22,7 @@ import scipy as sp
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.metrics.epsilon import ConfusionCounts, EpsilonBound, clopper_pearson_epsilon
-from fedaudit.metrics.intervals import IntervalEstimate, Limits, percent, require_confidence
+from fedaudit.metrics.intervals import IntervalEstimate, Limits, format_percent, require_confidence
 from fedaudit.metrics.rate_limits import Proportion, proportion
 
 
@@ -419,5 +419,5 @@ def certify(
         of_target=target,
         of_others=fires_for_others,
         batch=batch,
-        method=f"Clopper-Pearson of both rates together, {percent(confidence)}",
+        method=f"Clopper-Pearson of both rates together, {format_percent(confidence)}",
     )

@@ -77,7 +77,7 @@ class SeedMean(IntervalEstimate[float | None]):
     seeds: int
 
 
-def percent(proportion: float) -> str:
+def format_percent(proportion: float) -> str:
     """Format a proportion as a percentage without trailing zeros: 0.95 gives "95%"."""
     return f"{100 * proportion:.6g}%"
 
@@ -429,7 +429,7 @@ def mean_of_units(
     standard_error = float(array.std(ddof=1) / np.sqrt(len(array)))
     quantile = float(sp.special.stdtrit(len(array) - 1, 1 - (1 - confidence) / 2))
     half_width = quantile * standard_error
-    method = f"Student t over {len(array)} {units} {percent(confidence)}"
+    method = f"Student t over {len(array)} {units} {format_percent(confidence)}"
     low, high = max(within[0], mean - half_width), min(within[1], mean + half_width)
     return SeedMean(mean, low, high, method, len(array))
 
@@ -471,7 +471,7 @@ def bootstrap_over_seeds(
         return SeedMean(mean, None, None, f"no spread over {len(runs)} seeds", len(runs))
     means = rng.choice(runs, size=(resamples, len(runs))).mean(axis=1)
     low, high = np.quantile(means, [(1 - confidence) / 2, 1 - (1 - confidence) / 2])
-    method = f"bootstrap over {len(runs)} seeds {percent(confidence)}"
+    method = f"bootstrap over {len(runs)} seeds {format_percent(confidence)}"
     return SeedMean(mean, float(low), float(high), method, len(runs))
 
 

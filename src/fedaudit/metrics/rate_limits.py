@@ -26,7 +26,7 @@ from fedaudit.metrics.intervals import (
     clopper_pearson,
     clopper_pearson_lower,
     clopper_pearson_upper,
-    percent,
+    format_percent,
     require_confidence,
 )
 from fedaudit.metrics.roc import (
@@ -250,8 +250,8 @@ def calibrated_tpr(
     if missing > 0:
         raise BadInput(
             f"inconclusive: needs {missing} more non-members, got {len(split.nonmembers)}; half of "
-            f"them set the threshold for a false-positive rate of {percent(fpr)}; audit more "
-            "non-members or choose a higher rate"
+            f"them set the threshold for a false-positive rate of {format_percent(fpr)}; audit "
+            "more non-members or choose a higher rate"
         )
     calibration, evaluation = split_halves(split, rng=rng)
     rank = allowed_false_positives(fpr, len(calibration.nonmembers) + 1)
@@ -260,7 +260,7 @@ def calibrated_tpr(
         proportion(int((scores > threshold).sum()), len(scores), confidence=confidence)
         for scores in evaluation
     )
-    method = f"Clopper-Pearson {percent(confidence)}, threshold from the other half"
+    method = f"Clopper-Pearson {format_percent(confidence)}, threshold from the other half"
     return CalibratedTpr(tpr, realised_fpr, threshold, method)
 
 
@@ -355,7 +355,7 @@ def tpr_limits(
     return TprLimits(
         low=_tpr_lower_limit(split, fpr, confidence=one_sided),
         high=_tpr_upper_limit(split, fpr, confidence=one_sided),
-        method=f"{RATE_METHOD} {percent(confidence)}",
+        method=f"{RATE_METHOD} {format_percent(confidence)}",
         needs=max(0, missing),
     )
 

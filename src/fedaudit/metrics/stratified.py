@@ -26,7 +26,7 @@ from fedaudit.metrics.delong import (
 from fedaudit.metrics.intervals import (
     ConfidenceLimits,
     clopper_pearson,
-    percent,
+    format_percent,
     require_confidence,
 )
 from fedaudit.metrics.roc import SplitScores, as_membership, as_scores, as_strata, rank_scores
@@ -99,12 +99,16 @@ def stratified_auc(
     variance = sum(_variances(placements, value))
     if variance <= 0 or disjoint_pairs * min(value, 1 - value) < FEWEST_DISORDERED:
         low, high = clopper_pearson(disjoint_pairs * value, disjoint_pairs, confidence=confidence)
-        return AucInterval(value, low, high, f"exact on pairs within strata {percent(confidence)}")
+        return AucInterval(
+            value, low, high, f"exact on pairs within strata {format_percent(confidence)}"
+        )
     limits = _limits_if_few_differ(parts, placements, value, confidence)
     if limits is not None:
-        return AucInterval(value, *limits, f"{FEW_DIFFER} within strata {percent(confidence)}")
+        return AucInterval(
+            value, *limits, f"{FEW_DIFFER} within strata {format_percent(confidence)}"
+        )
     low, high = logit_limits(value, variance, -sp.special.ndtri((1 - confidence) / 2))
-    return AucInterval(value, low, high, f"DeLong within strata {percent(confidence)}")
+    return AucInterval(value, low, high, f"DeLong within strata {format_percent(confidence)}")
 
 
 def stratified_auc_p_value(

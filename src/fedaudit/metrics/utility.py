@@ -14,7 +14,7 @@ from fedaudit.metrics.intervals import (
     EstimateWithLimits,
     SeedMean,
     clopper_pearson,
-    percent,
+    format_percent,
     require_confidence,
 )
 from fedaudit.metrics.rate_limits import Proportion, proportion
@@ -231,7 +231,7 @@ def hypervolume_over_seeds(
     areas = areas_of(np.einsum("ds,spc->dpc", weights, runs))
     tail = (1 - confidence) / 2
     low, high = map(float, np.quantile(areas, [tail, 1 - tail]))
-    method = f"bootstrap over {seeds} seeds {percent(confidence)}"
+    method = f"bootstrap over {seeds} seeds {format_percent(confidence)}"
     return HypervolumeEstimate(value, low, high, method, seeds)
 
 

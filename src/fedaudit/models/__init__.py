@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from fedaudit.core.errors import BadInput, type_of, unknown_name
 from fedaudit.core.importing import (
-    call_part,
+    call_reporting_errors,
     import_callable,
     installed_entry_points,
     is_custom,
@@ -172,7 +172,7 @@ def architecture_from_path(
         _raise_if_unknown(path, settings, [name for name in names if name not in arguments])
     build = partial(function, **arguments, **settings)
     with torch.random.fork_rng(devices=[]):
-        module = call_part("model", path, build)
+        module = call_reporting_errors("model", path, build)
     if not isinstance(module, nn.Module):
         raise BadInput(
             f"{path!r} returned {type_of(module)}, not a torch.nn.Module; give a subclass of it, "

@@ -13,9 +13,17 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Damaged, NotVisible
 from fedaudit.core.files import create_subfolder, path_without_links
-from fedaudit.core.values import Architecture, ClientId, Model, Params, plus, scaled, with_prefix
+from fedaudit.core.values import (
+    Architecture,
+    ClientId,
+    Model,
+    Params,
+    add_scaled,
+    scaled,
+    with_prefix,
+)
 from fedaudit.observe.models import group_models
-from fedaudit.observe.round import Exposed, Round
+from fedaudit.observe.round import ObservedModels, Round
 from fedaudit.observe.tensors import (
     Keep,
     client_ids_in,
@@ -38,8 +46,8 @@ def write_round(folder: Path, round: Round, keep: Keep) -> None:
     if keep == "signals":
         return
     round_folder = create_subfolder(folder, "rounds", f"round-{round.index:06d}")
-    clients = sorted(round.exposed)
-    bases = [round.exposed[client].base for client in clients]
+    clients = sorted(round.observed)
+    bases = [round.observed[client].base for client in clients]
     visible = [base for base in bases if base is not None]
     unique_models, base_numbers = group_models(visible)
     updates: Iterable[_File] = ()
@@ -130,21 +138,21 @@ def _write_all(files: Iterable[_File]) -> None:
 
 def _compressed_update(round: Round, client: ClientId, base: int) -> tuple[Params, dict[str, str]]:
     """Convert a client's update to 16 bits; also return the notes that are needed to restore it."""
-    exposed = round.exposed[client]
-    if exposed.update is None or exposed.local is None:
+    observed = round.observed[client]
+    if observed.update is None or observed.local is None:
         raise NotVisible(
             f"this view hides the update of client {client}, so it cannot be stored; set keep = "
             '"signals" or "snapshots"'
         )
-    tensors, divisor = _in_16_bits("update", exposed.update)
-    tensors |= {f"buffers/{n}": v for n, v in exposed.local.buffers.items()}
+    tensors, divisor = _in_16_bits("update", observed.update)
+    tensors |= {f"buffers/{n}": v for n, v in observed.local.buffers.items()}
     notes = {"peak": repr(divisor), "weight": repr(round.weights[client]), "base": str(base)}
-    if exposed.control_variate is not None:
-        compressed, divisor = _in_16_bits("control", exposed.control_variate)
+    if observed.control_variate is not None:
+        compressed, divisor = _in_16_bits("control", observed.control_variate)
         tensors |= compressed
         notes["control_peak"] = repr(divisor)
-    if exposed.gradient_scale is not None:
-        notes["gradient_scale"] = repr(exposed.gradient_scale)
+    if observed.gradient_scale is not None:
+        notes["gradient_scale"] = repr(observed.gradient_scale)
     return tensors, notes
 
 
@@ -215,25 +223,25 @@ class _ServerFile(NamedTuple):
 
 
 def _read_round(index: int, round_folder: Path, server_file: _ServerFile) -> Round:
-    exposed: dict[ClientId, Exposed] = {}
+    observed: dict[ClientId, ObservedModels] = {}
     weights: dict[ClientId, float] = {}
     for path in sorted(round_folder.glob("client-*.safetensors")):
         client = _client_of(path_without_links(round_folder, path.name))
-        exposed[client], weights[client] = _read_client(path, server_file.bases)
-    if not exposed:
+        observed[client], weights[client] = _read_client(path, server_file.bases)
+    if not observed:
         raise BadInput(
             f"{round_folder} contains models but no updates, so clients cannot be attacked; run "
             'the study again with keep = "full"'
         )
     try:
-        group_of = groups_of(server_file.groups, exposed)
+        group_of = groups_of(server_file.groups, observed)
     except ValueError as error:
         raise Damaged(
             f"{round_folder} is not a valid stored round ({error}); restore it from a copy"
         ) from error
     return Round(
         index=index,
-        exposed=exposed,
+        observed=observed,
         sent={},
         uploads={},
         weights=weights,
@@ -251,7 +259,7 @@ def _client_of(path: Path) -> ClientId:
         raise Damaged(f"{path} has no client number in its name; rename or delete it") from error
 
 
-def _read_client(path: Path, bases: Mapping[str, Model]) -> tuple[Exposed, float]:
+def _read_client(path: Path, bases: Mapping[str, Model]) -> tuple[ObservedModels, float]:
     tensors, notes = read_tensors(path)
     try:
         base = bases[notes["base"]]
@@ -266,14 +274,14 @@ def _read_client(path: Path, bases: Mapping[str, Model]) -> tuple[Exposed, float
             control_peak = float(notes["control_peak"])
             control_variate = _from_16_bits(tensors, "control", base.params, control_peak)
         local = Model(
-            base.architecture, plus(base.params, update), with_prefix(tensors, "buffers/")
+            base.architecture, add_scaled(base.params, update), with_prefix(tensors, "buffers/")
         )
         raise_if_misfit(local, base)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise Damaged(
             f"{path} is not a valid stored update ({error}); restore it from a copy"
         ) from error
-    return Exposed(base, local, update, scale, control_variate), weight
+    return ObservedModels(base, local, update, scale, control_variate), weight
 
 
 def _shapes(tensors: Params) -> dict[str, torch.Size]:

@@ -176,14 +176,14 @@ _MAX_SIGNAL = 1e100
 """
 
 
-class Stored(NamedTuple):
+class StoredRound(NamedTuple):
     """A measured round that was read from a file, with the notes of the file."""
 
     measured: MeasuredRound
     notes: dict[str, str]
 
 
-def measuring_device(stored: Sequence[Stored]) -> str:
+def measuring_device(stored: Sequence[StoredRound]) -> str:
     """Return the type of device ("cpu" or "cuda") on which the rounds were measured."""
     return stored[0].notes.get("device", "cpu")
 
@@ -198,7 +198,7 @@ def write_measured(folder: Path, measured: MeasuredRound, notes: Mapping[str, st
     write_tensors(tensors, measured_folder / _file_name(measured.index), notes)
 
 
-def read_measured(folder: Path) -> list[Stored]:
+def read_measured(folder: Path) -> list[StoredRound]:
     """Read all measured rounds of a run, ascending.
 
     Args:
@@ -216,7 +216,7 @@ def read_measured(folder: Path) -> list[Stored]:
     raise BadInput(f"{folder} {problem}; give the folder of a run or of a live recording{hint}")
 
 
-def measured_rounds_in(folder: Path) -> list[Stored]:
+def measured_rounds_in(folder: Path) -> list[StoredRound]:
     """Read all measured rounds of a run, ascending; return an empty list if no round was measured.
 
     Raises:
@@ -279,7 +279,7 @@ def _file_name(index: int) -> str:
     return f"round-{index:06d}.safetensors"
 
 
-def read_round(path: Path, index: int) -> Stored:
+def read_round(path: Path, index: int) -> StoredRound:
     """Read one measured round of a run.
 
     Args:
@@ -306,7 +306,7 @@ def read_round(path: Path, index: int) -> Stored:
             raise ValueError("the number of a received model is out of range")
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"{path} is not a valid measured round ({error}); {_RESTORE}") from error
-    return Stored(MeasuredRound(index, clients, bases, signals, group_of), notes)
+    return StoredRound(MeasuredRound(index, clients, bases, signals, group_of), notes)
 
 
 def _is_valid_signal(values: Tensor, clients: int) -> bool:

@@ -81,7 +81,7 @@ Upload: TypeAlias = Update | Gradient | Logits
 
 
 @dataclass(frozen=True)
-class Exposed:
+class ObservedModels:
     """Models of one client in a round, as an observer reconstructs them; hidden parts are None.
 
     Attributes:
@@ -112,7 +112,7 @@ class Round:
 
     Attributes:
         index: Number of the round, from 1.
-        exposed: Reconstructed models by client. A group of merged clients has one entry, under the
+        observed: Reconstructed models by client. A group of merged clients has one entry, under the
             number of one of its clients. In views of the global model, the only key is
             ``ALL_CLIENTS``.
         sent: The message to each client.
@@ -133,7 +133,7 @@ class Round:
     """
 
     index: int
-    exposed: Mapping[ClientId, Exposed]
+    observed: Mapping[ClientId, ObservedModels]
     sent: Mapping[ClientId, Sent]
     uploads: Mapping[ClientId, Upload]
     weights: Mapping[ClientId, float]

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from fedaudit.core.errors import NotVisible
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Model, Params, plus
+from fedaudit.core.values import Model, Params, add_scaled
 from fedaudit.observe.models import group_models
-from fedaudit.observe.round import Exposed, Round
+from fedaudit.observe.round import ObservedModels, Round
 
 
 def shuffled_rounds(rounds: Iterable[Round]) -> Iterator[Round]:
@@ -30,10 +30,10 @@ def shuffled_rounds(rounds: Iterable[Round]) -> Iterator[Round]:
         updates by their weights before they are mixed.
     """
     for round in rounds:
-        clients = sorted(round.exposed)
-        exposed = {client: round.exposed[client] for client in clients}
-        bases = [models.base for models in exposed.values() if models.base is not None]
-        if len(bases) < len(clients) or any(models.update is None for models in exposed.values()):
+        clients = sorted(round.observed)
+        observed = {client: round.observed[client] for client in clients}
+        bases = [models.base for models in observed.values() if models.base is not None]
+        if len(bases) < len(clients) or any(models.update is None for models in observed.values()):
             raise NotVisible(
                 "the view 'shuffled' mixes the clients' model updates, but clients of this "
                 "algorithm send none; use the view 'uploads'"
@@ -42,12 +42,12 @@ def shuffled_rounds(rounds: Iterable[Round]) -> Iterator[Round]:
         random = seeded(0, "shuffled parameters", round.index)
         for number in sorted({*numbers}):
             group = [c for c, own in zip(clients, numbers, strict=True) if own == number]
-            mixed = _mixed([exposed[client] for client in group], random)
-            exposed.update(zip(group, mixed, strict=True))
-        yield replace(round, exposed=exposed, uploads={}, group_of=dict(round.group_of))
+            mixed = _mixed([observed[client] for client in group], random)
+            observed.update(zip(group, mixed, strict=True))
+        yield replace(round, observed=observed, uploads={}, group_of=dict(round.group_of))
 
 
-def _mixed(group: Sequence[Exposed], random: torch.Generator) -> list[Exposed]:
+def _mixed(group: Sequence[ObservedModels], random: torch.Generator) -> list[ObservedModels]:
     """Return clients that received the same model, with permuted entries."""
     base = group[0].base
     assert base is not None
@@ -55,9 +55,9 @@ def _mixed(group: Sequence[Exposed], random: torch.Generator) -> list[Exposed]:
     buffers = _permuted([models.local.buffers if models.local else {} for models in group], random)
     scales = {models.gradient_scale for models in group}
     return [
-        Exposed(
+        ObservedModels(
             base,
-            Model(base.architecture, plus(base.params, update), own_buffers),
+            Model(base.architecture, add_scaled(base.params, update), own_buffers),
             update,
             scales.copy().pop() if len(scales) == 1 else None,
         )

@@ -7,9 +7,17 @@ from functools import partial
 from fedaudit.core.errors import BadInput, NotVisible, table, type_of
 from fedaudit.core.importing import look_up
 from fedaudit.core.sights import SIGHTS
-from fedaudit.core.values import Capability, ClientId, Model, Params, common, plus, weighted_sum
+from fedaudit.core.values import (
+    Capability,
+    ClientId,
+    Model,
+    Params,
+    add_scaled,
+    common,
+    weighted_sum,
+)
 from fedaudit.observe.models import group_models
-from fedaudit.observe.round import ALL_CLIENTS, Exposed, Round, select_clients
+from fedaudit.observe.round import ALL_CLIENTS, ObservedModels, Round, select_clients
 from fedaudit.observe.shuffling import shuffled_rounds
 
 
@@ -33,20 +41,20 @@ def merge_clients(rounds: Iterable[Round], members: Collection[ClientId]) -> Ite
         NotVisible: The clients received different models, so their updates cannot be summed.
     """
     for round in rounds:
-        group = sorted(set(members) & set(round.exposed))
+        group = sorted(set(members) & set(round.observed))
         if len(group) < 2:
             yield replace(round, group_of=dict(round.group_of))
             continue
         name = group[0]
-        other_clients = [client for client in round.exposed if client not in group]
-        exposed = dict(select_clients(round.exposed, other_clients))
+        other_clients = [client for client in round.observed if client not in group]
+        observed = dict(select_clients(round.observed, other_clients))
         total = sum(round.weights[client] for client in group)
         weights_in_group = [round.weights[client] / total for client in group]
-        exposed[name] = _mean(round.exposed, group, weights_in_group)
+        observed[name] = _mean(round.observed, group, weights_in_group)
         weights = {c: w for c, w in round.weights.items() if c not in group} | {name: total}
         yield replace(
             round,
-            exposed=dict(sorted(exposed.items())),
+            observed=dict(sorted(observed.items())),
             uploads=select_clients(round.uploads, [c for c in round.uploads if c not in group]),
             weights=dict(sorted(weights.items())),
             group_of={**round.group_of, **dict.fromkeys(group, name)},
@@ -54,16 +62,18 @@ def merge_clients(rounds: Iterable[Round], members: Collection[ClientId]) -> Ite
 
 
 def _mean(
-    exposed: Mapping[ClientId, Exposed], members: Sequence[ClientId], weights_in_group: list[float]
-) -> Exposed:
+    observed: Mapping[ClientId, ObservedModels],
+    members: Sequence[ClientId],
+    weights_in_group: list[float],
+) -> ObservedModels:
     """Compute the weighted mean of clients, with only one update in memory at a time."""
-    first = exposed[members[0]]
+    first = observed[members[0]]
     if first.base is None or first.local is None:
-        return Exposed()
+        return ObservedModels()
     bases, buffers, scales = list[Model](), list[Params](), list[float | None]()
     has_all_updates = True
     for client in members:
-        models = exposed[client]
+        models = observed[client]
         bases += [models.base] if models.base is not None else []
         buffers += [models.local.buffers] if models.local is not None else []
         scales.append(models.gradient_scale)
@@ -73,10 +83,10 @@ def _mean(
             "the clients of a group received different models or send no updates, so their "
             "aggregate cannot be attacked; merge only clients that train the same model"
         )
-    update = weighted_sum((exposed[client].update or {} for client in members), weights_in_group)
+    update = weighted_sum((observed[client].update or {} for client in members), weights_in_group)
     mean = weighted_sum(common(buffers), weights_in_group)
-    local = Model(first.base.architecture, plus(first.base.params, update), mean)
-    return Exposed(first.base, local, update, _scale_of_sum(scales, weights_in_group))
+    local = Model(first.base.architecture, add_scaled(first.base.params, update), mean)
+    return ObservedModels(first.base, local, update, _scale_of_sum(scales, weights_in_group))
 
 
 def _scale_of_sum(scales: list[float | None], weights_in_group: list[float]) -> float | None:
@@ -100,16 +110,16 @@ def participant_rounds(rounds: Iterable[Round]) -> Iterator[Round]:
     """
     for round in rounds:
         after = _single_model(round)
-        base = round.exposed[min(round.exposed)].base
+        base = round.observed[min(round.observed)].base
         if base is None:
             raise NotVisible(
                 "the global model that clients receive is hidden, so its change is unknown; use a "
                 "view that shows it"
             )
-        update = plus(after.params, base.params, -1.0)
+        update = add_scaled(after.params, base.params, -1.0)
         yield replace(
             round,
-            exposed={ALL_CLIENTS: Exposed(base, after, update)},
+            observed={ALL_CLIENTS: ObservedModels(base, after, update)},
             uploads={},
             weights={ALL_CLIENTS: 1.0},
             group_of={},
@@ -135,7 +145,7 @@ def final_model_rounds(rounds: Iterable[Round]) -> Iterator[Round]:
         after = _single_model(round)
         yield replace(
             round,
-            exposed={ALL_CLIENTS: Exposed(local=after)},
+            observed={ALL_CLIENTS: ObservedModels(local=after)},
             sent={},
             uploads={},
             weights={ALL_CLIENTS: 1.0},
@@ -236,7 +246,7 @@ def _everything(rounds: Iterable[Round]) -> Iterator[Round]:
 
 def _sum_of_all(rounds: Iterable[Round]) -> Iterator[Round]:
     for round in rounds:
-        yield from merge_clients([round], tuple(round.exposed))
+        yield from merge_clients([round], tuple(round.observed))
 
 
 _FINAL = Capability.PREDICTIONS | Capability.NEXT_MODEL

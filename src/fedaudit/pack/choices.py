@@ -12,7 +12,7 @@ from fedaudit.core.importing import installed_entry_points, is_custom
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.policy import Policy
 from fedaudit.report.deciding.caveats import coverage_gaps
-from fedaudit.report.differing import as_table, change_at, differing_paths
+from fedaudit.report.differing import change_at, dict_or_empty, differing_paths
 from fedaudit.report.grid import shortened
 from fedaudit.report.wording import without_capital
 from fedaudit.results.record import Record
@@ -21,7 +21,7 @@ MOST_NAMED = 20
 """Maximum number of attacks or settings that are listed individually."""
 
 
-class Findings(NamedTuple):
+class CheckResults(NamedTuple):
     """Results of one check of a pack.
 
     Attributes:
@@ -45,7 +45,7 @@ def compare_policy(
     receiver: Policy,
     source: Path,
     baseline: Record | None = None,
-) -> Findings:
+) -> CheckResults:
     """Compare the policy of a pack with the receiver's policy, read from ``source``."""
     packed_settings, expected = (policy.model_dump(mode="json") for policy in (packed, receiver))
     differences = [
@@ -63,10 +63,10 @@ def compare_policy(
     if missing:
         problems.append(f"the record lacks attacks that your policy requires: {listed(missing)}")
     checked = [] if problems else [f"policy.toml has the settings of your policy {source.name}"]
-    return Findings(problems, checked)
+    return CheckResults(problems, checked)
 
 
-def suspicious_names(record: Record, policy: Policy) -> Findings:
+def suspicious_names(record: Record, policy: Policy) -> CheckResults:
     """Report names with non-ASCII letters as problems, and unknown and custom attacks as unchecked.
 
     A name with non-ASCII letters can look the same as a name of the catalogue.
@@ -87,7 +87,7 @@ def suspicious_names(record: Record, policy: Policy) -> Findings:
     if custom:
         unchecked.append(f"what the sender's custom attacks compute: {listed(custom)}")
     problems = [f"names with letters outside ASCII: {listed(ascii(name) for name in not_ascii)}"]
-    return Findings(problems if not_ascii else [], [], unchecked)
+    return CheckResults(problems if not_ascii else [], [], unchecked)
 
 
 def coverage_notes(record: Record) -> Iterator[str]:
@@ -104,7 +104,7 @@ def coverage_notes(record: Record) -> Iterator[str]:
 
 def attacks_of(record: Record) -> set[str]:
     """Return the attacks that are listed in a record or in its settings."""
-    return {row.name for row in record.attacks} | set(as_table(record.config.get("attacks")))
+    return {row.name for row in record.attacks} | set(dict_or_empty(record.config.get("attacks")))
 
 
 def required_attacks(policy: Policy) -> set[str]:

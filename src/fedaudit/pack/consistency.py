@@ -15,7 +15,7 @@ from fedaudit.attacks.base import Attack
 from fedaudit.core.metric_names import AUC
 from fedaudit.core.values import Capability
 from fedaudit.observe.views import VIEWS
-from fedaudit.pack.choices import MOST_NAMED, Findings
+from fedaudit.pack.choices import MOST_NAMED, CheckResults
 from fedaudit.report.grid import shortened
 from fedaudit.results.record import Record
 
@@ -255,7 +255,7 @@ def _start(record: Record) -> date | None:
         return None
 
 
-def check_lineage(record: Record) -> Findings:
+def check_lineage(record: Record) -> CheckResults:
     """Check that each round was sent the model with which the previous round ended."""
     models = record.coverage.models if record.coverage else []
     breaks = [
@@ -276,4 +276,4 @@ def check_lineage(record: Record) -> Findings:
         if is_whole
         else ""
     )
-    return Findings(checked=[statement] if statement else [], unchecked=breaks[:MOST_NAMED])
+    return CheckResults(checked=[statement] if statement else [], unchecked=breaks[:MOST_NAMED])

@@ -15,7 +15,7 @@ from fedaudit.live.checkpoints.files import read_checkpoint
 from fedaudit.live.weights import as_cpu_tensor
 from fedaudit.observe.digests import digest_of_base, plain_name
 from fedaudit.observe.tensors import digest_of, hash_of_tensor, read_tensors
-from fedaudit.pack.choices import Findings
+from fedaudit.pack.choices import CheckResults
 from fedaudit.pack.manifest import ModelFile
 from fedaudit.report.grid import shortened
 from fedaudit.results.record import Record
@@ -32,11 +32,11 @@ class ComparedModel(NamedTuple):
     """Comparison of a file with the models of a record.
 
     Attributes:
-        findings: Confirmed, unconfirmed and wrong statements about the file.
+        results: Confirmed, unconfirmed and wrong statements about the file.
         digest: Digest of the final model or adapter that the file has; empty if it has none.
     """
 
-    findings: Findings
+    results: CheckResults
     digest: str = ""
 
 
@@ -85,8 +85,8 @@ def compare_model(record: Record, file: Path) -> ComparedModel:
     compared = compare_with(record.coverage, file)
     if not compared.digest or not (further := _further_contents(file)):
         return compared
-    findings = compared.findings
-    return compared._replace(findings=findings._replace(unchecked=[*findings.unchecked, further]))
+    results = compared.results
+    return compared._replace(results=results._replace(unchecked=[*results.unchecked, further]))
 
 
 def released_file(record: Record, path: Path) -> ModelFile:
@@ -101,7 +101,7 @@ def released_file(record: Record, path: Path) -> ModelFile:
     """
     compared = compare_model(record, path)
     if not compared.digest:
-        reasons = [*compared.findings.problems, *compared.findings.unchecked]
+        reasons = [*compared.results.problems, *compared.results.unchecked]
         raise BadInput(
             f"{path} is not packed as the released model: {reasons[0]}; give the model after the "
             f"last round, or leave out {option('model')}"
@@ -138,23 +138,23 @@ def describe_file(path: Path, tensors_digest: str) -> ModelFile:
     )
 
 
-def compare_file(named: ModelFile, path: Path) -> Findings:
+def compare_file(named: ModelFile, path: Path) -> CheckResults:
     """Compare a file, whose tensors are already compared, with the file that a pack names."""
     name, digest = shortened(repr(named.name), 120), f"SHA-256 {named.sha256}"
     if describe_file(path, named.tensors_digest).sha256 != named.sha256:
-        return Findings(
+        return CheckResults(
             unchecked=[
                 f"the released file that the pack names ({name}, {digest}): {path.name} has other "
                 "bytes"
             ]
         )
     if path.name != named.name:
-        return Findings(
+        return CheckResults(
             [],
             [f"{path.name} has the bytes of the released file that the pack names ({digest})"],
             [f"the name of the released file: the pack names {name}"],
         )
-    return Findings([], [f"{path.name} is the released file that the pack names ({digest})"])
+    return CheckResults([], [f"{path.name} is the released file that the pack names ({digest})"])
 
 
 def _further_contents(file: Path) -> str:
@@ -193,19 +193,19 @@ def compare_with(coverage: Coverage, file: Path) -> ComparedModel:
     further = {alias.name: tensors.pop(alias.name) for alias in aliases}
     tensors |= {alias.first: further[alias.name] for alias in aliases if not alias.stored}
     compared = _compare(tensors, coverage, file.name)
-    if compared.findings.problems and any(_is_half(value) for value in tensors.values()):
+    if compared.results.problems and any(_is_half(value) for value in tensors.values()):
         # A recorder of a network with 16-bit parameters computes with 32 bits, which is exact.
         as_single = {n: v.float() if _is_half(v) else v for n, v in tensors.items()}
         other = _compare(as_single, coverage, file.name)
-        compared = compared if other.findings.problems else other
+        compared = compared if other.results.problems else other
     if not compared.digest or not whole:
         return compared
     text = (
         f"the whole numbers in {file.name}, such as {shortened(repr(whole[0]), 80)}: digests cover "
         "only floating-point numbers"
     )
-    findings = compared.findings
-    return compared._replace(findings=findings._replace(unchecked=[*findings.unchecked, text]))
+    results = compared.results
+    return compared._replace(results=results._replace(unchecked=[*results.unchecked, text]))
 
 
 def _is_half(value: Tensor) -> bool:
@@ -219,7 +219,7 @@ def _compare(tensors: Mapping[str, Tensor], coverage: Coverage, file: str) -> Co
         is_base = base in {models.base for models in coverage.models}
         text = f"{file} is the base model, which no client trained"
         return ComparedModel(
-            Findings(unchecked=[f"the adapter: {text}"]) if is_base else _unknown(file)
+            CheckResults(unchecked=[f"the adapter: {text}"]) if is_base else _unknown(file)
         )
     digest = digest_of(trained, {})
     known = next((model for model in _known_models(coverage) if model.digest == digest), None)
@@ -239,13 +239,13 @@ def _compare(tensors: Mapping[str, Tensor], coverage: Coverage, file: str) -> Co
             f"{file} has the trained tensors of {known.name or 'the model'} {known.when}, but "
             "other tensors than those of its base model"
         )
-        return ComparedModel(Findings(problems=[problem]))
+        return ComparedModel(CheckResults(problems=[problem]))
     text = f"{file} is {what} {known.when}"
     if known.is_final:
-        return ComparedModel(Findings(checked=[text], unchecked=unchecked), digest)
+        return ComparedModel(CheckResults(checked=[text], unchecked=unchecked), digest)
     final = "is not the final model" if coverage.final_models else "may not be the final model"
     return ComparedModel(
-        Findings(unchecked=[f"the final model: {text}, which {final}", *unchecked])
+        CheckResults(unchecked=[f"the final model: {text}, which {final}", *unchecked])
     )
 
 
@@ -318,5 +318,7 @@ def _known_models(coverage: Coverage) -> Iterator[_KnownModel]:
             yield _KnownModel(models.sent, models.base, models.name, when)
 
 
-def _unknown(file: str, reason: str = "its weights, their names or their types differ") -> Findings:
-    return Findings(problems=[f"{file} is none of the models of the record: {reason}"])
+def _unknown(
+    file: str, reason: str = "its weights, their names or their types differ"
+) -> CheckResults:
+    return CheckResults(problems=[f"{file} is none of the models of the record: {reason}"])

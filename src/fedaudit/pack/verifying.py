@@ -27,7 +27,7 @@ from fedaudit.gate.policy import Policy, read_policy
 from fedaudit.gate.verdict import Verdict
 from fedaudit.pack.choices import (
     MOST_NAMED,
-    Findings,
+    CheckResults,
     compare_policy,
     coverage_notes,
     listed,
@@ -94,7 +94,7 @@ class Verified(NamedTuple):
         manifest: The manifest; None if it could not be read.
         unchecked: What could not be checked; each text completes the sentence "Not checked: ...".
         policy: The policy in the pack; None if it could not be read.
-        own_policy: The receiver's policy; None if none was given.
+        receiver_policy: The receiver's policy; None if none was given.
         statement: Statement of the packer; None if the pack has none.
         baseline: Packed record of the last release; None if the pack has none.
         other_version: True if another version of fedaudit or its dependencies made the pack, so
@@ -107,17 +107,17 @@ class Verified(NamedTuple):
     manifest: Manifest | None = None
     unchecked: Sequence[str] = ()
     policy: Policy | None = None
-    own_policy: Policy | None = None
+    receiver_policy: Policy | None = None
     statement: Statement | None = None
     baseline: Record | None = None
     other_version: bool = False
 
-    def extended(self, findings: Findings) -> "Verified":
-        """Return the result with the findings of a further check."""
+    def extended(self, results: CheckResults) -> "Verified":
+        """Return the result with the results of a further check."""
         return self._replace(
-            problems=[*self.problems, *findings.problems],
-            checked=[*self.checked, *findings.checked],
-            unchecked=[*self.unchecked, *findings.unchecked],
+            problems=[*self.problems, *results.problems],
+            checked=[*self.checked, *results.checked],
+            unchecked=[*self.unchecked, *results.unchecked],
         )
 
     @property
@@ -159,7 +159,7 @@ def verify(
             "a digest is 64 digits from 0 to 9 and a to f, as `fedaudit pack` printed it"
         )
     key = public_key(signer) if signer is not None else None
-    own_policy = read_policy(policy) if policy is not None else None
+    receiver_policy = read_policy(policy) if policy is not None else None
     fault = reading_fault(folder / MANIFEST_FILE)
     if fault and not any((folder / name).exists() for name in (MANIFEST_FILE, VERDICT_FILE)):
         raise BadInput(
@@ -188,8 +188,8 @@ def verify(
     is_ignored = key is None and (folder / SIGNATURE_FILE).exists()
     unchecked = [f"{SIGNATURE_FILE}, since no key was given (--signer)"] if is_ignored else []
     parts = [
-        Findings(problems, checked, unchecked),
-        Findings(verified.problems, verified.checked, verified.unchecked),
+        CheckResults(problems, checked, unchecked),
+        CheckResults(verified.problems, verified.checked, verified.unchecked),
     ]
     if record is not None and packed_policy is not None:
         parts.append(suspicious_names(record, packed_policy))
@@ -197,27 +197,27 @@ def verify(
             parts.append(_check_statement(verified.statement, today or date.today()))
         attacks = check_attacks(record)
         faults = [*attacks.problems, *seed_faults(record), *curve_faults(record)]
-        parts += [Findings(faults, attacks.checked), check_lineage(record)]
+        parts += [CheckResults(faults, attacks.checked), check_lineage(record)]
         if verified.baseline is not None:
             parts.append(_check_baseline(verified.baseline, packed_policy))
         if manifest.model_file is not None:
-            parts.append(Findings(unchecked=[question_on_file(manifest.model_file)]))
+            parts.append(CheckResults(unchecked=[question_on_file(manifest.model_file)]))
         parts.append(_check_age(record, not_before, today or date.today()))
-        parts.append(Findings(unchecked=[*not_shown_by_pack(record), *coverage_notes(record)]))
-        if own_policy is not None and policy is not None:
+        parts.append(CheckResults(unchecked=[*not_shown_by_pack(record), *coverage_notes(record)]))
+        if receiver_policy is not None and policy is not None:
             baseline = verified.baseline
-            parts.append(compare_policy(record, packed_policy, own_policy, policy, baseline))
+            parts.append(compare_policy(record, packed_policy, receiver_policy, policy, baseline))
         else:
             name = shortened(packed_policy.name)
             question = f"whether the policy {name!r} in the pack is yours (--policy)"
-            parts.append(Findings(unchecked=[question]))
+            parts.append(CheckResults(unchecked=[question]))
     problems, checked, unchecked = ([*chain(*lists)] for lists in zip(*parts, strict=True))
     return verified._replace(
         problems=problems,
         checked=checked,
         unchecked=unchecked,
         manifest=manifest,
-        own_policy=own_policy,
+        receiver_policy=receiver_policy,
     )
 
 
@@ -230,7 +230,7 @@ def question_on_file(model_file: ModelFile) -> str:
     )
 
 
-def _check_baseline(baseline: Record, policy: Policy) -> Findings:
+def _check_baseline(baseline: Record, policy: Policy) -> CheckResults:
     """Check the record of the last release as far as this is possible without its pack and run."""
     names = suspicious_names(baseline, policy)
     faults = [*names.problems, *check_attacks(baseline).problems]
@@ -240,22 +240,24 @@ def _check_baseline(baseline: Record, policy: Policy) -> Findings:
         f"{shortened(baseline.content_hash, 80)}) is the record of your last release, and whether "
         "its estimates follow from its run; compare the hash with the manifest of its pack"
     )
-    return Findings([f"{BASELINE_FILE}: {fault}" for fault in faults], unchecked=[question])
+    return CheckResults([f"{BASELINE_FILE}: {fault}" for fault in faults], unchecked=[question])
 
 
-def _check_age(record: Record, not_before: date | None, today: date) -> Findings:
+def _check_age(record: Record, not_before: date | None, today: date) -> CheckResults:
     """Compare the start of the run, as the record states it, with the first allowed day."""
     faults = [*start_faults(record, today)]
     if not_before is None:
         started = shortened(record.environment.started[:10], 40) or "not stated"
         question = f"whether the pack is recent enough (start of the run: {started}; --not-before)"
-        return Findings(faults, unchecked=[question])
+        return CheckResults(faults, unchecked=[question])
     if age := describe_age(record, not_before):
-        return Findings([*faults, age])
-    return Findings(faults, [f"the record states that its run started on {not_before} or later"])
+        return CheckResults([*faults, age])
+    return CheckResults(
+        faults, [f"the record states that its run started on {not_before} or later"]
+    )
 
 
-def _check_statement(statement: Statement, today: date) -> Findings:
+def _check_statement(statement: Statement, today: date) -> CheckResults:
     """Check the last day of validity of a statement, the only part that can be checked."""
     claim = (
         f"whether the packer's statement is true (role: {shortened(statement.role, 80)}; purpose: "
@@ -263,11 +265,13 @@ def _check_statement(statement: Statement, today: date) -> Findings:
         f"{', '.join(statement.not_applicable) or 'none'})"
     )
     if statement.valid_until is None:
-        return Findings(unchecked=[claim, "how long the pack is valid: it states no last day"])
+        return CheckResults(unchecked=[claim, "how long the pack is valid: it states no last day"])
     if statement.has_expired(today):
         expired = f"the packer's statement was valid until {statement.last_day}; today is {today}"
-        return Findings([expired], unchecked=[claim])
-    return Findings([], [f"the packer's statement is valid until {statement.last_day}"], [claim])
+        return CheckResults([expired], unchecked=[claim])
+    return CheckResults(
+        [], [f"the packer's statement is valid until {statement.last_day}"], [claim]
+    )
 
 
 def not_shown_by_pack(record: Record) -> Iterator[str]:

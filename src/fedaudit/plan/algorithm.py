@@ -9,9 +9,9 @@ import torch
 
 from fedaudit.algorithms import FederatedTask
 from fedaudit.core.errors import BadInput, setting, type_of
-from fedaudit.core.importing import call_part
+from fedaudit.core.importing import call_reporting_errors
 from fedaudit.core.seeds import seeded
-from fedaudit.core.tasks import Reading, missing_readings
+from fedaudit.core.tasks import OutputKind, missing_outputs_message
 from fedaudit.core.values import Architecture, Samples, Setting
 from fedaudit.datasets.catalog import load
 from fedaudit.datasets.draws.audit_set import Assignment
@@ -66,7 +66,9 @@ def algorithm_of(parts: Parts, data: GroupedData, seed: int, data_dir: Path | No
     )
     name = study.algorithm.name
     options = study.algorithm.options
-    algorithm = call_part("algorithm", name, parts.make_algorithm, task=federated, **options)
+    algorithm = call_reporting_errors(
+        "algorithm", name, parts.make_algorithm, task=federated, **options
+    )
     if not isinstance(algorithm, Algorithm):
         raise BadInput(
             f"the algorithm {name!r} returned {type_of(algorithm)}, which is not a "
@@ -74,8 +76,8 @@ def algorithm_of(parts: Parts, data: GroupedData, seed: int, data_dir: Path | No
             "protocol, such as an instance of a subclass of fedaudit.fl.algorithms.fedavg.FedAvg"
         )
     needs_posterior = algorithm.upload_kind is Logits or isinstance(algorithm, ChoosesModels)
-    if needs_posterior and Reading.POSTERIOR not in task.readings:
-        fault = missing_readings(f"the algorithm {name!r}", Reading.POSTERIOR, task)
+    if needs_posterior and OutputKind.POSTERIOR not in task.output_kinds:
+        fault = missing_outputs_message(f"the algorithm {name!r}", OutputKind.POSTERIOR, task)
         raise BadInput(f"{fault}; use an algorithm that averages parameters, such as fedavg")
     if study.models and tuple(algorithm.nets) != nets:
         raise BadInput(

@@ -14,7 +14,7 @@ from fedaudit.core.importing import (
     module_digest,
     source_digests,
 )
-from fedaudit.datasets.catalog import READERS, custom_source
+from fedaudit.datasets.catalog import DATA_SET_PREFIXES, custom_source
 from fedaudit.plan.games import AnyStudy, GameStudy
 from fedaudit.plan.optional import OPTIONAL
 from fedaudit.plan.sections import RiskSection, Study
@@ -104,7 +104,7 @@ def named_custom_parts(study: AnyStudy) -> list[tuple[str, str]]:
     return [
         (kind, name)
         for kind, name in _parts(study)
-        if is_custom(name, READERS if kind == "data set" else ())
+        if is_custom(name, DATA_SET_PREFIXES if kind == "data set" else ())
         or name in installed_entry_points(kind)
     ]
 

@@ -18,11 +18,11 @@ from fedaudit.core.errors import (
     type_of,
     unknown_name,
 )
-from fedaudit.core.importing import call_part, look_up
+from fedaudit.core.importing import call_reporting_errors, look_up
 from fedaudit.core.naming import CopyFactory
 from fedaudit.core.objects import canonical_repr
 from fedaudit.core.task_catalogue import TASKS, task_named
-from fedaudit.core.tasks import Task, missing_readings
+from fedaudit.core.tasks import Task, missing_outputs_message
 from fedaudit.core.values import ClientId, Setting
 from fedaudit.datasets.partitions.schemes import PARTITIONS, Partition
 from fedaudit.fl.algorithms.base import Algorithm, Server
@@ -201,7 +201,7 @@ def partition_of(study: Study) -> Partition:
             f"partition.samples_per_client is {section.samples_per_client}; set it to 0"
         )
     check_options("partition", section.scheme, scheme, options, set_elsewhere=section.set_elsewhere)
-    partition = call_part("partition", section.scheme, scheme, **options)
+    partition = call_reporting_errors("partition", section.scheme, scheme, **options)
     if not isinstance(partition, Partition):
         raise BadInput(
             f"the partition {section.scheme!r} returned {type_of(partition)}, which is not a "
@@ -253,7 +253,7 @@ def server_of(study: Study) -> Server:
         ),
     )
     check_options("server", name, factory, study.server.options)
-    server = call_part("server", name, factory, **study.server.options)
+    server = call_reporting_errors("server", name, factory, **study.server.options)
     assert isinstance(server, Server)
     return server
 
@@ -278,11 +278,11 @@ def raise_if_unfit_defenses(defenses: Mapping[ClientId, Defense], plan: Plan) ->
     distinct = {canonical_repr(defense): defense for defense in defenses.values()}
     for defense in distinct.values():
         task = plan.architecture.task
-        if defense.reads & ~task.readings:
+        if defense.needed_outputs & ~task.output_kinds:
             name = f"the defense {type(defense).__name__}"
             raise Unsupported(
-                f"{missing_readings(name, defense.reads, task)}; remove it, or use a defense that "
-                "needs no probabilities, such as dp-sgd"
+                f"{missing_outputs_message(name, defense.needed_outputs, task)}; remove it, or use "
+                "a defense that needs no probabilities, such as dp-sgd"
             )
         for part in custom_parts(defense):
             _raise_if_unfit_hooks(type(part))

@@ -34,7 +34,7 @@ from fedaudit.fl.algorithms.base import (
 from fedaudit.fl.hooks import Defense
 from fedaudit.fl.simulate import simulate
 from fedaudit.metrics.catalogue import ExactMetric, Metric
-from fedaudit.observe.measurements import MeasuredRound, Stored, measuring_device
+from fedaudit.observe.measurements import MeasuredRound, StoredRound, measuring_device
 from fedaudit.observe.round import Round, Update
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.observe.views import View
@@ -127,13 +127,13 @@ class Setup:
         measured_rounds: Measured rounds, ascending.
         groups: Groups of clients whose features differ.
         extensions: Extensions of the study's optional tables.
-        is_additional: True for an additional federation, such as a shadow federation, in which
+        is_auxiliary: True for an auxiliary federation, such as a shadow federation, in which
             signals are measured but no attack is evaluated.
         recording_info: Description of a recorded federation; None for a simulated one.
         server: Server that sends clients their models.
         parts: Parts of the study; None for a recorded federation.
         folder: Folder of the run's files, which is set when the run starts.
-        title: Name of an additional federation in error messages; empty for the audited federation.
+        title: Name of an auxiliary federation in error messages; empty for the audited federation.
     """
 
     study: Study
@@ -148,7 +148,7 @@ class Setup:
     measured_rounds: tuple[int, ...]
     groups: Groups
     extensions: "tuple[Extension, ...]" = ()
-    is_additional: bool = False
+    is_auxiliary: bool = False
     recording_info: RecordingInfo | None = None
     server: Server = HONEST
     parts: Parts | None = None
@@ -223,10 +223,10 @@ class Setup:
     @property
     def ignores_people(self) -> bool:
         """True if the unit of the audit is a sample, but a person has several audited samples."""
-        subject, audit = self.dataset.subject, self.assignment.audit
-        if subject is None or audit.subject is not None:
+        person, audit = self.dataset.person, self.assignment.audit
+        if person is None or audit.person is not None:
             return False
-        people = subject[audit.samples.ids].tolist()
+        people = person[audit.samples.ids].tolist()
         return len(set(people)) < len(people)
 
     def extension(self, kind: type[Kind]) -> Kind | None:
@@ -291,14 +291,14 @@ class FitContext(NamedTuple):
     """Functions that :meth:`Extension.fit` can use after the run is measured.
 
     Attributes:
-        measure: Function that returns the measured rounds of an additional federation, and trains
+        measure: Function that returns the measured rounds of an auxiliary federation, and trains
             it if its measurements are not stored. Its arguments are the federation, a description,
             and a function that constructs the federation to train (None to train the first
             argument).
         progress: Callback for progress.
     """
 
-    measure: "Callable[[Setup, str, Callable[[], Setup] | None], list[Stored]]"
+    measure: "Callable[[Setup, str, Callable[[], Setup] | None], list[StoredRound]]"
     progress: Progress = quiet
 
 
@@ -311,7 +311,7 @@ class MeasuredRun(NamedTuple):
     """
 
     run: Setup
-    rounds: Sequence[Stored]
+    rounds: Sequence[StoredRound]
 
     @property
     def key(self) -> str:
@@ -438,7 +438,7 @@ class Extension:
         """Raise, before the run, if the extension could not train its models after the run."""
 
     def cost(self) -> str:
-        """Describe the cost of additional federations; empty if none are trained."""
+        """Describe the cost of auxiliary federations; empty if none are trained."""
         return ""
 
     def is_needed_by(self, attack: Attack) -> bool:
@@ -456,7 +456,7 @@ class Extension:
         return False
 
     def fit(self, run: Setup, context: FitContext) -> Setup:
-        """Measure additional federations, and return the run with attacks that use them.
+        """Measure auxiliary federations, and return the run with attacks that use them.
 
         Raises:
             FedauditError: A federation cannot be measured, or its measurements cannot be read.

@@ -592,7 +592,7 @@ class Study(Section):
             )
 
     @property
-    def has_equal_clients(self) -> bool:
+    def has_iid_clients(self) -> bool:
         """True if all clients have the same distribution of labels and features."""
         return self.partition.scheme == "iid" and self.shift is None
 

@@ -13,7 +13,13 @@ from fedaudit.report import wording
 from fedaudit.report.deciding.caveats import unit_of
 from fedaudit.report.evidence import grouped
 from fedaudit.report.fixed import fixed_texts
-from fedaudit.report.wording import attack_code, defense_name, interval, number, percent
+from fedaudit.report.wording import (
+    attack_code,
+    defense_name,
+    format_number,
+    format_percent,
+    interval,
+)
 from fedaudit.results import ladder
 from fedaudit.results.ladder import Auc, Change, ProbitLine
 from fedaudit.results.record import Record
@@ -71,11 +77,11 @@ def advice(record: Record) -> Advice | None:
     record = record.model_copy(update={"estimates": estimates})
     if view == "uploads":
         rule, gap, auc = leak_ladder.uploads, ladder.loss_gap(record), ladder.strongest(record)
-        gap_text = number(gap or 0.0)
+        gap_text = format_number(gap or 0.0)
     else:
         rule, gap = leak_ladder.final, ladder.generalisation_gap(record)
         auc = next(iter(ladder.aucs(record, [ladder.FINAL_ATTACK], "unseen")), None)
-        gap_text = f"{percent(abs(gap or 0.0))} {'lower' if gap and gap < 0 else 'higher'}"
+        gap_text = f"{format_percent(abs(gap or 0.0))} {'lower' if gap and gap < 0 else 'higher'}"
     if gap is None or auc is None or not rule.covers(gap):
         return None
     expected = rule.at(gap)
@@ -113,7 +119,7 @@ def place_on_ladder(view: str, gap: float, gap_text: str) -> str:
 
 
 def _comparison(record: Record, auc: Auc, expected: float, rule: ProbitLine) -> str:
-    measured = f"Here it is {number(auc.value)} ({interval(auc.low, auc.high, AUC)})"
+    measured = f"Here it is {format_number(auc.value)} ({interval(auc.low, auc.high, AUC)})"
     if abs(auc.value - expected) <= rule.spread:
         return f"{measured}, as expected."
     if auc.value > expected:
@@ -169,6 +175,7 @@ def _auc_decrease(change: Change) -> float:
 def _describe_change(change: Change) -> str:
     setting = "" if change.before == "none" else f" ({change.before} → {change.after})"
     return (
-        f"{change.data}{setting} AUC {number(change.auc[0])} → {number(change.auc[1])}, test "
-        f"accuracy {percent(change.accuracy[0])} → {percent(change.accuracy[1])}"
+        f"{change.data}{setting} AUC {format_number(change.auc[0])} → "
+        f"{format_number(change.auc[1])}, test accuracy {format_percent(change.accuracy[0])} → "
+        f"{format_percent(change.accuracy[1])}"
     )

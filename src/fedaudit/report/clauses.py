@@ -213,7 +213,7 @@ def parameters(record: Record) -> Answer:
         unknown = "no_parameters" if samples else "no_sizes"
         return Answer("not stated", "Not stated", fixed(f"answers.{unknown}", samples=size))
     text = wording.plural(trained, "trained parameter")
-    text += f", {wording.number(trained / samples)} for each of {size}" if samples else ""
+    text += f", {wording.format_number(trained / samples)} for each of {size}" if samples else ""
     return Answer("figure", text, fixed("answers.parameters"))
 
 
@@ -243,7 +243,7 @@ def _row(record: Record, defense: str) -> str:
     if source:
         texts.append(f"client identified for {wording.with_interval(source.success)} of samples")
     if accuracies:
-        texts.append(f"test accuracy {wording.percent(sum(accuracies) / len(accuracies))}")
+        texts.append(f"test accuracy {wording.format_percent(sum(accuracies) / len(accuracies))}")
     return ", ".join(texts) or "no figures"
 
 
@@ -303,7 +303,7 @@ def claimed_epsilon(record: Record) -> Answer:
     """Return the claimed and proven epsilons, with unit, adjacency and delta."""
     games = [point.claimed_epsilon for point in record.games if point.claimed_epsilon is not None]
     if games:
-        epsilons = wording.format_range(games, text=wording.number)
+        epsilons = wording.format_range(games, text=wording.format_number)
         lines = [tile.line for tile in tiles_of(record)["games"] if "epsilon" in tile.label]
         text = f"ε {epsilons} claimed for one sample, delta 0"
         return Answer("figure", text, f"{'. '.join(lines)}.")
@@ -320,7 +320,7 @@ def claimed_epsilon(record: Record) -> Answer:
         ]
         note = wording.sentence(wording.capital(shortened(why[0], 120))) if why else ""
         return Answer("not stated", "No epsilon is claimed or proven", note)
-    text = "; ".join(f"ε {wording.number(c.number)} ({names[c.metric]})" for c in claims)
+    text = "; ".join(f"ε {wording.format_number(c.number)} ({names[c.metric]})" for c in claims)
     basis = [f"{wording.capital(names[c.metric].split(';')[0])}: {_terms(c)}" for c in claims]
     return Answer("figure", text, "\n".join(basis))
 
@@ -339,7 +339,7 @@ def measured_epsilon(record: Record) -> Answer:
     """Return the lower bounds on epsilon that attacks, canaries and games have measured."""
     nothing = fixed("answers.proves_nothing")
     if record.games:
-        proven = wording.number(max(point.empirical_epsilon for point in record.games), -1)
+        proven = wording.format_number(max(point.empirical_epsilon for point in record.games), -1)
         text = f"ε at least {proven} for one sample, against a server that tampers"
         return Answer("figure", text, nothing)
     bounds = epsilon_bounds(record)
@@ -413,7 +413,7 @@ def bound_on_success(record: Record) -> Answer:
     limit = _largest_limit(record, AUC)
     if limit is None:
         return _unbounded(record, AUC)
-    auc = wording.number(limit.value, 1)
+    auc = wording.format_number(limit.value, 1)
     text = f"AUC at most {auc} with 95% confidence ({limit.figure})"
     return Answer("figure", text, fixed("answers.bound") + limit.without)
 
@@ -436,10 +436,12 @@ def flagged(record: Record) -> Answer:
     if limit is None:
         return _unbounded(record, _RATE)
     chances = [
-        f"{wording.percent(predictive_value(limit.value, FPR, p), 1)} at a prior of {p:.0%}"
+        f"{wording.format_percent(predictive_value(limit.value, FPR, p), 1)} at a prior of {p:.0%}"
         for p in PRIORS
     ]
-    basis = fixed("answers.flagged", limit=f"{wording.percent(limit.value, 1)}: {limit.figure}")
+    basis = fixed(
+        "answers.flagged", limit=f"{wording.format_percent(limit.value, 1)}: {limit.figure}"
+    )
     return Answer("figure", f"At most {wording.join_and(chances)}", basis + limit.without)
 
 
@@ -473,7 +475,7 @@ def residual_risks(record: Record) -> list[str]:
     limits = {name: (limit.value, limit.figure) for name, limit in by_metric.items() if limit}
     attacks = [attack for attack in source_attacks(record) if attack.success.high is not None]
     if attacks and not evidence.outcomes_of(record.controls).failed:
-        guessing = f"guessing: {wording.percent(attacks[0].chance)}"
+        guessing = f"guessing: {wording.format_percent(attacks[0].chance)}"
         limits["sources"] = max(evidence.upper_limit(a.success) for a in attacks), guessing
     if record.games:
         protected, unprotected = by_protection(shown_points(record.games))
@@ -483,7 +485,7 @@ def residual_risks(record: Record) -> list[str]:
     return [
         fixed(f"answers.risks.{name}", most=share, of=estimate)
         for name, (value, estimate) in limits.items()
-        if (share := wording.percent(value, 1)) != "100%"
+        if (share := wording.format_percent(value, 1)) != "100%"
     ]
 
 

@@ -36,7 +36,7 @@ def change_at(path: tuple[str, ...], config: object, expected: object, table: st
     return f"{shortened(name)} is {shortened(first, 80)} instead of {shortened(second, 80)}"
 
 
-def as_table(value: object) -> dict[str, object]:
+def dict_or_empty(value: object) -> dict[str, object]:
     """Return a table of settings; an empty table for any other value."""
     return dict(value) if isinstance(value, dict) else {}
 

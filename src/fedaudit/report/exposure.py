@@ -57,10 +57,10 @@ def exposure(record: Record) -> Exposure:
     if claim is None:
         return Exposure(found, unknown, is_limited=False)
     largest_rate = largest_tpr(claim.epsilon, claim.delta, _FPR)
-    epsilon = wording.number(claim.epsilon)
+    epsilon = wording.format_number(claim.epsilon)
     if largest_rate >= _USELESS:
         return Exposure(found, fixed("exposure.useless", epsilon=epsilon), is_limited=False)
-    share = wording.percent(largest_rate, 1)
+    share = wording.format_percent(largest_rate, 1)
     limit = fixed("exposure.limit", epsilon=epsilon, most=share, fpr=_as_percent(_FPR))
     return Exposure(found, limit, is_limited=True)
 
@@ -166,7 +166,7 @@ def _least(record: Record, best: Estimate, same_metric: list[Estimate]) -> dict[
     label = labels_among(same_metric)[setting_of(best)]
     mean = "mean over seeds" * (is_mean and "over seeds" not in label)
     return {
-        "least": f"{wording.percent(low, -1)} of members{count}",
+        "least": f"{wording.format_percent(low, -1)} of members{count}",
         "where": wording.join(shortened(best.attack, 60), label, mean, by="; "),
     }
 

@@ -234,11 +234,11 @@ def _epsilon_tile(bounds: EpsilonBounds) -> Tile:
     lead, ceiling = bounds.measured[0], bounds.lead.ceiling
     return tile(
         f"{wording.capital(bounds.unit)}, epsilon at least",
-        wording.number(bounds.lead.number, -1),
+        wording.format_number(bounds.lead.number, -1),
         lead.assumes,
         bounds.against_claim,
         *(other.text for other in bounds.measured[1:]),
-        "" if ceiling is None else f"at most {wording.number(ceiling, -1)} could be shown",
+        "" if ceiling is None else f"at most {wording.format_number(ceiling, -1)} could be shown",
         shortened(bounds.lead.method, 60),
         tone="alarm" * bounds.refutes,
     )
@@ -305,14 +305,14 @@ def _source_tiles(record: Record) -> list[Tile]:
     best = sources.strongest_attack(attacks)
     if best is None:
         return []
-    guessing = f"guessing ({wording.percent(best.chance)})"
+    guessing = f"guessing ({wording.format_percent(best.chance)})"
     result = f"above {guessing}" if best.above_guessing else _not_above(best.success, guessing)
-    level = f"label distributions alone {wording.percent(best.label_level)}"
+    level = f"label distributions alone {wording.format_percent(best.label_level)}"
     level += ", which may be too high (earlier version)" * has_older_level(best.excess)
     size, tone = _size_and_tone(sources.excess_size(best), "not above them")
     success = tile(
         "Attack success rate",
-        wording.percent(best.success.number),
+        wording.format_percent(best.success.number),
         NOT_RELIED_ON if best.success.doubt else result,
         wording.limits_in_words(wording.interval_text(best.success)),
         f"attack: {shortened(sources.source_labels(attacks)[attacks.index(best)], 60)}",

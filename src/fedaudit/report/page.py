@@ -18,7 +18,7 @@ from fedaudit.report.clauses import clause_summary
 from fedaudit.report.clusters import cluster_sentence, cluster_table
 from fedaudit.report.deciding.caveats import untested
 from fedaudit.report.evidence import attacks_tried, is_uninformative
-from fedaudit.report.figures.charts import percent
+from fedaudit.report.figures.charts import css_percent
 from fedaudit.report.first import FirstScreen, first_screen
 from fedaudit.report.fixed import fixed, package_file
 from fedaudit.report.grid import shortened
@@ -214,7 +214,7 @@ def templates() -> Environment:
     )
     environment.filters |= {
         "shortened": shortened,
-        "percent": percent,
+        "percent": css_percent,
         "client": wording.client_name,
         "without_verdict": wording.without_verdict,
         "sight": wording.sight_name,

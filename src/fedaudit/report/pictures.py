@@ -96,12 +96,16 @@ def _epsilons(record: Record) -> Picture:
     lines = []
     for measured in bounds.measured:
         name, value = wording.capital(measured.assumes or "measured"), measured.bound.number
-        text, ceiling = wording.number(value, -1), measured.bound.ceiling
-        limits = "" if ceiling is None else f"at most {wording.number(ceiling, -1)} could be shown"
+        text, ceiling = wording.format_number(value, -1), measured.bound.ceiling
+        limits = (
+            ""
+            if ceiling is None
+            else f"at most {wording.format_number(ceiling, -1)} could be shown"
+        )
         mark = Mark(value, value, None, PLAIN, f"{name}: {text}")
         lines.append(Row(name, (TrackCell((mark,), f"≥ {text}", limits),)))
     for name, claim in claimed:
-        text = wording.number(claim.number)
+        text = wording.format_number(claim.number)
         mark = Mark(claim.number, None, claim.number, DEFENDED[0], f"{name}: {text}")
         lines.append(Row(name, (TrackCell((mark,), f"≤ {text}"),)))
     kind = "measured against claimed" if claimed else "lower bounds"
@@ -221,11 +225,11 @@ def _source_rows(title: str, client_text: str, rows: Sequence[tuple[str, SourceA
     for label, attack in rows:
         success, sign = attack.success, source_marker(attack)
         look = PLAIN if success.defense in ("", NO_DEFENSE) else DEFENDED[0]
-        level, fair = wording.percent(attack.label_level), attack.on_fair_draw
+        level, fair = wording.format_percent(attack.label_level), attack.on_fair_draw
         labels = Mark(attack.label_level, None, None, BASELINE, f"{by_labels} {level}")
         marks = [mark_of(success, look, f"{label}: success"), labels]
         cell = track_cell(success, marks, sign.sign)
-        on_fair = f"on the fair draw {wording.percent(fair.number)}" if fair else ""
+        on_fair = f"on the fair draw {wording.format_percent(fair.number)}" if fair else ""
         cell = cell._replace(limits=wording.join(cell.limits, f"labels alone {level}", on_fair))
         lines.append(Row(shortened(label, 60), (cell,), sign.tone))
     chances = {round(attack.chance, 6) for _, attack in rows}
@@ -271,7 +275,7 @@ def _model_line(study: Clustered, name: str, setting: str, *, is_doubted: bool) 
     label = wording.join(f"{wording.capital(shortened(name, 24))}’s model", setting)
     marks = [mark_of(risk, PLAIN, f"{label}: risk")]
     if estimated is not None:
-        text = f"{label}: estimated {wording.percent(estimated.number)}"
+        text = f"{label}: estimated {wording.format_percent(estimated.number)}"
         marks.append(Mark(estimated.number, None, None, BASELINE, text))
     accepted = _accepted(study, name, is_doubted=is_doubted)
     leak = None if is_doubted else risk_size(risk)
@@ -292,10 +296,10 @@ def _accepted(study: Clustered, name: str, *, is_doubted: bool) -> list[Mark]:
     marks = []
     for index, used_model in zip(members, models_used_by(run, group), strict=True):
         limit = run.thresholds[index]
-        text = f"{wording.client_name(run.clients[index])} accepts {wording.percent(limit)}"
+        text = f"{wording.client_name(run.clients[index])} accepts {wording.format_percent(limit)}"
         look = _ACCEPTS if used_model is None or used_model is of_group else _HAS_ANOTHER_MODEL
         if used_model is not None and used_model is not of_group and used_model.risk is not None:
-            text += f" and chose a model of risk {wording.percent(used_model.risk)}"
+            text += f" and chose a model of risk {wording.format_percent(used_model.risk)}"
         used_risk = None if used_model is None else used_model.risk
         if used_risk is not None and used_risk > limit and not is_doubted:
             look = _ACCEPTS_LESS
@@ -407,6 +411,6 @@ def _point_line(item: points.ShownPoint) -> Row:
     claimed = point.figure(CLAIMED_SUCCESS)
     for bound, look, size in ((claimed, _AT_CLAIM, 6), (actual, BASELINE, 9)):
         if bound is not None:
-            text = f"{item.name}: at most {wording.percent(bound)}"
+            text = f"{item.name}: at most {wording.format_percent(bound)}"
             marks.append(Mark(bound, None, None, look, text, size))
     return Row(shortened(item.name, 60), (TrackCell(tuple(marks), value, limits),))

@@ -167,7 +167,7 @@ def source_meaning(status: evidence.Status, attacks: Sequence[SourceAttack]) -> 
     if status != "no leak shown":
         return meaning
     highest = max(evidence.upper_limit(attack.success) for attack in attacks)
-    return f"{meaning} {fixed('sources.open', most=wording.percent(highest, 1))}"
+    return f"{meaning} {fixed('sources.open', most=wording.format_percent(highest, 1))}"
 
 
 def source_question(record: Record) -> str:
@@ -218,7 +218,7 @@ def source_table(record: Record) -> Grid:
             if estimate is not None:
                 estimates.append((label, heading, estimate, marker))
     methods = ", ".join(evidence.distinct(attack.success.method for attack in attacks))
-    level = wording.percent(alpha_of(record))
+    level = wording.format_percent(alpha_of(record))
     parts = [
         f"Intervals: {methods}.",
         fixed("sources.over_seeds") if len({run.seed for run in record.sources}) > 1 else "",
@@ -245,11 +245,11 @@ def _lines(estimate: Estimate) -> list[str]:
         lines.append(f"{right}/{estimate.samples:,}")
     if estimate.level is not None:
         lines.append(
-            f"{'over' if estimate.against else 'guessing'} {wording.percent(estimate.level)}"
+            f"{'over' if estimate.against else 'guessing'} {wording.format_percent(estimate.level)}"
         )
     if test is not None and test.p_value is not None and test.adjusted is not None:
-        uncorrected_p_value = f", alone {wording.number(test.p_value)}" * (
+        uncorrected_p_value = f", alone {wording.format_number(test.p_value)}" * (
             test.p_value != test.adjusted
         )
-        lines.append(f"p {wording.number(test.adjusted)}{uncorrected_p_value}")
+        lines.append(f"p {wording.format_number(test.adjusted)}{uncorrected_p_value}")
     return lines

@@ -60,7 +60,7 @@ def _round(value: float, digits: int, side: int) -> float:
     return (math.ceil(scaled) if side > 0 else math.floor(scaled)) / 10**digits if side else value
 
 
-def percent(fraction: float, side: int = 0) -> str:
+def format_percent(fraction: float, side: int = 0) -> str:
     """Format a fraction in per cent: one decimal, two near 0 and 100 %, none at 0 and 100 %.
 
     A ``side`` of 1 rounds up (for upper limits), -1 down (for lower limits), 0 to the nearest.
@@ -76,7 +76,7 @@ def percent(fraction: float, side: int = 0) -> str:
     return f"{min(value, 99.99) if value < 100 else value:.{digits}f}%"
 
 
-def number(value: float, side: int = 0) -> str:
+def format_number(value: float, side: int = 0) -> str:
     """Format a number that is not a fraction: three decimals below 10, otherwise one decimal."""
     size = abs(value)
     if size >= 100_000 or 0 < size < 0.0005:
@@ -100,7 +100,9 @@ def format_amount(value: float) -> str:
     return f"{round(value):,}" if abs(value - round(value)) < 1e-6 else f"{value:.1f}"
 
 
-def optional(value: float | None, text: Callable[[float], str] = percent) -> str | None:
+def format_optional(
+    value: float | None, text: Callable[[float], str] = format_percent
+) -> str | None:
     """Format a value, or return None, which tables print as a dash, for None."""
     return None if value is None else text(value)
 
@@ -113,7 +115,7 @@ def format_value(value: float | None, metric: str, side: int = 0) -> str:
         return format_amount(value)
     if metric == AGREEMENT:
         return f"{value:.2f}".replace("-", "−")
-    return percent(value, side) if is_proportion(metric) else number(value, side)
+    return format_percent(value, side) if is_proportion(metric) else format_number(value, side)
 
 
 def format_points(change: float, side: int = 0) -> str:
@@ -121,7 +123,7 @@ def format_points(change: float, side: int = 0) -> str:
     return _signed(100 * change, 1, side)
 
 
-def signed(value: float, metric: str, side: int = 0) -> str:
+def format_change(value: float, metric: str, side: int = 0) -> str:
     """Format a difference of two values of a metric, with its sign; fractions in points."""
     if is_proportion(metric):
         return format_points(value, side)
@@ -137,13 +139,13 @@ def limits_of_change(low: float | None, high: float | None, metric: str) -> str:
     """Format both limits of a difference; return "" without them."""
     if low is None or high is None:
         return ""
-    return f"{signed(low, metric, -1)} to {signed(high, metric, 1)}"
+    return f"{format_change(low, metric, -1)} to {format_change(high, metric, 1)}"
 
 
 def value_text(estimate: Estimate) -> str:
     """Format the value of an estimate, with its sign if it is a difference."""
     if estimate.against and estimate.value is not None:
-        return signed(estimate.value, estimate.metric)
+        return format_change(estimate.value, estimate.metric)
     return format_value(
         estimate.value, estimate.metric, -1 if estimate.metric in LOWER_BOUNDS else 0
     )
@@ -172,7 +174,7 @@ def interval_text(estimate: Estimate) -> str:
 
 def rate_texts(measured: Rate) -> tuple[str, str]:
     """Format a rate in games, and its interval."""
-    return percent(measured.value), interval(measured.low, measured.high, "accuracy")
+    return format_percent(measured.value), interval(measured.low, measured.high, "accuracy")
 
 
 def limits_in_words(limits: str) -> str:

@@ -55,7 +55,7 @@ CLIENT_RISK = "mean risk of a client"
 CLIENT_ESTIMATE = "mean estimated risk of a client"
 ESTIMATE_ERROR = "error of the estimate"
 VIOLATIONS = "violations"
-SURE_VIOLATIONS = "sure violations"
+SIGNIFICANT_VIOLATIONS = "sure violations"
 EXPECTED_VIOLATIONS = "expected violations"
 CHANCE_VIOLATIONS = "violations by chance"
 OWN_MODEL = "clients with the model"
@@ -67,7 +67,7 @@ AGREEMENT = "agreement with the groups"
 # Estimates that are numbers of clients.
 COUNTS = (
     VIOLATIONS,
-    SURE_VIOLATIONS,
+    SIGNIFICANT_VIOLATIONS,
     EXPECTED_VIOLATIONS,
     CHANCE_VIOLATIONS,
     OWN_MODEL,

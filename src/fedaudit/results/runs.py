@@ -642,7 +642,7 @@ def moves(result: ClusterResult) -> list[list[int]]:
     ]
 
 
-def known_mean(values: Sequence[float | None]) -> float | None:
+def mean_or_none(values: Sequence[float | None]) -> float | None:
     """Return the mean of the values that are not None; None if all are None."""
     known_values = [value for value in values if value is not None]
     return sum(known_values) / len(known_values) if known_values else None

@@ -21,10 +21,10 @@ from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, FedauditError, NotVisible, Unsupported, unknown_name
 from fedaudit.core.importing import is_custom
 from fedaudit.core.modules import outputs_of
-from fedaudit.core.tasks import Reading
+from fedaudit.core.tasks import OutputKind
 from fedaudit.core.values import Capability, Model, Samples, difference
 from fedaudit.observe.measurements import stacked
-from fedaudit.observe.round import Exposed, Round
+from fedaudit.observe.round import ObservedModels, Round
 from fedaudit.signals.measure import measure_round
 
 
@@ -264,7 +264,7 @@ def reason_unsuitable(attack: Attack) -> str:
         return "is trained on a run with known members"
     if attack.needs_side_information:
         return "needs side information about a defense"
-    if Reading.TOKENS in attack.reads:
+    if OutputKind.TOKENS in attack.needed_outputs:
         return "reads tokens, but the models that clients choose between are classifiers"
     return ""
 
@@ -299,17 +299,17 @@ class CatalogueAttack:
     ) -> "ScoreThreshold":
         return ScoreThreshold(best_threshold(members[:, 0], nonmembers[:, 0]))
 
-    def _exposed(self, model: Model, start: Model) -> Exposed:
+    def _exposed(self, model: Model, start: Model) -> ObservedModels:
         if Capability.UPDATE not in self.attack.needs:
             # The attack sees the model as the next round's global model, before any training.
-            return Exposed(base=model, local=model)
+            return ObservedModels(base=model, local=model)
         update = difference(model.params, start.params)
         if not any(bool(step.any()) for step in update.values()):
             raise NotVisible(
                 "an attack on updates needs a model that differs from its start; pass the model "
                 "that its training started from"
             )
-        return Exposed(base=start, local=model, update=update)
+        return ObservedModels(base=start, local=model, update=update)
 
 
 @dataclass(frozen=True)
@@ -327,12 +327,12 @@ class ScoreThreshold:
         return features[:, 0] >= self.lowest
 
 
-def _one_client(exposed: Exposed) -> Round:
+def _one_client(observed: ObservedModels) -> Round:
     """Return the round of a federation with a single client."""
-    after = {} if exposed.local is None else {"global": exposed.local}
+    after = {} if observed.local is None else {"global": observed.local}
     return Round(
         index=1,
-        exposed={_TARGET: exposed},
+        observed={_TARGET: observed},
         sent={},
         uploads={},
         weights={_TARGET: 1.0},

@@ -217,7 +217,7 @@ def _train_continued(
         device=device,
     )
     training = replace(how.training, epochs=how.epochs)
-    context = client_context.at(task.initial)
+    context = client_context.with_model(task.initial)
     return task.initial, train(task.initial, data, training, UNDEFENDED, context)
 
 

@@ -14,7 +14,7 @@ from fedaudit.core.errors import NotVisible
 from fedaudit.core.modules import outputs_of
 from fedaudit.core.values import Capability, ClientId, Model, Params, Samples
 from fedaudit.observe.models import group_models
-from fedaudit.observe.round import Exposed, Round, map_clients
+from fedaudit.observe.round import ObservedModels, Round, map_clients
 from fedaudit.signals.received import ReceivedModelCache
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class _ClientSummary(NamedTuple):
     Attributes:
         base: The model that the client received; None if hidden. Clients may share it.
         shows_update: True if the client's update is visible.
-        gradient_scale: Scale as in :class:`~fedaudit.observe.round.Exposed`.
+        gradient_scale: Scale as in :class:`~fedaudit.observe.round.ObservedModels`.
     """
 
     base: Model | None
@@ -85,7 +85,7 @@ class VisibleRound:
     @cached_property
     def clients(self) -> tuple[ClientId, ...]:
         """The clients of the round in ascending order, which is the first axis of every signal."""
-        return tuple(sorted(self.round.exposed))
+        return tuple(sorted(self.round.observed))
 
     @cached_property
     def outputs(self) -> list[Tensor]:
@@ -117,7 +117,9 @@ class VisibleRound:
     @cached_property
     def local_models(self) -> list[Model]:
         """Each client's model after training."""
-        models = [exposed.local for exposed in self._iterate_exposed() if exposed.local is not None]
+        models = [
+            observed.local for observed in self._iterate_observed() if observed.local is not None
+        ]
         return _raise_if_hidden(models, self.clients, "the clients' models after training")
 
     @cached_property
@@ -155,13 +157,13 @@ class VisibleRound:
 
     def with_control_variates_as_updates(self) -> "VisibleRound":
         """Return the round with the clients' control variates in place of their updates."""
-        visible = [m.control_variate for m in self._iterate_exposed() if m.control_variate]
+        visible = [m.control_variate for m in self._iterate_observed() if m.control_variate]
         _raise_if_hidden(visible, self.clients, "the clients' control variates")
-        exposed = map_clients(
-            self.round.exposed,
+        observed = map_clients(
+            self.round.observed,
             lambda client, models: replace(models, update=models.control_variate),
         )
-        return replace(self, round=replace(self.round, exposed=exposed))
+        return replace(self, round=replace(self.round, observed=observed))
 
     @property
     def gradient_norms(self) -> Float[Tensor, "clients samples"]:
@@ -189,7 +191,7 @@ class VisibleRound:
         gradient_norms = torch.empty(shape, dtype=torch.float64)
         update_norms = torch.zeros(len(self.clients), dtype=torch.float64)
         for group in self._client_groups():
-            updates = [self.round.exposed[self.clients[i]].update for i in group.tolist()]
+            updates = [self.round.observed[self.clients[i]].update for i in group.tolist()]
             visible: list[Params] = [update for update in updates if update is not None]
             products = compute(
                 bases[int(group[0])],
@@ -221,12 +223,12 @@ class VisibleRound:
     def _summaries(self) -> list[_ClientSummary]:
         """Summaries of all clients. Each access to a client of a large round is expensive."""
         return [
-            _ClientSummary(exposed.base, exposed.update is not None, exposed.gradient_scale)
-            for exposed in self._iterate_exposed()
+            _ClientSummary(observed.base, observed.update is not None, observed.gradient_scale)
+            for observed in self._iterate_observed()
         ]
 
-    def _iterate_exposed(self) -> Iterator[Exposed]:
-        return (self.round.exposed[client] for client in self.clients)
+    def _iterate_observed(self) -> Iterator[ObservedModels]:
+        return (self.round.observed[client] for client in self.clients)
 
 
 @runtime_checkable

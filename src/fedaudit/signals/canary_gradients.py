@@ -62,7 +62,7 @@ class CanaryCosine:
     def __call__(self, visible: VisibleRound) -> Float[Tensor, "clients samples"]:
         cosines = torch.zeros(len(visible.clients), len(visible.samples), dtype=torch.float64)
         for row, client in enumerate(visible.clients):
-            update = visible.round.exposed[client].update
+            update = visible.round.observed[client].update
             if update is None:
                 raise NotVisible("this view hides the clients' updates, which contain canaries")
             vector = flat(update).double().cpu()

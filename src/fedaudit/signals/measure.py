@@ -97,13 +97,13 @@ def _measure_by_client(
     signals: Sequence[OutputSignal], visible: VisibleRound
 ) -> dict[str, Float[Tensor, "clients samples"]]:
     """Measure signals from outputs for a few clients at a time to limit the memory for models."""
-    is_in_memory = isinstance(visible.round.exposed, dict)
+    is_in_memory = isinstance(visible.round.observed, dict)
     if is_in_memory or len(visible.clients) <= _CLIENTS_IN_MEMORY or not signals:
         return _measure_by_block(signals, visible)
     parts = list[dict[str, Tensor]]()
     for rows in chunks(len(visible.clients), _CLIENTS_IN_MEMORY):
-        exposed = {client: visible.round.exposed[client] for client in visible.clients[rows]}
-        round = replace(visible.round, exposed=exposed)
+        observed = {client: visible.round.observed[client] for client in visible.clients[rows]}
+        round = replace(visible.round, observed=observed)
         parts.append(_measure_by_block(signals, replace(visible, round=round)))
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 

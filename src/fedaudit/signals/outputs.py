@@ -11,7 +11,7 @@ from torch import Tensor
 from fedaudit.core import arguments
 from fedaudit.core.arguments import PositiveFraction
 from fedaudit.core.errors import NotVisible
-from fedaudit.core.tasks import NextTokens, Reading
+from fedaudit.core.tasks import NextTokens, OutputKind
 from fedaudit.core.values import Capability, Model
 from fedaudit.signals.base import VisibleRound
 
@@ -39,7 +39,7 @@ class OutputSignal:
     snapshot: Literal["local", "global", "received"] = "local"
 
     kind: ClassVar[str]
-    reads: ClassVar[Reading] = Reading.POSTERIOR
+    needed_outputs: ClassVar[OutputKind] = OutputKind.POSTERIOR
 
     @property
     def needs(self) -> Capability:
@@ -88,7 +88,7 @@ class Loss(OutputSignal):
     """
 
     kind = "loss"
-    reads = Reading.NOTHING
+    needed_outputs = OutputKind.NOTHING
 
     def of(self, model: Model, outputs: Outputs, targets: Targets) -> Values:
         return -model.architecture.loss(outputs, targets).double()
@@ -205,7 +205,7 @@ class ZlibRatio(OutputSignal):
     """
 
     kind = "zlib_ratio"
-    reads = Reading.TOKENS
+    needed_outputs = OutputKind.TOKENS
 
     def of(self, model: Model, outputs: Outputs, targets: Tensor) -> Values:
         tokens = _tokens_of(model, outputs, targets, self.name)
@@ -234,7 +234,7 @@ class _LeastLikelyTokens(OutputSignal):
     """
 
     share: PositiveFraction = 0.2
-    reads: ClassVar[Reading] = Reading.TOKENS
+    needed_outputs: ClassVar[OutputKind] = OutputKind.TOKENS
 
     @property
     def name(self) -> str:

@@ -45,16 +45,16 @@ class NearestReconstruction:
         layer_of_base: dict[int, LinearLayer] = {}
         distances = []
         for client, base in zip(visible.clients, visible.bases.tolist(), strict=True):
-            exposed = visible.round.exposed[client]
-            if exposed.base is None or exposed.update is None:
+            observed = visible.round.observed[client]
+            if observed.base is None or observed.update is None:
                 raise NotVisible(
                     "this view hides the models that clients received, or their updates, so that "
                     "samples cannot be reconstructed"
                 )
             if base not in layer_of_base:
-                layer_of_base[base] = self._layer_of_samples(exposed.base, visible)
+                layer_of_base[base] = self._layer_of_samples(observed.base, visible)
             layer = layer_of_base[base]
-            candidates = _candidates(exposed.update[layer.weight], exposed.update[layer.bias])
+            candidates = _candidates(observed.update[layer.weight], observed.update[layer.bias])
             distances.append(_relative_distances(samples, candidates))
         return -torch.stack(distances)
 

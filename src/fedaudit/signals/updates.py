@@ -229,16 +229,16 @@ class ProjectionResidual:
         inputs_by_base: dict[int, tuple[LinearLayer, list[Tensor]]] = {}
         scores = list[Float[Tensor, " samples"]]()
         for client, base in zip(visible.clients, visible.bases.tolist(), strict=True):
-            exposed = visible.round.exposed[client]
-            if exposed.base is None or exposed.update is None:
+            observed = visible.round.observed[client]
+            if observed.base is None or observed.update is None:
                 raise NotVisible(
                     "this view hides the models that clients received, or their updates, so that "
                     "this signal cannot be measured"
                 )
             if base not in inputs_by_base:
-                inputs_by_base[base] = self._inputs(exposed.base, visible)
+                inputs_by_base[base] = self._inputs(observed.base, visible)
             layer, inputs = inputs_by_base[base]
-            scores.append(_scores(exposed.update[layer.weight], inputs, self.ridge))
+            scores.append(_scores(observed.update[layer.weight], inputs, self.ridge))
         return torch.stack(scores)
 
     def prepare(self, received: ReceivedModelCache) -> Iterator[None]:

@@ -12,10 +12,10 @@ from fedaudit.attacks import attack_set, resolve_attack
 from fedaudit.attacks.base import Attack
 from fedaudit.core import modules
 from fedaudit.core.errors import BadInput, FedauditError, NotVisible, setting
-from fedaudit.core.importing import exits_as_errors
+from fedaudit.core.importing import convert_exits_to_errors
 from fedaudit.core.pretrained import pretrained_file
 from fedaudit.core.seeds import seed_for
-from fedaudit.core.tasks import Task, missing_readings
+from fedaudit.core.tasks import Task, missing_outputs_message
 from fedaudit.core.values import Capability, ClientId, Setting
 from fedaudit.datasets.catalog import load
 from fedaudit.datasets.dataset import Dataset
@@ -176,7 +176,7 @@ def _with_source_samples(study: Study, attacks: Iterable[Attack]) -> Study:
         return study
     count = 0
     # The other draws already audit random samples of each client, or audit few samples.
-    needs_samples = audit.draw == "fair" and not study.has_equal_clients
+    needs_samples = audit.draw == "fair" and not study.has_iid_clients
     if needs_samples and any(attack.infers_source for attack in attacks):
         count = audit.samples // (3 * study.partition.clients)
     return study.model_copy(update={"audit": audit.model_copy(update={"sources": count})})
@@ -209,7 +209,7 @@ def raise_if_misfits(
     by_data = dict[tuple[str, int], list[Parts]]()
     for study in studies:
         try:
-            with exits_as_errors():
+            with convert_exits_to_errors():
                 parts = resolve(study)
         except FedauditError as error:
             errors[study.name] = error
@@ -229,7 +229,7 @@ def raise_if_misfits(
                 if data is None or settings != data_settings:
                     data_settings, data = settings, _assign_data(parts, dataset, seed)
                 pretrained = study.pretraining and pretrained_file(study.pretrained_name)
-                with exits_as_errors():
+                with convert_exits_to_errors():
                     # A network that is not yet pretrained cannot be tried.
                     if pretrained and not pretrained.is_file():
                         _checked_algorithm(parts, data, seed, data_dir)
@@ -410,8 +410,10 @@ def _raise_if_attack_impossible(
     name: str, attack: Attack, study: Study, task: Task, view: View
 ) -> None:
     view.raise_unless_offered(attack.needs, f"the attack {name!r}")
-    if attack.reads & ~task.readings:
-        raise NotVisible(missing_readings(f"the attack {name!r}", attack.reads, task))
+    if attack.needed_outputs & ~task.output_kinds:
+        raise NotVisible(
+            missing_outputs_message(f"the attack {name!r}", attack.needed_outputs, task)
+        )
     if attack.infers_source and study.audit.unit == "person":
         raise NotVisible(
             f"the attack {name!r} infers the source of single samples, but samples of one person "

@@ -12,7 +12,7 @@ from fedaudit.report.page import comparison_html
 from fedaudit.results.read import read_record
 from fedaudit.results.text import plain
 from fedaudit.study.comparing import compare_records
-from fedaudit.watch.folder import Watched
+from fedaudit.watch.folder import AuditFolder
 from fedaudit.watch.index import Index, Row
 from fedaudit.watch.index_page import index_page
 from fedaudit.watch.server import Answer
@@ -65,7 +65,7 @@ class CollectionSite:
                 numbers=numbers,
                 is_served=True,
             )
-        return Answer(page.html, page.policy)
+        return Answer(page.html, page.content_security_policy)
 
     def _site(self, number: str) -> AuditSite | None:
         with self._lock:
@@ -74,7 +74,7 @@ class CollectionSite:
                 return None
             if number not in self._sites:
                 try:
-                    watched = Watched(row.result.folder)
+                    watched = AuditFolder(row.result.folder)
                 except (FedauditError, OSError):
                     return None
                 self._sites[number] = AuditSite(watched, is_in_index=True)

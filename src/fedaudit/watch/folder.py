@@ -30,10 +30,10 @@ def state_of(folder: Path) -> WatchState:
         BadInput: The folder has no study, recording or record.
         Damaged: The file that describes the audit cannot be read.
     """
-    return Watched(folder).state()
+    return AuditFolder(folder).state()
 
 
-class Watched:
+class AuditFolder:
     """An audit's folder. Figures of measured rounds are kept between calls of :meth:`state`."""
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:

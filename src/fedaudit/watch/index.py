@@ -26,7 +26,7 @@ from fedaudit.report.figures.charts import Axis, Curve, style
 from fedaudit.report.first import screen_of
 from fedaudit.report.grid import Tile, shortened
 from fedaudit.report.sources import kind_of
-from fedaudit.report.wording import interval, number, plural
+from fedaudit.report.wording import format_number, interval, plural
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fedaudit.results.text import plain
@@ -88,7 +88,7 @@ class AuditEntry(NamedTuple):
             return ""
         value, low, high = self.auc
         limits = interval(low, high, AUC)
-        return f"{number(value)} ({limits})" if limits else number(value)
+        return f"{format_number(value)} ({limits})" if limits else format_number(value)
 
 
 class Trend(NamedTuple):
@@ -296,7 +296,8 @@ def _trends(results: Sequence[AuditEntry]) -> Iterator[Trend]:
     x, y = Axis("", 0.0, len(values) - 1.0), Axis("", min(0.5, *values), max(0.6, *values))
     positions = [float(position) for position in range(len(values))]
     dated_values = ", ".join(
-        f"{result.date} {number(value)}" for result, value in zip(results, values, strict=True)
+        f"{result.date} {format_number(value)}"
+        for result, value in zip(results, values, strict=True)
     )
     path, text = (
         Curve("", positions, values, style(0)).path(x, y),

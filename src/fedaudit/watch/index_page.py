@@ -16,7 +16,7 @@ from fedaudit.report.page import templates
 from fedaudit.report.style import page_css
 from fedaudit.results.text import plain
 from fedaudit.watch.index import Row
-from fedaudit.watch.page import Page, policy_for
+from fedaudit.watch.page import Page, content_security_policy
 
 _SCRIPTS = {"guard": "guard.js", "index": "index.js"}
 
@@ -41,7 +41,7 @@ def index_page(
         is_served: Whether the page is served; otherwise it is a file.
     """
     scripts = {name: package_file(file) for name, file in _SCRIPTS.items()}
-    policy = policy_for(scripts)
+    policy = content_security_policy(scripts)
     html = (
         templates()
         .get_template("index.html.j2")

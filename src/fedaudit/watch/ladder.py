@@ -5,7 +5,7 @@ from statistics import fmean
 
 from fedaudit.plan.sections import Study
 from fedaudit.report.advice import place_on_ladder
-from fedaudit.report.wording import number
+from fedaudit.report.wording import format_number
 from fedaudit.results.ladder import ladder
 from fedaudit.watch.state import RoundEstimates
 
@@ -35,10 +35,11 @@ def place(
         return "", None
     gap = fmean(gaps)
     if not rule.covers(gap):
-        low, high = number(rule.smallest_gap), number(rule.largest_gap)
+        low, high = format_number(rule.smallest_gap), format_number(rule.largest_gap)
         side = "larger" if gap > rule.largest_gap else "smaller"
         return (
-            f"The mean gap over these rounds, {number(gap)} standard deviations, is {side} than in "
-            f"all federations of the leak ladder ({low} to {high}), so no AUC is expected from it."
+            f"The mean gap over these rounds, {format_number(gap)} standard deviations, is {side} "
+            f"than in all federations of the leak ladder ({low} to {high}), so no AUC is "
+            "expected from it."
         ), None
-    return place_on_ladder("uploads", gap, number(gap)), rule.range_at(gap)
+    return place_on_ladder("uploads", gap, format_number(gap)), rule.range_at(gap)

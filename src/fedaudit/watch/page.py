@@ -21,7 +21,7 @@ class Page(NamedTuple):
     """A page, with the content security policy with which it is sent."""
 
     html: str
-    policy: str
+    content_security_policy: str
 
 
 def watch_page(view: View, *, is_in_index: bool = False) -> Page:
@@ -42,7 +42,7 @@ def watch_page(view: View, *, is_in_index: bool = False) -> Page:
             index=is_in_index,
         )
     )
-    return Page(html, policy_for(scripts))
+    return Page(html, content_security_policy(scripts))
 
 
 def state_event(view: View) -> str:
@@ -53,7 +53,7 @@ def state_event(view: View) -> str:
     return f"event: state\ndata: {json.dumps(data)}\n\n"
 
 
-def policy_for(scripts: Mapping[str, str]) -> str:
+def content_security_policy(scripts: Mapping[str, str]) -> str:
     """Return the content security policy of a page: only these scripts, and no other server."""
     digests = (hashlib.sha256(text.encode()).digest() for text in scripts.values())
     hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)

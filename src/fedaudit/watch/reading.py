@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedaudit.core.errors import Damaged, FedauditError
-from fedaudit.observe.measurements import Stored, read_round
+from fedaudit.observe.measurements import StoredRound, read_round
 from fedaudit.observe.tensors import round_paths
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
@@ -83,7 +83,7 @@ class Reader:
         self,
         figures: RunEstimates,
         files: Sequence[RoundFile],
-        check: Callable[[Stored], str],
+        check: Callable[[StoredRound], str],
     ) -> None:
         """Add new measured rounds to the figures of a run.
 

@@ -14,7 +14,7 @@ from fedaudit.live.decisions import DECISIONS_FILE, Decision, read_decisions
 from fedaudit.live.files import AUDIT_FILE, read_audit, waiting_rounds
 from fedaudit.live.recording import LOG_FILE, Recording, RoundEntry, read_recording, read_round_log
 from fedaudit.live.setup import setup_of_recording
-from fedaudit.observe.measurements import Stored
+from fedaudit.observe.measurements import StoredRound
 from fedaudit.plan.parts import RecordingInfo
 from fedaudit.results.record import Record
 from fedaudit.results.text import plain
@@ -104,7 +104,7 @@ class RecordingFolder:
         if estimates is None:
             return run
 
-        def check(stored: Stored) -> str:
+        def check(stored: StoredRound) -> str:
             if stored.notes.get("run") != recording.key:
                 return "it belongs to another recording"
             return estimates.fault_in(stored.measured)

@@ -6,7 +6,7 @@ from threading import Lock
 from fedaudit.core.errors import FedauditError
 from fedaudit.report.page import report_html
 from fedaudit.results.record import Record
-from fedaudit.watch.folder import Watched
+from fedaudit.watch.folder import AuditFolder
 from fedaudit.watch.page import state_event, watch_page
 from fedaudit.watch.server import Answer
 from fedaudit.watch.state import WatchState
@@ -24,7 +24,7 @@ class AuditSite:
         is_in_index: Whether the page links to an index of several audits.
     """
 
-    def __init__(self, watched: Watched, *, is_in_index: bool = False) -> None:
+    def __init__(self, watched: AuditFolder, *, is_in_index: bool = False) -> None:
         self._watched, self._is_in_index = watched, is_in_index
         self._lock = Lock()
         self._state: WatchState | None = None
@@ -36,7 +36,7 @@ class AuditSite:
         """Return the page at a path: "", "events" or "report"."""
         if path == "":
             page = watch_page(self.view(), is_in_index=self._is_in_index)
-            return Answer(page.html, page.policy)
+            return Answer(page.html, page.content_security_policy)
         if path == "events":
             return Answer(events=lambda: state_event(self.view()))
         if path == "report":

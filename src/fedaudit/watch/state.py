@@ -10,7 +10,7 @@ from fedaudit.results.runs import DecideBy, GuardOutcome
 Kind = Literal["study", "games", "recording", "guard", "result"]
 
 Phase = Literal["waiting", "training", "adversary", "evaluating", "recording", "finished"]
-"""Phase of an audit. In "adversary", additional federations are trained, such as those with which
+"""Phase of an audit. In "adversary", auxiliary federations are trained, such as those with which
 the adversary calibrates its attacks. In "evaluating", attacks and controls are computed."""
 
 

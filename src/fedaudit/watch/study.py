@@ -17,7 +17,7 @@ from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.live.files import AUDIT_FILE, read_audit
 from fedaudit.live.recording import task_of_known_losses
 from fedaudit.live.setup import setup_of_audit
-from fedaudit.observe.measurements import Stored
+from fedaudit.observe.measurements import StoredRound
 from fedaudit.observe.round import ALL_CLIENTS
 from fedaudit.observe.tensors import read_notes, read_tensors
 from fedaudit.observe.views import view_named
@@ -135,7 +135,7 @@ class StudyFolder:
         if estimates is None:
             return RunState(title, done, total)
 
-        def check(stored: Stored) -> str:
+        def check(stored: StoredRound) -> str:
             return _fault(study, seed, stored, estimates)
 
         self._reader.update(estimates, files, check)
@@ -183,8 +183,8 @@ class StudyFolder:
 def _read_audit(folder: Path) -> AuditSet:
     audit = read_audit(folder)
     tensors, _ = read_tensors(folder / AUDIT_FILE)
-    subject = tensors.get("subject")
-    return audit if subject is None else replace(audit, subject=subject.numpy())
+    person = tensors.get("subject")
+    return audit if person is None else replace(audit, person=person.numpy())
 
 
 def run_of_files(study: Study, seed: int, audit: AuditSet) -> Setup:
@@ -215,7 +215,7 @@ def run_of_files(study: Study, seed: int, audit: AuditSet) -> Setup:
 
 
 _FITTED = Capability.AUXILIARY_DATA | Capability.REFERENCE_MODELS
-"""What an adversary gets from additional federations."""
+"""What an adversary gets from auxiliary federations."""
 
 
 def _no_model() -> torch.nn.Module:
@@ -270,7 +270,7 @@ def _milestones(folder: Path, files: Sequence[RoundFile]) -> list[Milestone]:
     return milestones
 
 
-def _fault(study: Study, seed: int, stored: Stored, estimates: RunEstimates) -> str:
+def _fault(study: Study, seed: int, stored: StoredRound, estimates: RunEstimates) -> str:
     """Return why a measured round does not belong to a run; empty if it does."""
     if stored.notes.get("run") != run_key(study, seed, stored.notes.get("device", "cpu")):
         return "it belongs to another run"

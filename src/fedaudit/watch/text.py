@@ -22,7 +22,7 @@ from fedaudit.report.figures.charts import (
     ticks,
 )
 from fedaudit.report.grid import Cell, Cells, Grid, Tile, as_one_line, grid_of, shortened, tile
-from fedaudit.report.wording import attack_name, interval, join_some, number, plural
+from fedaudit.report.wording import attack_name, format_number, interval, join_some, plural
 from fedaudit.results.estimate import Interval
 from fedaudit.results.ladder import Auc
 from fedaudit.results.runs import DecideBy, GuardOutcome
@@ -195,7 +195,7 @@ def _detail(state: WatchState) -> str:
     best = estimates.strongest if estimates else None
     if estimates is None or best is None:
         return ""
-    auc = f"AUC {number(best.value)}, {interval(best.low, best.high, AUC)}"
+    auc = f"AUC {format_number(best.value)}, {interval(best.low, best.high, AUC)}"
     if _is_above_guessing(estimates):
         return (
             "So far, this training leaks: an attack distinguishes training samples from held-out "
@@ -247,7 +247,7 @@ def _tiles(state: WatchState) -> Iterator[Tile]:
         has_several_clients = len(estimates.clients) > 1
         yield tile(
             "Strongest attack so far, AUC",
-            number(best.value),
+            format_number(best.value),
             f"95 % limits {interval(best.low, best.high, AUC)}",
             attack_name(best.attack),
             f"mean of {len(estimates.clients)} clients" if has_several_clients else "",
@@ -259,7 +259,7 @@ def _tiles(state: WatchState) -> Iterator[Tile]:
     if estimates and estimates.gap is not None:
         yield tile(
             "Loss gap, members v. held-out",
-            number(estimates.gap),
+            format_number(estimates.gap),
             "standard deviations",
             f"round {estimates.round}",
         )
@@ -355,7 +355,7 @@ def _auc_panel(run: RunState) -> Panel:
     y_low = min(0.45, min(lows) - 0.02)
     y_axis = Axis("AUC", y_low, 1.0, ticks(y_low, 1.0, 7))
     summary = (
-        f"AUC by round. {attack_name(best.attack)}: {number(best.value)} after round "
+        f"AUC by round. {attack_name(best.attack)}: {format_number(best.value)} after round "
         f"{run.estimates[-1].round}."
     )
     return Panel("Attacks", summary, x_axis, y_axis, curves, points)
@@ -365,7 +365,7 @@ _GUESS = Style(GREY, "dot")
 
 
 def _auc_point(index: int, auc: Auc) -> Point:
-    text = f"round {index}: {number(auc.value)} ({interval(auc.low, auc.high, AUC)})"
+    text = f"round {index}: {format_number(auc.value)} ({interval(auc.low, auc.high, AUC)})"
     return Point(index, auc.value, style(0), text, y_limits=Interval(low=auc.low, high=auc.high))
 
 
@@ -383,8 +383,8 @@ def _gap_panel(run: RunState) -> Panel:
     x, y = [index for index, _ in rows], [gap for _, gap in rows]
     low, high = min(0.0, *y), max(0.1, *y) * 1.08
     look = style(1)
-    points = [Point(i, gap, look, f"round {i}: {number(gap)}") for i, gap in rows]
-    summary = f"Gap in loss by round; {number(y[-1])} in round {x[-1]}."
+    points = [Point(i, gap, look, f"round {i}: {format_number(gap)}") for i, gap in rows]
+    summary = f"Gap in loss by round; {format_number(y[-1])} in round {x[-1]}."
     y_axis = Axis("standard deviations", low, high, ticks(low, high, 5))
     curve = Curve("gap in loss", x, y, look)
     return Panel(
@@ -407,7 +407,7 @@ def _guard_figure(guard: GuardState) -> Figures | None:
         estimate, (text, look) = upload.auc, _OUTCOMES[upload.outcome]
         assert estimate is not None
         limits = interval(estimate.low, estimate.high, AUC)
-        label = f"round {upload.round}, {text}: {number(estimate.value)} ({limits})"
+        label = f"round {upload.round}, {text}: {format_number(estimate.value)} ({limits})"
         interval_ = Interval(low=estimate.low, high=estimate.high)
         points.append(Point(n, estimate.value, look, label, y_limits=interval_))
         lows.append(estimate.low)
@@ -474,6 +474,6 @@ def _run_row(run: RunState) -> Cells:
 
 def _auc_cells(auc: Auc) -> Cells:
     return {
-        "AUC": Cell(number(auc.value)),
+        "AUC": Cell(format_number(auc.value)),
         "95 % limits": Cell(interval(auc.low, auc.high, AUC)),
     }

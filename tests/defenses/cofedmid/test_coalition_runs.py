@@ -109,7 +109,7 @@ def test_the_number_of_classes_is_inferred_from_the_output() -> None:
     unnamed = Architecture("net", partial(nn.Linear, 4, CLASSES)).initial(0)
     training_context = ClientContext(
         round=1, rounds=1, client=0, cohort=(0,), weights={0: 1.0}, seed=0
-    ).at(unnamed)
+    ).with_model(unnamed)
     assert (
         len(ClassGuided(clients=(0,), m_max=2, m_min=2).select(DATA[0], training_context))
         == 2 * EACH // CLASSES
@@ -163,7 +163,7 @@ def test_loss_intervals_are_fixed_in_the_start_round() -> None:
     moved = NET.initial(5)
     training_context = ClientContext(
         round=8, rounds=10, client=0, cohort=(0, 1), weights={}, seed=3
-    ).at(moved)
+    ).with_model(moved)
     ours.select(DATA[0], training_context)
     assert torch.equal(ours.state()["edges"], edges[2])
 

@@ -203,8 +203,8 @@ def _federation(memorised: Samples, seed: int) -> Sequence[Round]:
 
 def _with_control_variates(round: Round) -> Round:
     """Return a round in which each client's control variate is the negative update."""
-    exposed = {
+    observed = {
         client: replace(models, control_variate=scaled(models.update or {}, -1.0))
-        for client, models in round.exposed.items()
+        for client, models in round.observed.items()
     }
-    return replace(round, exposed=exposed)
+    return replace(round, observed=observed)

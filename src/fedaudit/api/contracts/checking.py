@@ -13,7 +13,7 @@ from fedaudit.api.contracts.base import ContractResult, run_contracts
 from fedaudit.api.contracts.defenses import DEFENDED, DEFENSE_CONTRACTS, DefenseCase
 from fedaudit.attacks import resolve_attack
 from fedaudit.core.errors import BadInput, FedauditError
-from fedaudit.core.importing import call_part, look_up
+from fedaudit.core.importing import call_reporting_errors, look_up
 from fedaudit.core.values import Setting
 from fedaudit.datasets.partitions.schemes import PARTITIONS, Partition
 from fedaudit.defenses import create_defense, defense_named
@@ -34,7 +34,7 @@ def _check_algorithm(name: str, options: Mapping[str, Setting]) -> list[Contract
 
 
 def _check_partition(name: str, options: Mapping[str, Setting]) -> list[ContractResult]:
-    scheme = call_part("partition", name, _partition_named(name), **options)
+    scheme = call_reporting_errors("partition", name, _partition_named(name), **options)
     assert isinstance(scheme, Partition)
     return run_contracts(PARTITION_CONTRACTS, scheme)
 

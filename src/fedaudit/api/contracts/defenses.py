@@ -92,7 +92,7 @@ def given_uploads_are_not_modified(case: DefenseCase) -> str:
     """The tensors of the given upload are not modified in place."""
     upload = Update({"w": torch.ones(3)})
     model = Model(_algorithm().architecture, {"w": torch.ones(3)})
-    case.create(0).upload(upload, _client_context().at(model))
+    case.create(0).upload(upload, _client_context().with_model(model))
     is_same = torch.equal(upload.values["w"], torch.ones(3))
     return "" if is_same else "upload() modifies its argument; return new tensors"
 
@@ -150,4 +150,4 @@ def _client_context(round: int = 1) -> ClientContext:
 
 
 def _context() -> TrainingContext:
-    return _client_context().at(_algorithm().architecture.initial(0))
+    return _client_context().with_model(_algorithm().architecture.initial(0))

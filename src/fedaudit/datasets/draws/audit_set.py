@@ -30,7 +30,7 @@ class AuditSet:
         fair_target: The target for which a fair draw decided the owner of each sample;
             ``NO_CLIENT`` if no fair draw decided it.
         group: Group of each sample (a protected attribute), if the data set has one.
-        subject: Person of each sample, if fair draws chose people with all their samples; None if
+        person: Person of each sample, if fair draws chose people with all their samples; None if
             they chose single samples.
         drawn_for: The target with whose label distribution each sample was drawn, or
             ``NO_CLIENT``. It differs from ``fair_target`` for additional audited non-members
@@ -45,7 +45,7 @@ class AuditSet:
     owner: Int[ndarray, " samples"]
     fair_target: Int[ndarray, " samples"]
     group: Int[ndarray, " samples"] | None = None
-    subject: Int[ndarray, " samples"] | None = None
+    person: Int[ndarray, " samples"] | None = None
     unaudited: Mapping[str, str] = field(default_factory=dict, repr=False)
     drawn_for: Int[ndarray, " samples"] | None = None
     names: tuple[str, ...] = field(default=(), repr=False)
@@ -94,7 +94,7 @@ class AuditSet:
         }
         if len(self.samples.parts) > 3:
             stored["targets"] = self.samples.targets
-        for name, codes in (("group", self.group), ("subject", self.subject)):
+        for name, codes in (("group", self.group), ("subject", self.person)):
             if codes is not None:
                 stored[name] = torch.from_numpy(codes.astype(np.int64))
         return stored
@@ -207,7 +207,7 @@ class Audited(NamedTuple):
     ids: Int[ndarray, " audited"]
     owner: Int[ndarray, " audited"]
     fair_target: Int[ndarray, " audited"]
-    subject: Int[ndarray, " audited"] | None = None
+    person: Int[ndarray, " audited"] | None = None
     drawn_for: Int[ndarray, " audited"] | None = None
 
 
@@ -239,7 +239,7 @@ def build_assignment(
         audited.owner[order],
         audited.fair_target[order],
         group=None if dataset.group is None else dataset.group[samples.ids].numpy(),
-        subject=None if audited.subject is None else audited.subject[order],
+        person=None if audited.person is None else audited.person[order],
         drawn_for=None if audited.drawn_for is None else audited.drawn_for[order],
     )
     return Assignment(clients, audit)

@@ -59,13 +59,13 @@ class _TargetDraw(NamedTuple):
         target: The audited client.
         positions: Positions of the samples in the training part.
         class_counts: Number of the samples in each class.
-        subject: Person of each sample, if people were drawn.
+        person: Person of each sample, if people were drawn.
     """
 
     target: ClientId
     positions: Int[ndarray, " audited"]
     class_counts: Counts
-    subject: Int[ndarray, " audited"] | None = None
+    person: Int[ndarray, " audited"] | None = None
 
 
 def draw(
@@ -318,10 +318,10 @@ def _draw_people(
 
     If the data name clients, only people whose samples all belong to a target are drawn for it.
     """
-    assert dataset.subject is not None
-    subject = dataset.subject[: len(dataset.train)].numpy()
+    assert dataset.person is not None
+    person = dataset.person[: len(dataset.train)].numpy()
     if dataset.client is None:
-        people = np.unique(subject)
+        people = np.unique(person)
         if size * len(targets) > len(people):
             raise BadInput(
                 f"{size} people are audited for each of {len(targets)} clients, and the training "
@@ -334,7 +334,7 @@ def _draw_people(
         client = dataset.client[: len(dataset.train)].numpy()
         people_by_target = []
         for target in targets:
-            people = np.setdiff1d(subject[client == target], subject[client != target])
+            people = np.setdiff1d(person[client == target], person[client != target])
             if size > len(people):
                 raise BadInput(
                     f"{size} people of client {target} are audited, and {len(people)} have "
@@ -346,9 +346,9 @@ def _draw_people(
     labels = dataset.train.labels.numpy()
     draws = []
     for target, people in zip(targets, people_by_target, strict=True):
-        positions = np.flatnonzero(np.isin(subject, people))
+        positions = np.flatnonzero(np.isin(person, people))
         class_counts = np.bincount(labels[positions], minlength=dataset.classes)
-        draws.append(_TargetDraw(target, positions, class_counts, subject[positions]))
+        draws.append(_TargetDraw(target, positions, class_counts, person[positions]))
     return draws
 
 
@@ -356,13 +356,13 @@ def _assign_people(
     draws: Sequence[_TargetDraw], clients: int, clients_per_person: int, *, seed: int
 ) -> Audited:
     """Assign each person to clients, and each sample of a person to one of these clients."""
-    owners, fair_targets, subjects = [], [], []
-    for target, drawn, _, subject in draws:
-        assert subject is not None
+    owners, fair_targets, people_drawn = [], [], []
+    for target, drawn, _, person in draws:
+        assert person is not None
         rng = seeded_numpy(seed, "owners", target)
         owner = np.full(len(drawn), NO_CLIENT, dtype=np.int64)
         other_clients = np.delete(np.arange(clients), target)
-        for positions in positions_of(subject).values():
+        for positions in positions_of(person).values():
             # Make all draws for every person, so that no draw depends on an earlier outcome.
             outcome = int(rng.integers(3))
             assigned = rng.permutation(other_clients)[:clients_per_person]
@@ -373,12 +373,12 @@ def _assign_people(
                 owner[shuffled] = np.resize(assigned, len(shuffled))
         owners.append(owner)
         fair_targets.append(np.full(len(drawn), target))
-        subjects.append(subject)
+        people_drawn.append(person)
     return Audited(
         np.concatenate([drawn.positions for drawn in draws]),
         np.concatenate(owners),
         np.concatenate(fair_targets),
-        np.concatenate(subjects),
+        np.concatenate(people_drawn),
     )
 
 
@@ -465,7 +465,7 @@ def _check_draw(clients: int, targets: Sequence[ClientId], numbers: Sequence[int
 def _check_people(
     dataset: Dataset, clients: int, clients_per_person: int, n_fair: int, n_extra: int
 ) -> None:
-    if dataset.subject is None:
+    if dataset.person is None:
         raise BadInput(
             f"people are audited, but {dataset.name!r} does not state the person of each sample; "
             f"set {setting('data.options.person')}, or leave audit.unit at "

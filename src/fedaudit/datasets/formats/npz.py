@@ -37,7 +37,7 @@ from fedaudit.datasets.arrays import (
     split_arrays,
     validate_labels,
 )
-from fedaudit.datasets.dataset import DataFile, Dataset, person_setting, with_subjects
+from fedaudit.datasets.dataset import DataFile, Dataset, person_setting, with_people
 
 _MAX_EMPTY_ROWS = 2**24
 """Largest number of rows of an array that contains no values, such as one of shape (rows, 0)."""
@@ -121,7 +121,7 @@ class npz(DataFile):
         arrays, positions = self._split(stored, seed)
         dataset = self._dataset(arrays, stored)
         if person:
-            return with_subjects(dataset, self._people(person, stored, positions))
+            return with_people(dataset, self._people(person, stored, positions))
         return dataset
 
     def _dataset(self, arrays: Arrays, stored: Mapping[str, AnyArray]) -> Dataset:

@@ -10,7 +10,7 @@ from fedaudit.core.arguments import Count, Fraction, Positive, ProperFraction, R
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import Scaled, build_dataset, split
-from fedaudit.datasets.dataset import Dataset, DataSource, with_subjects
+from fedaudit.datasets.dataset import Dataset, DataSource, with_people
 
 
 @dataclass(frozen=True)
@@ -69,15 +69,15 @@ class synthetic(DataSource):
         weight = rng.normal(0, 2, (dimensions, classes))
         offset = rng.normal(0, 2, classes)
         if people:
-            subject = rng.integers(people, size=samples)
+            person = rng.integers(people, size=samples)
             person_features = rng.standard_normal((people, dimensions)) * std
-            mixed = np.sqrt(alike) * person_features[subject] + np.sqrt(1 - alike) * features
+            mixed = np.sqrt(alike) * person_features[person] + np.sqrt(1 - alike) * features
             features = mixed.astype(np.float32)
             person_weights = rng.normal(0, 2, (people, classes, dimensions + 1))
             person_logits = np.einsum("pcd,pd->pc", person_weights[:, :, :-1], person_features)
             person_logits += person_weights[:, :, -1]
             logits = np.sqrt(1 - alike) * (features @ weight + offset)
-            labels = np.argmax(logits + np.sqrt(alike) * person_logits[subject], axis=1)
+            labels = np.argmax(logits + np.sqrt(alike) * person_logits[person], axis=1)
         else:
             labels = np.argmax(features @ weight + offset, axis=1)
         parts = split(labels, self.test_share, rng=seeded_numpy(seed, "synthetic split"))
@@ -85,4 +85,4 @@ class synthetic(DataSource):
         y_train, y_test = (torch.from_numpy(labels[part]) for part in parts)
         scaled = Scaled(train, test, "as generated")
         dataset = build_dataset("synthetic", scaled, y_train, y_test, classes=classes)
-        return with_subjects(dataset, subject[np.concatenate(parts)]) if people else dataset
+        return with_people(dataset, person[np.concatenate(parts)]) if people else dataset

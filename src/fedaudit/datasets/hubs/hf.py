@@ -21,7 +21,7 @@ from fedaudit.core.files import open_regular, raise_if_oversized, resolve_links
 from fedaudit.core.naming import DataPart, changed_fields
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import AnyArray, Arrays, from_arrays, split_arrays
-from fedaudit.datasets.dataset import Dataset, DataSource, person_setting, with_subjects
+from fedaudit.datasets.dataset import Dataset, DataSource, person_setting, with_people
 from fedaudit.datasets.formats.images import (
     EncodedPicture,
     Pictures,
@@ -222,7 +222,7 @@ def _read_features(source: Source, settings: hf, seed: int) -> Dataset:
         dataset = replace(dataset, statement=(picture_statement(settings.name, *pictures),))
     if settings.person:
         people = [_column(part, settings.person).array() for part in parts.values()]
-        dataset = with_subjects(dataset, np.concatenate(people)[order])
+        dataset = with_people(dataset, np.concatenate(people)[order])
     dataset = _with_clients_and_groups(dataset, source, settings, order)
     if not size:
         return dataset

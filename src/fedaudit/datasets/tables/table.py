@@ -14,7 +14,7 @@ from fedaudit.core.files import raise_if_oversized
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import positions_of
 from fedaudit.datasets.arrays import MAX_VALUES, Scaled, build_dataset, split, stratification_labels
-from fedaudit.datasets.dataset import Dataset, with_subjects
+from fedaudit.datasets.dataset import Dataset, with_people
 from fedaudit.datasets.tables.columns import (
     Column,
     NumberColumn,
@@ -133,7 +133,7 @@ def dataset_of(stored: StoredTable, seed: int) -> Dataset:
             )
         ),
     )
-    return with_subjects(dataset, people_of(table, settings)[order]) if settings.person else dataset
+    return with_people(dataset, people_of(table, settings)[order]) if settings.person else dataset
 
 
 def rows_by_id(stored: StoredTable, seed: int) -> Int[ndarray, " samples"]:

@@ -17,10 +17,18 @@ from torch import Tensor
 from fedaudit.core.devices import CPU, params_on
 from fedaudit.core.errors import BadInput, setting
 from fedaudit.core.seeds import seeded
-from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples, plus, weighted_sum
+from fedaudit.core.values import (
+    Architecture,
+    ClientId,
+    Model,
+    Params,
+    Samples,
+    add_scaled,
+    weighted_sum,
+)
 from fedaudit.engines.base import pickled
 from fedaudit.fl.hooks import UNDEFENDED, ClientContext, Defense, Workload
-from fedaudit.observe.round import Exposed, Gradient, Sent, Update, Upload
+from fedaudit.observe.round import Gradient, ObservedModels, Sent, Update, Upload
 
 
 class LocalResult(NamedTuple):
@@ -28,19 +36,19 @@ class LocalResult(NamedTuple):
 
     Attributes:
         upload: The (defended) upload to the server.
-        memory: Tensors that stay with the client until its next round, such as FedMD's private
-            network.
+        client_state: Tensors that stay with the client until its next round, such as FedMD's
+            private network.
     """
 
     upload: Upload
-    memory: Params
+    client_state: Params
 
 
 @runtime_checkable
 class Algorithm(Protocol):
     """Federated algorithm: messages, local training, aggregation, and what an observer sees.
 
-    The server's state and a client's memory are tensors by name, so that a run can be stopped
+    The server's state and a client's state are tensors by name, so that a run can be stopped
     after any round and resumed elsewhere. Implementations are frozen dataclasses that can be
     pickled, for training in several processes.
     """
@@ -72,7 +80,7 @@ class Algorithm(Protocol):
         self,
         sent: Sent,
         data: Samples,
-        memory: Params,
+        client_state: Params,
         defense: Defense,
         client_context: ClientContext,
     ) -> LocalResult:
@@ -85,14 +93,14 @@ class Algorithm(Protocol):
         """Aggregate the uploads into the server's next state; weights sum to 1 over the uploads."""
         ...
 
-    def expose(
+    def reconstruct_models(
         self,
         sent: Mapping[ClientId, Sent],
         uploads: Mapping[ClientId, Upload],
         round: int,
         rounds: int,
         seed: int,
-    ) -> Mapping[ClientId, Exposed]:
+    ) -> Mapping[ClientId, ObservedModels]:
         """Return the models that an observer of all uploads can reconstruct."""
         ...
 
@@ -109,8 +117,10 @@ class Algorithm(Protocol):
 class KeepsModels(Protocol):
     """Algorithm whose clients have private models that are never sent."""
 
-    def models_of_clients(self, memories: Mapping[ClientId, Params]) -> Mapping[ClientId, Model]:
-        """Return the clients' models, from their memories."""
+    def models_of_clients(
+        self, client_states: Mapping[ClientId, Params]
+    ) -> Mapping[ClientId, Model]:
+        """Return the clients' models, from the clients' states."""
         ...
 
 
@@ -118,8 +128,10 @@ class KeepsModels(Protocol):
 class ChoosesModels(Protocol):
     """Algorithm with several global models, of which each client chooses one per round."""
 
-    def choices_of_clients(self, memories: Mapping[ClientId, Params]) -> Mapping[ClientId, str]:
-        """Return the name of each client's model, from the clients' memories."""
+    def choices_of_clients(
+        self, client_states: Mapping[ClientId, Params]
+    ) -> Mapping[ClientId, str]:
+        """Return the name of each client's model, from the clients' states."""
         ...
 
     def rounds_trained(self, state: Params) -> Mapping[str, int]:
@@ -141,8 +153,8 @@ class SendsExtra(Protocol):
 class SendsControlVariates(SendsExtra, Protocol):
     """Algorithm whose clients send changes of their control variates, which are mean gradients."""
 
-    def control_variate(self, memory: Params) -> Params:
-        """Return the control variate in a client's memory, by parameter.
+    def control_variate(self, client_state: Params) -> Params:
+        """Return the control variate in a client's state, by parameter.
 
         It is the sum of all changes that the client has sent, so an observer of all uploads knows
         it.
@@ -230,7 +242,7 @@ class OneModel:
             weights: Weights of the clients in the average; they sum to 1.
         """
         averaged = weighted_sum(buffers, weights) if before.buffers else {}
-        return Model(self.architecture, plus(before.params, step), averaged).tensors()
+        return Model(self.architecture, add_scaled(before.params, step), averaged).tensors()
 
 
 @dataclass(frozen=True)
@@ -391,13 +403,13 @@ class ClientTask(NamedTuple):
 
     Attributes:
         sent: The server's message.
-        memory: The client's memory.
+        client_state: The client's state.
         defense: The state of its defense.
         client_context: The client and the round.
     """
 
     sent: Sent
-    memory: Params
+    client_state: Params
     defense: Params
     client_context: ClientContext
 
@@ -407,14 +419,14 @@ class ClientResult(NamedTuple):
 
     Attributes:
         upload: The (defended) upload to the server.
-        memory: The client's new memory.
+        client_state: The client's new state.
         defense: The new state of its defense.
         facts: Values that the client noted for the audit (:meth:`ClientContext.note`).
         seconds: Computing time.
     """
 
     upload: Upload
-    memory: Params
+    client_state: Params
     defense: Params
     facts: Params
     seconds: float
@@ -429,15 +441,15 @@ def run_client(federation: Participants, task: ClientTask) -> ClientResult:
     # used there.
     clock = process_time if task.client_context.device.type == "cpu" else perf_counter
     start = clock()
-    upload, memory = federation.algorithm.run_client(
-        task.sent, federation.data[client], task.memory, defense, task.client_context
+    upload, client_state = federation.algorithm.run_client(
+        task.sent, federation.data[client], task.client_state, defense, task.client_context
     )
     seconds = clock() - start
     facts = task.client_context.facts
     if defense.always_acts:
         # In a chain, a part may note that it did not act, although another part always acts.
         facts.pop("acted", None)
-    return ClientResult(upload, memory, params_on(defense.state(), CPU), facts, seconds)
+    return ClientResult(upload, client_state, params_on(defense.state(), CPU), facts, seconds)
 
 
 def draw_cohort(

@@ -39,21 +39,23 @@ class Ditto(FedAvg):
         self,
         sent: Sent,
         data: Samples,
-        memory: Params,
+        client_state: Params,
         defense: Defense,
         client_context: ClientContext,
     ) -> LocalResult:
         """Train the received model and upload the change, then train the personal model."""
         upload, _ = super().run_client(sent, data, {}, defense, client_context)
-        personal = self._personal_model(memory) if memory else sent.model
-        context = client_context.separate("personal model").at(personal)
+        personal = self._personal_model(client_state) if client_state else sent.model
+        context = client_context.separate("personal model").with_model(personal)
         terms = AddedTerms(self.lam, centre=sent.model.params)
         trained = train(personal, data, self.training, UNDEFENDED, context, terms=terms)
         return LocalResult(upload, {f"{_PERSONAL}{n}": v for n, v in trained.tensors().items()})
 
-    def models_of_clients(self, memories: Mapping[ClientId, Params]) -> Mapping[ClientId, Model]:
+    def models_of_clients(
+        self, client_states: Mapping[ClientId, Params]
+    ) -> Mapping[ClientId, Model]:
         """Return the personal models of all clients that have taken part in a round."""
-        return {c: self._personal_model(memories[c]) for c in sorted(memories)}
+        return {c: self._personal_model(client_states[c]) for c in sorted(client_states)}
 
-    def _personal_model(self, memory: Params) -> Model:
-        return Model.from_tensors(self.architecture, with_prefix(memory, _PERSONAL))
+    def _personal_model(self, client_state: Params) -> Model:
+        return Model.from_tensors(self.architecture, with_prefix(client_state, _PERSONAL))

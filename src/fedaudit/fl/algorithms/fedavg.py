@@ -10,11 +10,19 @@ from torch import Tensor
 from fedaudit.core import arguments
 from fedaudit.core.arguments import AboveZero, AtLeastZero, Decay
 from fedaudit.core.errors import type_of
-from fedaudit.core.values import ClientId, Model, Params, Samples, difference, plus, weighted_sum
+from fedaudit.core.values import (
+    ClientId,
+    Model,
+    Params,
+    Samples,
+    add_scaled,
+    difference,
+    weighted_sum,
+)
 from fedaudit.fl.algorithms.base import LocalResult, OneModel
 from fedaudit.fl.hooks import ClientContext, Defense, TrainingContext, Workload, apply_upload_hook
 from fedaudit.fl.training.local import AddedTerms, LocalTraining, train
-from fedaudit.observe.round import Exposed, Sent, Update, Upload, map_clients
+from fedaudit.observe.round import ObservedModels, Sent, Update, Upload, map_clients
 
 
 @dataclass(frozen=True)
@@ -40,15 +48,15 @@ class FedAvg(OneModel):
         self,
         sent: Sent,
         data: Samples,
-        memory: Params,
+        client_state: Params,
         defense: Defense,
         client_context: ClientContext,
     ) -> LocalResult:
         """Train the received model and upload the change."""
-        context = client_context.at(sent.model)
+        context = client_context.with_model(sent.model)
         trained = self.train_locally(data, defense, context)
         update = update_of(sent.model, trained, samples=len(data))
-        return LocalResult(apply_upload_hook(defense, update, context), memory)
+        return LocalResult(apply_upload_hook(defense, update, context), client_state)
 
     def train_locally(self, data: Samples, defense: Defense, context: TrainingContext) -> Model:
         """Return the client's model after local training."""
@@ -65,22 +73,22 @@ class FedAvg(OneModel):
         buffers = (as_update(uploads[client]).buffers for client in clients)
         return self.apply_step(before, mean, buffers, client_weights)
 
-    def expose(
+    def reconstruct_models(
         self,
         sent: Mapping[ClientId, Sent],
         uploads: Mapping[ClientId, Upload],
         round: int,
         rounds: int,
         seed: int,
-    ) -> Mapping[ClientId, Exposed]:
+    ) -> Mapping[ClientId, ObservedModels]:
         """Reconstruct each local model as the received model plus the (defended) update."""
 
-        def exposed(client: ClientId, upload: Upload) -> Exposed:
+        def observed(client: ClientId, upload: Upload) -> ObservedModels:
             update = as_update(upload)
             scale = self.training.gradient_scale(round, rounds, samples=update.samples)
             return reconstruct(sent[client].model, update, scale)
 
-        return map_clients(uploads, exposed)
+        return map_clients(uploads, observed)
 
     def workload(self, rounds: int, samples: int) -> Workload:
         """Return the number and size of the local training steps of one client."""
@@ -112,10 +120,10 @@ def as_update(upload: Upload) -> Update:
     return upload
 
 
-def reconstruct(base: Model, update: Update, gradient_scale: float | None) -> Exposed:
+def reconstruct(base: Model, update: Update, gradient_scale: float | None) -> ObservedModels:
     """Return the local model and update that an observer reconstructs."""
-    local = Model(base.architecture, plus(base.params, update.values), update.buffers)
-    return Exposed(base, local, update.values, gradient_scale)
+    local = Model(base.architecture, add_scaled(base.params, update.values), update.buffers)
+    return ObservedModels(base, local, update.values, gradient_scale)
 
 
 @arguments.dataclass(frozen=True)

@@ -12,8 +12,8 @@ from fedaudit.core.values import (
     Model,
     Params,
     Samples,
+    add_scaled,
     difference,
-    plus,
     scaled,
     weighted_sum,
     with_prefix,
@@ -65,21 +65,23 @@ class FedDyn(FedAvg):
         self,
         sent: Sent,
         data: Samples,
-        memory: Params,
+        client_state: Params,
         defense: Defense,
         client_context: ClientContext,
     ) -> LocalResult:
         """Train with the regulariser, and upload the change of the model."""
-        context = client_context.at(sent.model)
-        gradient = with_prefix(memory, _GRADIENT)
+        context = client_context.with_model(sent.model)
+        gradient = with_prefix(client_state, _GRADIENT)
         if not gradient:
             gradient = {name: torch.zeros_like(v) for name, v in sent.model.params.items()}
         terms = AddedTerms(self.alpha, correction=scaled(gradient, -1.0))
         trained = train(sent.model, data, self.training, defense, context, terms=terms)
         change = difference(trained.params, sent.model.params)
-        memory = {f"{_GRADIENT}{n}": v for n, v in plus(gradient, change, -self.alpha).items()}
+        client_state = {
+            f"{_GRADIENT}{n}": v for n, v in add_scaled(gradient, change, -self.alpha).items()
+        }
         update = update_of(sent.model, trained, samples=len(data))
-        return LocalResult(apply_upload_hook(defense, update, context), memory)
+        return LocalResult(apply_upload_hook(defense, update, context), client_state)
 
     def aggregate(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
@@ -94,9 +96,9 @@ class FedDyn(FedAvg):
             (uploads[client].values for client in clients),
             [share * weights[client] for client in clients],
         )
-        h = plus(with_prefix(state, _H), change, -self.alpha)
+        h = add_scaled(with_prefix(state, _H), change, -self.alpha)
         if self.alpha:
-            mean = replace(mean, params=plus(mean.params, h, -1 / self.alpha))
+            mean = replace(mean, params=add_scaled(mean.params, h, -1 / self.alpha))
         return mean.tensors() | {f"{_H}{name}": value for name, value in h.items()}
 
     def models(self, state: Params) -> Mapping[str, Model]:

@@ -36,7 +36,7 @@ from fedaudit.fl.hooks import (
 from fedaudit.fl.training.local import Adam, LocalTraining, train
 from fedaudit.fl.training.manual_backprop import manual_steps
 from fedaudit.fl.training.parallel import run_in_parallel, uses_global_rng
-from fedaudit.observe.round import Exposed, Logits, Sent, Upload
+from fedaudit.observe.round import Logits, ObservedModels, Sent, Upload
 
 
 @arguments.dataclass(frozen=True)
@@ -226,14 +226,14 @@ class FedMD:
         self,
         sent: Sent,
         data: Samples,
-        memory: Params,
+        client_state: Params,
         defense: Defense,
         client_context: ClientContext,
     ) -> LocalResult:
-        """Train on public and own samples, upload outputs, and keep the network in the memory."""
+        """Train on public and own samples, upload outputs, and keep the network as the state."""
         net = self.nets[client_context.client % len(self.nets)]
-        if memory:
-            received = Model.from_tensors(net, memory)
+        if client_state:
+            received = Model.from_tensors(net, client_state)
             loss: Defense = MatchOutputs(sent.extra["outputs"])
             public_training, private_training = self.digest, self.revisit
         else:
@@ -241,7 +241,7 @@ class FedMD:
             loss = UNDEFENDED
             public_training, private_training = self.first_public, self.first_private
         model = self._train_on_public(received, public_training, loss, client_context)
-        context = client_context.at(model)
+        context = client_context.with_model(model)
         trained = train(model, data, private_training, defense, context)
         outputs = outputs_of(trained, self.public.features, client_context.device)
         upload = apply_upload_hook(defense, Logits({"outputs": outputs}), context)
@@ -253,14 +253,14 @@ class FedMD:
         outputs = (uploads[client].values for client in sorted(uploads))
         return weighted_sum(outputs, [1 / len(uploads)] * len(uploads))
 
-    def expose(
+    def reconstruct_models(
         self,
         sent: Mapping[ClientId, Sent],
         uploads: Mapping[ClientId, Upload],
         round: int,
         rounds: int,
         seed: int,
-    ) -> Mapping[ClientId, Exposed]:
+    ) -> Mapping[ClientId, ObservedModels]:
         """Return a student for each client; students are trained at the first access."""
         return Students(self, uploads, seed)
 
@@ -275,20 +275,22 @@ class FedMD:
             rounds=1, epochs=epochs, batch_size=self.revisit.batch_size, samples=samples
         )
 
-    def models_of_clients(self, memories: Mapping[ClientId, Params]) -> Mapping[ClientId, Model]:
+    def models_of_clients(
+        self, client_states: Mapping[ClientId, Params]
+    ) -> Mapping[ClientId, Model]:
         return {
-            client: Model.from_tensors(self.nets[client % len(self.nets)], memory)
-            for client, memory in sorted(memories.items())
+            client: Model.from_tensors(self.nets[client % len(self.nets)], client_state)
+            for client, client_state in sorted(client_states.items())
         }
 
     def _train_on_public(
         self, model: Model, settings: LocalTraining, loss: Defense, client_context: ClientContext
     ) -> Model:
-        context = client_context.on_public_data().at(model)
+        context = client_context.on_public_data().with_model(model)
         return train(model, self.public, settings, loss, context)
 
 
-class Students(Mapping[ClientId, Exposed]):
+class Students(Mapping[ClientId, ObservedModels]):
     """Students of the clients, which an observer trains at the first access.
 
     Args:
@@ -300,7 +302,7 @@ class Students(Mapping[ClientId, Exposed]):
     def __init__(self, algorithm: FedMD, uploads: Mapping[ClientId, Upload], seed: int) -> None:
         self._algorithm, self._uploads, self._seed = algorithm, uploads, seed
 
-    def __getitem__(self, client: ClientId) -> Exposed:
+    def __getitem__(self, client: ClientId) -> ObservedModels:
         return self._students[client]
 
     def __iter__(self) -> Iterator[ClientId]:
@@ -310,7 +312,7 @@ class Students(Mapping[ClientId, Exposed]):
         return len(self._uploads)
 
     @cached_property
-    def _students(self) -> dict[ClientId, Exposed]:
+    def _students(self) -> dict[ClientId, ObservedModels]:
         algorithm = self._algorithm
         models = distill(
             algorithm.student.initial(seed_for(self._seed, "student")),
@@ -319,7 +321,7 @@ class Students(Mapping[ClientId, Exposed]):
             algorithm.distillation,
             rng=seeded(self._seed, "students' order"),
         )
-        return {client: Exposed(local=model) for client, model in models.items()}
+        return {client: ObservedModels(local=model) for client, model in models.items()}
 
 
 def cnns(channels: str, model: Callable[..., Architecture]) -> tuple[Architecture, ...]:

@@ -48,16 +48,16 @@ class FedNova(FedAvg):
         self,
         sent: Sent,
         data: Samples,
-        memory: Params,
+        client_state: Params,
         defense: Defense,
         client_context: ClientContext,
     ) -> LocalResult:
         """Train the received model, and upload the change with the number of steps."""
-        context = client_context.at(sent.model)
+        context = client_context.with_model(sent.model)
         trained = self.train_locally(data, defense, context)
         extra = {STEPS: torch.tensor(context.times_noted("used"))}
         update = update_of(sent.model, trained, samples=len(data), extra=extra)
-        return LocalResult(apply_upload_hook(defense, update, context), memory)
+        return LocalResult(apply_upload_hook(defense, update, context), client_state)
 
     def aggregate(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]

@@ -16,8 +16,8 @@ from fedaudit.core.values import (
     Model,
     Params,
     Samples,
+    add_scaled,
     chunks,
-    plus,
     scaled,
     weighted_sum,
 )
@@ -32,7 +32,7 @@ from fedaudit.fl.hooks import (
     apply_upload_hook,
 )
 from fedaudit.fl.training.local import LocalTraining, objective_of, seeded_dropout
-from fedaudit.observe.round import Exposed, Gradient, Sent, Update, Upload, map_clients
+from fedaudit.observe.round import Gradient, ObservedModels, Sent, Update, Upload, map_clients
 
 _CHUNK_SIZE = 512
 _CHUNK_SIZE_ON_GPU = 4096
@@ -82,7 +82,7 @@ def _batches(defense: Defense, selected: Samples, context: TrainingContext) -> l
 def _mean(gradients: list[Params]) -> Params:
     total = gradients[0]
     for gradient in gradients[1:]:
-        total = plus(total, gradient)
+        total = add_scaled(total, gradient)
     return scaled(total, 1 / len(gradients)) if len(gradients) > 1 else total
 
 
@@ -100,7 +100,7 @@ def _batch_gradient(
     for rows in chunks(len(batch), size):
         chunk = Batch(batch.x[rows], batch.y[rows], batch.ids[rows])
         gradient = defense.gradient(objective, chunk, context)
-        total = plus(total, gradient, len(chunk) / len(batch))
+        total = add_scaled(total, gradient, len(chunk) / len(batch))
     return total
 
 
@@ -141,14 +141,14 @@ class FedSGD(OneModel):
         self,
         sent: Sent,
         data: Samples,
-        memory: Params,
+        client_state: Params,
         defense: Defense,
         client_context: ClientContext,
     ) -> LocalResult:
         """Upload the gradient of the mean loss over all data at the received model."""
-        context = client_context.at(sent.model)
+        context = client_context.with_model(sent.model)
         gradient = full_gradient(sent.model, data, defense, context)
-        return LocalResult(apply_upload_hook(defense, gradient, context), memory)
+        return LocalResult(apply_upload_hook(defense, gradient, context), client_state)
 
     def aggregate(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
@@ -163,33 +163,33 @@ class FedSGD(OneModel):
         buffers = (gradients[client].buffers for client in clients)
         return self.apply_step(before, self._step(before, gradient), buffers, client_weights)
 
-    def expose(
+    def reconstruct_models(
         self,
         sent: Mapping[ClientId, Sent],
         uploads: Mapping[ClientId, Upload],
         round: int,
         rounds: int,
         seed: int,
-    ) -> Mapping[ClientId, Exposed]:
+    ) -> Mapping[ClientId, ObservedModels]:
         """Reconstruct each client's model by one step with only this client's gradient.
 
         Source: SIA, Algorithm 1, line 6.
         """
 
-        def exposed(client: ClientId, upload: Upload) -> Exposed:
+        def observed(client: ClientId, upload: Upload) -> ObservedModels:
             base, gradient = sent[client].model, as_gradient(upload)
             update = Update(self._step(base, gradient.values), gradient.buffers)
             scale = gradient.samples / self.training.lr if gradient.samples else None
             return reconstruct(base, update, scale)
 
-        return map_clients(uploads, exposed)
+        return map_clients(uploads, observed)
 
     def workload(self, rounds: int, samples: int) -> Workload:
         """Count one step over all samples in every round."""
         return Workload(rounds=rounds, epochs=1, batch_size=samples, samples=samples)
 
     def _step(self, base: Model, gradient: Params) -> Params:
-        decayed = plus(gradient, base.params, self.training.weight_decay)
+        decayed = add_scaled(gradient, base.params, self.training.weight_decay)
         return scaled(decayed, -self.training.lr)
 
 

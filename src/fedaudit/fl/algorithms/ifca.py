@@ -17,10 +17,10 @@ from fedaudit.fl.algorithms.base import LocalResult
 from fedaudit.fl.algorithms.fedavg import FedAvg, as_update
 from fedaudit.fl.hooks import ClientContext, Defense, Workload
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.observe.round import Exposed, Sent, Update, Upload, select_clients
+from fedaudit.observe.round import ObservedModels, Sent, Update, Upload, select_clients
 
 CHOICE_KEY = "choice"
-"""Key in a client's memory: number of the model that the client last trained."""
+"""Key in a client's state: number of the model that the client last trained."""
 
 SERVER_PREFIX = "server/"
 """Prefix of keys in the server's state that belong to no model."""
@@ -78,7 +78,7 @@ class Ifca:
         self,
         sent: Sent,
         data: Samples,
-        memory: Params,
+        client_state: Params,
         defense: Defense,
         client_context: ClientContext,
     ) -> LocalResult:
@@ -86,7 +86,7 @@ class Ifca:
             rng = client_context.rng("choice")
             choice = int(torch.randint(self.count, (), generator=rng))
         else:
-            choice = self.choose(sent, data, memory, client_context)
+            choice = self.choose(sent, data, client_state, client_context)
         chosen_model = Sent((sent.models[choice],))
         upload, _ = self._fedavg.run_client(
             chosen_model, self.trained_on(data, client_context), {}, defense, client_context
@@ -99,7 +99,7 @@ class Ifca:
         return data
 
     def choose(
-        self, sent: Sent, data: Samples, memory: Params, client_context: ClientContext
+        self, sent: Sent, data: Samples, client_state: Params, client_context: ClientContext
     ) -> int:
         """Return the number of the model with the smallest mean loss on the client's data."""
         return int(losses(sent, data, client_context).argmin())
@@ -134,21 +134,21 @@ class Ifca:
                 )
         return [[c for c, choice in choices.items() if choice == j] for j in range(self.count)]
 
-    def expose(
+    def reconstruct_models(
         self,
         sent: Mapping[ClientId, Sent],
         uploads: Mapping[ClientId, Upload],
         round: int,
         rounds: int,
         seed: int,
-    ) -> Mapping[ClientId, Exposed]:
+    ) -> Mapping[ClientId, ObservedModels]:
         """Reconstruct clients' trained models as FedAvg does, from the model that each chose."""
         trained = {
             client: Sent((sent[client].models[j],))
             for j, clients in enumerate(self.clusters(uploads))
             for client in clients
         }
-        return self._fedavg.expose(trained, uploads, round, rounds, seed)
+        return self._fedavg.reconstruct_models(trained, uploads, round, rounds, seed)
 
     def models(self, state: Params) -> Mapping[str, Model]:
         return {model_name(j): model for j, model in enumerate(self._models(state))}
@@ -156,20 +156,24 @@ class Ifca:
     def rounds_trained(self, state: Params) -> Mapping[str, int]:
         return {model_name(j): int(rounds) for j, rounds in enumerate(state[TRAINED_KEY])}
 
-    def choices_of_clients(self, memories: Mapping[ClientId, Params]) -> Mapping[ClientId, str]:
-        return {c: model_name(self._last_choice(memories[c], c)) for c in sorted(memories)}
+    def choices_of_clients(
+        self, client_states: Mapping[ClientId, Params]
+    ) -> Mapping[ClientId, str]:
+        return {
+            c: model_name(self._last_choice(client_states[c], c)) for c in sorted(client_states)
+        }
 
     def workload(self, rounds: int, samples: int) -> Workload:
         """Count training steps as FedAvg does, because a client trains one model per round."""
         return self._fedavg.workload(rounds, samples)
 
-    def _last_choice(self, memory: Params, client: ClientId) -> int:
-        stored = scalar_of_memory(memory, CHOICE_KEY, torch.int64, client)
+    def _last_choice(self, client_state: Params, client: ClientId) -> int:
+        stored = scalar_of_client_state(client_state, CHOICE_KEY, torch.int64, client)
         choice = None if stored is None else int(stored)
         if choice is None or not 0 <= choice < self.count:
             model = "no model" if choice is None else f"model {choice}"
             raise Damaged(
-                f"the memory of client {client} has {model} as its last choice, but models are "
+                f"the state of client {client} has {model} as its last choice, but models are "
                 f"numbered 0 to {self.count - 1}; {HOW_TO_RESTART}"
             )
         return choice
@@ -185,18 +189,18 @@ class Ifca:
         )
 
 
-def scalar_of_memory(
-    memory: Params, name: str, kind: torch.dtype, client: ClientId
+def scalar_of_client_state(
+    client_state: Params, name: str, kind: torch.dtype, client: ClientId
 ) -> Tensor | None:
-    """Return a scalar from a client's memory, or None if there is no tensor of this name.
+    """Return a scalar from a client's state, or None if there is no tensor of this name.
 
     Raises:
         Damaged: The tensor is not a scalar of this type.
     """
-    value = memory.get(name)
+    value = client_state.get(name)
     if value is not None and (value.shape, value.dtype) != (torch.Size([]), kind):
         raise Damaged(
-            f"the {name} in the memory of client {client} has shape {tuple(value.shape)} and type "
+            f"the {name} in the state of client {client} has shape {tuple(value.shape)} and type "
             f"{value.dtype}, but should be one number of {kind}; {HOW_TO_RESTART}"
         )
     return value
@@ -209,7 +213,9 @@ def model_name(number: int) -> str:
 
 def losses(sent: Sent, data: Samples, client_context: ClientContext) -> Float[Tensor, " models"]:
     """Compute the mean loss of every received model on a client's data, in evaluation mode."""
-    means = [client_context.at(model).evaluate(data).double().mean() for model in sent.models]
+    means = [
+        client_context.with_model(model).evaluate(data).double().mean() for model in sent.models
+    ]
     return torch.stack(means)
 
 

@@ -12,7 +12,7 @@ from fedaudit.core import arguments
 from fedaudit.core.arguments import AtLeastZero, Fraction, Positive, ProperFraction
 from fedaudit.core.errors import BadInput, Damaged, setting
 from fedaudit.core.seeds import held_out, seed_for, seeded
-from fedaudit.core.values import ClientId, Model, Params, Samples, plus
+from fedaudit.core.values import ClientId, Model, Params, Samples, add_scaled
 from fedaudit.fl.algorithms.base import Cluster, LocalResult, OwnRisk, PreferenceName, Risk
 from fedaudit.fl.algorithms.fedavg import as_update
 from fedaudit.fl.algorithms.ifca import (
@@ -20,7 +20,7 @@ from fedaudit.fl.algorithms.ifca import (
     SERVER_PREFIX,
     Ifca,
     losses,
-    scalar_of_memory,
+    scalar_of_client_state,
 )
 from fedaudit.fl.hooks import ClientContext, Defense
 from fedaudit.observe.round import Sent, Upload
@@ -184,7 +184,7 @@ class IfcaMir(Ifca):
         return Sent(self._models(state), extra)
 
     def choose(
-        self, sent: Sent, data: Samples, memory: Params, client_context: ClientContext
+        self, sent: Sent, data: Samples, client_state: Params, client_context: ClientContext
     ) -> int:
         bonus = self.bonus * shortage(sent.extra["share"])
         loss = losses(sent, data, client_context)
@@ -237,7 +237,7 @@ def shortage(share: Float[Tensor, " models"]) -> Float[Tensor, " models"]:
 
 
 THRESHOLD_KEY = "line"
-"""Key of the loss threshold in a client's memory. Checkpoints of older versions contain it."""
+"""Key of the loss threshold in a client's state. Checkpoints of older versions contain it."""
 
 
 class _SplitSamples(NamedTuple):
@@ -275,10 +275,12 @@ class IfcaMirOfClients(Ifca):
         return self._split(data, client_context).members
 
     def choose(
-        self, sent: Sent, data: Samples, memory: Params, client_context: ClientContext
+        self, sent: Sent, data: Samples, client_state: Params, client_context: ClientContext
     ) -> int:
         split = self._split(data, client_context)
-        threshold = scalar_of_memory(memory, THRESHOLD_KEY, torch.float64, client_context.client)
+        threshold = scalar_of_client_state(
+            client_state, THRESHOLD_KEY, torch.float64, client_context.client
+        )
         risks = [CHANCE_LEVEL] * len(sent.models)
         if threshold is not None:
             risks = [
@@ -293,19 +295,19 @@ class IfcaMirOfClients(Ifca):
         self,
         sent: Sent,
         data: Samples,
-        memory: Params,
+        client_state: Params,
         defense: Defense,
         client_context: ClientContext,
     ) -> LocalResult:
         """Train as in IFCA, then choose the loss threshold in the client's trained model."""
-        local = super().run_client(sent, data, memory, defense, client_context)
+        local = super().run_client(sent, data, client_state, defense, client_context)
         update = as_update(local.upload)
         start = sent.models[update.choice]
-        trained = Model(start.architecture, plus(start.params, update.values), update.buffers)
+        trained = Model(start.architecture, add_scaled(start.params, update.values), update.buffers)
         split = self._split(data, client_context)
         threshold = self.own_risk.threshold(*self._losses(client_context, trained, split))
         stored = torch.tensor(threshold, dtype=torch.float64)
-        return LocalResult(update, {**local.memory, THRESHOLD_KEY: stored})
+        return LocalResult(update, {**local.client_state, THRESHOLD_KEY: stored})
 
     def _split(self, data: Samples, client_context: ClientContext) -> _SplitSamples:
         is_held_out = self.held_out(data.ids, seed=client_context.seed)
@@ -322,5 +324,5 @@ class IfcaMirOfClients(Ifca):
     def _losses(
         self, client_context: ClientContext, model: Model, split: _SplitSamples
     ) -> tuple[Tensor, Tensor]:
-        evaluate = client_context.at(model).evaluate
+        evaluate = client_context.with_model(model).evaluate
         return evaluate(split.members), evaluate(split.held_out)

@@ -13,8 +13,8 @@ from fedaudit.core.values import (
     Model,
     Params,
     Samples,
+    add_scaled,
     difference,
-    plus,
     scaled,
     weighted_sum,
     with_prefix,
@@ -35,7 +35,9 @@ from fedaudit.fl.training.local import AddedTerms, train
 from fedaudit.observe.round import Sent, Upload
 
 CONTROL = "control/"
-"""Prefix of the names of control variates in messages, uploads, memories and the server's state."""
+"""Prefix of the names of control variates in messages, uploads and the states of clients and
+server.
+"""
 
 
 @arguments.dataclass(frozen=True)
@@ -94,7 +96,7 @@ class Scaffold(FedAvg):
         self,
         sent: Sent,
         data: Samples,
-        memory: Params,
+        client_state: Params,
         defense: Defense,
         client_context: ClientContext,
     ) -> LocalResult:
@@ -103,10 +105,10 @@ class Scaffold(FedAvg):
         The client adds the change that it has sent to its control variate. If a custom defense
         changes it, the control variates of clients and server still match.
         """
-        context = client_context.at(sent.model)
+        context = client_context.with_model(sent.model)
         server_control, client_control = (
             with_prefix(sent.extra, CONTROL),
-            self.control_variate(memory),
+            self.control_variate(client_state),
         )
         if not client_control:
             client_control = {
@@ -124,7 +126,9 @@ class Scaffold(FedAvg):
         # The client receives the server's control variate, and sends a tensor of the same size.
         size = sum(value.nbytes for value in client_control.values())
         context.note("extra_bytes", torch.tensor([2 * size]))
-        return LocalResult(upload, _named(plus(client_control, with_prefix(upload.extra, CONTROL))))
+        return LocalResult(
+            upload, _named(add_scaled(client_control, with_prefix(upload.extra, CONTROL)))
+        )
 
     def _mean_change(self, of_server: Params, trained: Model, context: TrainingContext) -> Params:
         """Return the change to the mean gradient of the local steps (option II)."""
@@ -133,13 +137,13 @@ class Scaffold(FedAvg):
             return scaled(of_server, 0.0)
         total_rate = steps * self.training.rate(context.round, context.rounds)
         update = difference(trained.params, context.received.params)
-        return plus(scaled(of_server, -1.0), update, -1 / total_rate)
+        return add_scaled(scaled(of_server, -1.0), update, -1 / total_rate)
 
     def _gradient(self, data: Samples, context: TrainingContext) -> Params:
         """Return the gradient over all samples at the received model (option I)."""
-        separate = context.separate("control variate").at(context.received)
+        separate = context.separate("control variate").with_model(context.received)
         gradient = full_gradient(context.received, data, UNDEFENDED, separate).values
-        return plus(gradient, context.received.params, self.training.weight_decay)
+        return add_scaled(gradient, context.received.params, self.training.weight_decay)
 
     def aggregate(
         self, state: Params, uploads: Mapping[ClientId, Upload], weights: Mapping[ClientId, float]
@@ -151,14 +155,14 @@ class Scaffold(FedAvg):
             (with_prefix(as_update(uploads[client]).extra, CONTROL) for client in clients),
             [share * weights[client] for client in clients],
         )
-        control = plus(with_prefix(state, CONTROL), change)
+        control = add_scaled(with_prefix(state, CONTROL), change)
         return super().aggregate(_model_state(state), uploads, weights) | _named(control)
 
     def models(self, state: Params) -> Mapping[str, Model]:
         return super().models(_model_state(state))
 
-    def control_variate(self, memory: Params) -> Params:
-        return with_prefix(memory, CONTROL)
+    def control_variate(self, client_state: Params) -> Params:
+        return with_prefix(client_state, CONTROL)
 
     def workload(self, rounds: int, samples: int) -> Workload:
         return replace(super().workload(rounds, samples), uncovered=self.uncovered)

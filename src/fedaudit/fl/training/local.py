@@ -429,7 +429,7 @@ def _training_step(
         gradient = defense.gradient(objective, batch, context)
         optimizer.step([*params.values()], [gradient[name] for name in params])
 
-    needs_autograd = defense.acts_in("gradient") or not objective.task.reads_plainly
+    needs_autograd = defense.acts_in("gradient") or not objective.task.needs_no_conversion
     manual_backprop = None if needs_autograd else manual_steps(module)
     if manual_backprop is None:
         return autograd_step

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.core.values import Architecture, ClientId, Model, plus
+from fedaudit.core.values import Architecture, ClientId, Model, add_scaled
 from fedaudit.filters.claim import Arrays, Claim
 from fedaudit.fl.hooks import Defense, TrainingContext, apply_upload_hook
 from fedaudit.integrations.flower.messages import (
@@ -30,7 +30,7 @@ from fedaudit.live.clients import ByClient, by_number, number_of
 from fedaudit.live.weights import as_cpu_tensor
 from fedaudit.observe.round import Update
 
-STATE = "fedaudit.defense"
+DEFENSE_STATE_RECORD = "fedaudit.defense"
 """Record with the defense's state, which a node keeps between rounds."""
 _TRAINING_HOOKS = ("prepare", "select", "batches", "batch", "loss", "gradient", "after")
 
@@ -87,21 +87,21 @@ def defense_mod(
             message, context, _model(template, received), seed, rounds, numbered_weights
         )
         client_defense = copy.deepcopy(defense)
-        if STATE in context.state.array_records:
-            stored = context.state.array_records[STATE]
+        if DEFENSE_STATE_RECORD in context.state.array_records:
+            stored = context.state.array_records[DEFENSE_STATE_RECORD]
             client_defense.restore(
                 {n: as_cpu_tensor(array_of(a), f"the state {n!r}") for n, a in stored.items()}
             )
         buffers = {name: local[name].to(value) for name, value in template.buffers.items()}
-        change = plus(_model(template, local).params, training.received.params, -1.0)
+        change = add_scaled(_model(template, local).params, training.received.params, -1.0)
         update = Update(change, buffers, samples=_n_samples(reply))
         defended = apply_upload_hook(client_defense, update, training)
         assert isinstance(defended, Update)
-        local |= plus(training.received.params, defended.values) | defended.buffers
+        local |= add_scaled(training.received.params, defended.values) | defended.buffers
         state = client_defense.state()
         if state:
             arrays = {n: Array(v.detach().cpu().numpy()) for n, v in state.items()}
-            context.state[STATE] = ArrayRecord(arrays)
+            context.state[DEFENSE_STATE_RECORD] = ArrayRecord(arrays)
         for (key, array), name in zip(upload.items(), _names(upload, names), strict=True):
             if name in template.params or name in template.buffers:
                 upload[key] = Array(local[name].numpy().astype(array_of(array).dtype))

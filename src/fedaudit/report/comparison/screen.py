@@ -125,7 +125,7 @@ def _tradeoff_text(row: TradeOff) -> str:
     if row.low is not None and row.high is not None:
         limits = f"{-100 * row.high:.1f} to {-100 * row.low:.1f}".replace("-", "−")
     less = f"{-100 * row.leakage:.1f} points less leakage".replace("-", "−")
-    lost = "" if row.lost is None else f"{wording.percent(row.lost)} of the accuracy above "
+    lost = "" if row.lost is None else f"{wording.format_percent(row.lost)} of the accuracy above "
     cost = f"{lost}guessing lost" if lost else "the model without the defense only guesses"
     cost = "no cost in accuracy shown" if row.error <= 0 else cost
     return f"{less} ({wording.limits_in_words(limits)}) to the strongest attack, {cost}"
@@ -140,8 +140,8 @@ def _numbers(row: TradeOff, comparison: Comparison) -> tuple[Tile, ...]:
     return (
         tile(
             "Membership advantage (2 AUC − 1)",
-            wording.percent(max(row.undefended + row.leakage, 0.0)),
-            f"{wording.percent(row.undefended)} without the defense",
+            wording.format_percent(max(row.undefended + row.leakage, 0.0)),
+            f"{wording.format_percent(row.undefended)} without the defense",
             f"strongest attack {wording.versus(row.contrast)}",
             "guessing has 0%",
             f"not corrected for picking one of {count} rows" * (count > 1),
@@ -149,8 +149,8 @@ def _numbers(row: TradeOff, comparison: Comparison) -> tuple[Tile, ...]:
         ),
         tile(
             "Test accuracy",
-            wording.percent(1 - row.undefended_error - row.error),
-            f"{wording.percent(1 - row.undefended_error)} without the defense, same clients",
+            wording.format_percent(1 - row.undefended_error - row.error),
+            f"{wording.format_percent(1 - row.undefended_error)} without the defense, same clients",
             f"change {wording.format_points(-row.error)} points{interval}",
         ),
         *_source_number(row, comparison),
@@ -170,10 +170,10 @@ def _source_number(row: TradeOff, comparison: Comparison) -> tuple[Tile, ...]:
     return tuple(
         tile(
             "Success rate of source inference",
-            wording.percent(attack.success.number),
-            f"{wording.percent(undefended.success.number)} without the defense",
+            wording.format_percent(attack.success.number),
+            f"{wording.format_percent(undefended.success.number)} without the defense",
             f"attack: {shortened(attack.success.attack, 60)}",
-            f"guessing has {wording.percent(attack.chance)}",
+            f"guessing has {wording.format_percent(attack.chance)}",
         )
         for attack in after
         if attack.success.attack == undefended.success.attack

@@ -146,8 +146,11 @@ def _area(front: Front, look: Marker) -> Cell:
         ends = (front.gain_low, front.gain_high)
         low, high = (None if end is None else round(end, 3) for end in ends)
         limits = wording.interval(low, high, "hypervolume")
-        lines += [f"gain {wording.number(round(front.gain, 3))}", f"({limits})" if limits else ""]
-    return Cell(f"{look.sign}{wording.number(front.hypervolume)}", stack(*lines))
+        lines += [
+            f"gain {wording.format_number(round(front.gain, 3))}",
+            f"({limits})" if limits else "",
+        ]
+    return Cell(f"{look.sign}{wording.format_number(front.hypervolume)}", stack(*lines))
 
 
 def attack_tables(
@@ -342,7 +345,7 @@ def source_comparison(comparison: Comparison) -> Grid | None:
         columns=lambda entry: entry.figure.attack,
         look=lambda entry: source_marker(attacks[entry.row, entry.figure.attack]),
         line=lambda entry: (
-            f"labels {wording.percent(attacks[entry.row, entry.figure.attack].label_level)}"
+            f"labels {wording.format_percent(attacks[entry.row, entry.figure.attack].label_level)}"
         ),
         remark=fixed("compared.sources"),
     )
@@ -377,7 +380,7 @@ def epsilon_comparison(comparison: Comparison, records: Sequence[Record]) -> Gri
         rows=lambda pair: headings[pair[0]],
         columns=lambda pair: _EPSILONS[pair[1].metric],
         cell=lambda pair: (
-            wording.optional(pair[1].value, wording.number)
+            wording.format_optional(pair[1].value, wording.format_number)
             or "none proven" * (pair[1].metric in _FORMAL)
             or None
         ),
@@ -434,8 +437,10 @@ def usage_table(comparison: Comparison, records: Sequence[Record]) -> Grid | Non
         rows.append(
             {
                 "Defense": headings[index],
-                "Samples used in a round": wording.percent(fmean(mean_uses) if mean_uses else 0.0),
-                "Times a sample is used": wording.number(uses / max(samples, 1)),
+                "Samples used in a round": wording.format_percent(
+                    fmean(mean_uses) if mean_uses else 0.0
+                ),
+                "Times a sample is used": wording.format_number(uses / max(samples, 1)),
                 "Extra bytes a round": f"{extra:,.0f}",
                 "Local time": Cell(f"{seconds:.3g} s", slower),
             }

@@ -316,5 +316,5 @@ def largest_difference(comparison: Comparison) -> str:
     limits = wording.limits_in_words(wording.limits_of_change(change.low, change.high, AUC))
     return (
         f"Largest difference in the strongest AUC {wording.versus(contrast)}: "
-        f"{wording.signed(change.value, AUC)} ({limits}), {name} against {other}"
+        f"{wording.format_change(change.value, AUC)} ({limits}), {name} against {other}"
     )

@@ -22,7 +22,8 @@ class Measured(NamedTuple):
     @property
     def text(self) -> str:
         """The bound with its assumption, such as "2.120 if the mechanism is Gaussian"."""
-        return f"{wording.number(self.bound.number, -1)} {self.assumes or 'without an assumption'}"
+        bound = wording.format_number(self.bound.number, -1)
+        return f"{bound} {self.assumes or 'without an assumption'}"
 
 
 class EpsilonBounds(NamedTuple):
@@ -58,7 +59,7 @@ class EpsilonBounds(NamedTuple):
         at_ceiling = bool(highest) and self.lead.number >= (highest or 0.0) * (1 - 1e-9)
         ceiling = ", the most this test can show" * at_ceiling
         assumes = f" {self.measured[0].assumes}" * bool(self.measured[0].assumes)
-        return f"epsilon at least {wording.number(self.lead.number, -1)}{ceiling}{assumes}"
+        return f"epsilon at least {wording.format_number(self.lead.number, -1)}{ceiling}{assumes}"
 
     @property
     def refutes(self) -> bool:
@@ -73,9 +74,9 @@ class EpsilonBounds(NamedTuple):
         outcome = "refuted" if self.refutes else "not refuted, which proves nothing"
         deployed = ""
         if self.deployed is not None:
-            without = wording.number(self.deployed.number)
+            without = wording.format_number(self.deployed.number)
             deployed = f" (without canary clients, as deployed, {without})"
-        return f"the {self.word} {wording.number(self.claim.number)}{deployed} is {outcome}"
+        return f"the {self.word} {wording.format_number(self.claim.number)}{deployed} is {outcome}"
 
     @property
     def sentence(self) -> str:

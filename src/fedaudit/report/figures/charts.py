@@ -182,7 +182,7 @@ def tick_step(span: float, count: int) -> float:
     return next(unit * size for size in (1, 2, 5, 10) if unit * size >= rough * (1 - 1e-9))
 
 
-def percent(fraction: float) -> str:
+def css_percent(fraction: float) -> str:
     """Format a fraction in per cent for an SVG attribute."""
     if not math.isfinite(fraction):
         raise ValueError(f"a position in a chart must be finite, got {fraction!r}")

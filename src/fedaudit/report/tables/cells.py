@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable, Mapping
 from fedaudit.report.evidence import DOUBTED, Item, Marker
 from fedaudit.report.grid import Cell, Content, Footnotes, Grid, Header, as_cell, grid_of, stack
 from fedaudit.report.wording import (
+    format_change,
     further_interval,
     interval_text,
     is_proportion,
     limits_of_change,
-    signed,
     value_text,
 )
 from fedaudit.results.comparison import Difference
@@ -77,7 +77,7 @@ def change_lines(change: Difference | None, metric: str) -> tuple[str, ...]:
     star = " *" * (is_shown and not (limits.low or 0) <= 0 <= (limits.high or 0))
     these_runs, further_runs = (limits_of_change(i.low, i.high, metric) for i in (change, further))
     return (
-        f"Δ {signed(change.value, metric)}{' points' * is_proportion(metric)}{star}",
+        f"Δ {format_change(change.value, metric)}{' points' * is_proportion(metric)}{star}",
         f"({these_runs})" * bool(these_runs),
         f"further runs {further_runs}" * bool(further_runs),
     )

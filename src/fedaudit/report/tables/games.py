@@ -9,12 +9,12 @@ from fedaudit.report.section import Section, table_section
 from fedaudit.report.tables.cells import estimate_table
 from fedaudit.report.text import points
 from fedaudit.report.wording import (
+    format_number,
+    format_optional,
+    format_percent,
     format_range,
     interval,
     join_some,
-    number,
-    optional,
-    percent,
     plural,
     rate_texts,
 )
@@ -91,15 +91,19 @@ def _certified(certificates: Sequence[TargetCertificate]) -> Cells:
         for certificate in certificates
     )
     published = format_range(
-        (certificate.delta_observed for certificate in certificates), text=number
+        (certificate.delta_observed for certificate in certificates), text=format_number
     )
     success, failure = "Success on one target", "Failure probability of the sign"
     return {
         "Targets": f"{len(certificates):,}",
-        (success, "At least"): format_range((c.low or 0.0 for c in certificates), text=percent),
-        (success, "At most"): format_range((c.high or 1.0 for c in certificates), text=percent),
-        (success, "Played"): format_range(played, text=percent) if played else None,
-        (failure, "Sound"): format_range(sound, text=number) if sound else "no range",
+        (success, "At least"): format_range(
+            (c.low or 0.0 for c in certificates), text=format_percent
+        ),
+        (success, "At most"): format_range(
+            (c.high or 1.0 for c in certificates), text=format_percent
+        ),
+        (success, "Played"): format_range(played, text=format_percent) if played else None,
+        (failure, "Sound"): format_range(sound, text=format_number) if sound else "no range",
         (failure, "As published"): Cell(
             published, "yet near guessing" * misleading, "alarm" if misleading else ""
         ),
@@ -115,17 +119,19 @@ def _label(point: PointPlayed) -> str:
 def _row(point: PointPlayed) -> Cells:
     in_rounds, exceeded = point.rounds is not None, points.exceeds_bound(point)
     bound = point.figure(games.DISTANCE) if in_rounds else point.actual_epsilon
-    ceiling = Cell(percent(point.largest_success), "exceeded" * exceeded)
+    ceiling = Cell(format_percent(point.largest_success), "exceeded" * exceeded)
     return {
         ("Success rate", "Adv"): _rate(point.success, "alarm" if in_rounds and exceeded else ""),
         ("Success rate", "At most"): _NO_BOUND if bound is None else ceiling,
-        ("Success rate", "Expected"): optional(point.figure(games.EXPECTED_SUCCESS)),
-        ("ε of one sample", "Claimed ε"): optional(point.claimed_epsilon, points.format_epsilon),
+        ("Success rate", "Expected"): format_optional(point.figure(games.EXPECTED_SUCCESS)),
+        ("ε of one sample", "Claimed ε"): format_optional(
+            point.claimed_epsilon, points.format_epsilon
+        ),
         ("ε of one sample", "Actual ε"): None if in_rounds else _actual(point),
         ("ε of one sample", "Lower bound"): None if in_rounds else _proven(point),
         ("Games", "TPR"): _rate(point.tpr),
         ("Games", "TNR"): _rate(point.tnr),
-        ("Games", "Fires for others"): percent(point.by_others.value),
+        ("Games", "Fires for others"): format_percent(point.by_others.value),
     }
 
 
@@ -158,7 +164,7 @@ def detector_table(detection: Detection) -> Grid:
         games.DETECTED: "Found",
         games.FALSE_ALARMS: "False alarms",
     }
-    right = {_server(name): optional(detection.success(name)) for name in servers}
+    right = {_server(name): format_optional(detection.success(name)) for name in servers}
     return estimate_table(
         f"Indicators of a planted neuron, over {plural(detection.runs, 'federation')}",
         [e for e in detection.estimates if e.group and e.attack in servers and e.metric in columns],
@@ -195,7 +201,7 @@ def detector_words(detection: Detection) -> list[str]:
         names = join_some([_indicator(name)[0].lower() for name in clear])
         sentences.append(
             f"{_server(server)}: {len(clear)} of {plural(len(aucs), 'indicator')} identify nearly "
-            f"every planted model (AUC of {number(_DISTINGUISHES)} or more)"
+            f"every planted model (AUC of {format_number(_DISTINGUISHES)} or more)"
             f"{f': {names}' * bool(names)}."
         )
     return sentences
@@ -203,7 +209,7 @@ def detector_words(detection: Detection) -> list[str]:
 
 def _indicator_cell(item: Estimate) -> Cell:
     if item.metric == games.INDICATOR_AUC:
-        return Cell(number(item.number), interval(item.low, item.high, "figure"))
+        return Cell(format_number(item.number), interval(item.low, item.high, "figure"))
     total = item.n_members + item.n_nonmembers
     limits = interval(item.low, item.high, "accuracy")
     return Cell(f"{round(item.number * total)} of {total}", limits)

@@ -146,7 +146,7 @@ def estimate_cell(estimate: Estimate, notes: Footnotes) -> Cell | None:
         ""
         if ceiling is None
         else f"of at most {wording.format_value(ceiling, estimate.metric, -1)}",
-        "" if labels is None else f"labels alone {wording.number(labels)}",
+        "" if labels is None else f"labels alone {wording.format_number(labels)}",
     )
     return value_cell(estimate, evidence.marker_of(estimate), *lines, mark=mark)
 
@@ -158,7 +158,7 @@ def _counts(estimate: Estimate) -> str:
         return ""
     members, others = estimate.n_members, estimate.n_nonmembers
     if not others:
-        return f"FPR {wording.percent(fpr)}"
+        return f"FPR {wording.format_percent(fpr)}"
     hits = f"{round(value * members):,}/{members:,}" if members else ""
     return stack(hits, f"FP {round(fpr * others):,}/{others:,}")
 
@@ -248,7 +248,7 @@ def exposed_table(record: Record) -> Grid | None:
             wording.capital(best.unit): Cell(str(best.sample), label),
             "Class": None if best.label is None else str(best.label),
             "Attacks that list it": Cell(f"{len(attacks)} of {total}", names),
-            "Non-members as high or higher": wording.percent(rate),
+            "Non-members as high or higher": wording.format_percent(rate),
         }
         ranked.append(((-len(attacks), rate, best.sample), filled))
     ranked.sort(key=lambda pair: pair[0])

@@ -52,7 +52,7 @@ def _controls_row(kind: str, results: list[ControlResult], outcomes: Outcomes) -
     values = [
         _VALUE_PREFIXES.get(kind, "")
         + wording.format_range(
-            [result.value or 0.0 for result in with_expectation], "–", text=wording.number
+            [result.value or 0.0 for result in with_expectation], "–", text=wording.format_number
         )
         for with_expectation in grouped(results_with_value, lambda result: result.expected).values()
     ]
@@ -132,7 +132,7 @@ def _people_cell(row: ClientRow | OtherClients) -> Cells:
 
 def _client_row(name: str, row: ClientRow | OtherClients) -> Cells:
     counts, largest = row.class_counts, max(row.class_counts, default=0)
-    percentage = wording.percent(largest / sum(counts)) if largest else ""
+    percentage = wording.format_percent(largest / sum(counts)) if largest else ""
     return {
         "Client": name,
         "Samples": f"{row.samples:,}",

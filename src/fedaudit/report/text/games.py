@@ -105,7 +105,7 @@ def _headline(items: Sequence[points.ShownPoint], protection: str) -> str:
 
 
 def _success(item: points.ShownPoint) -> str:
-    return wording.percent(item.point.success.value)
+    return wording.format_percent(item.point.success.value)
 
 
 def _played(items: Sequence[points.ShownPoint]) -> str:
@@ -133,7 +133,7 @@ def _contradiction(item: points.ShownPoint) -> str:
         f"games.contradiction.{kind}",
         success=success,
         proven=points.format_epsilon(point.empirical_epsilon),
-        noise=wording.percent(point.largest_success),
+        noise=wording.format_percent(point.largest_success),
         actual=points.format_epsilon(point.actual_epsilon or 0.0),
         claimed=points.format_epsilon(point.claimed_epsilon or 0.0),
     )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from fedaudit.report.evidence import grouped, size_of_share, tone_of
 from fedaudit.report.fixed import fixed, fixed_texts
 from fedaudit.report.grid import Tile, shortened, tile
-from fedaudit.report.wording import join, number, plural, rate_texts
+from fedaudit.report.wording import format_number, join, plural, rate_texts
 from fedaudit.results.estimate import NO_DEFENSE
 from fedaudit.results.games import FIT, HELD_OUT, InRounds, PointPlayed
 from fedaudit.results.record import Record
@@ -169,7 +169,7 @@ def _x_value(item: ShownPoint) -> float:
 def format_epsilon(value: float) -> str:
     """Format a privacy budget: 3, 0.25, 668 or 35,342."""
     if 0 < value < 0.0005 or value >= 1e9:
-        return number(value)
+        return format_number(value)
     return f"{value:.3g}" if value < 100 else f"{round(value):,}"
 
 

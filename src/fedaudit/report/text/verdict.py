@@ -87,7 +87,10 @@ def learning_warning(record: Record) -> str:
     accuracies = []
     for row in rows:
         defense = f"with {shortened(wording.defense_name(row.defense), 60)} " * has_several_defenses
-        measured, guess = wording.percent(row.train_accuracy), wording.percent(row.guess)
+        measured, guess = (
+            wording.format_percent(row.train_accuracy),
+            wording.format_percent(row.guess),
+        )
         text = fixed("verdict.train_accuracy", run=of_run, measured=measured, guess=guess)
         accuracies.append(defense + text)
     accuracy_names = wording.capital(wording.join_some(accuracies, MOST_WARNED, "more rows"))

@@ -37,7 +37,7 @@ class LayerProducts(NamedTuple):
     dots: Float[Tensor, "samples clients"]
     squared_norms: Float[Tensor, " samples"]
 
-    def plus(self, other: "LayerProducts") -> "LayerProducts":
+    def add(self, other: "LayerProducts") -> "LayerProducts":
         """Return the sum of two contributions."""
         return LayerProducts(self.dots + other.dots, self.squared_norms + other.squared_norms)
 
@@ -151,7 +151,7 @@ def optional_bias(
                 raise RuntimeError("a layer without audited parameters has no kernel")
             return weight_products
         bias_products = products_of_gradients(gradients, bias)
-        return bias_products if weight_products is None else weight_products.plus(bias_products)
+        return bias_products if weight_products is None else weight_products.add(bias_products)
 
     return add
 

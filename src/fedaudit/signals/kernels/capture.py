@@ -309,7 +309,7 @@ def _chunk_products(
     by_param = [products_of_gradients(gradients[name], update) for name, update in updates.items()]
     total = by_param[0]
     for products in by_param[1:]:
-        total = total.plus(products)
+        total = total.add(products)
     return total
 
 

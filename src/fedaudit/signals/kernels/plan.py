@@ -143,7 +143,7 @@ def _scale_and_shift_products(layer: Layer) -> Callable[[Tensor, Tensor], LayerP
             for gradient, updates in zip(gradients, stacks, strict=True)
             if updates is not None
         ]
-        return by_param[0] if len(by_param) == 1 else by_param[0].plus(by_param[1])
+        return by_param[0] if len(by_param) == 1 else by_param[0].add(by_param[1])
 
     return products
 

@@ -46,7 +46,7 @@ _LISTS = ("metrics", "fprs")
 _SWITCHES = ("planted_leak", "blind_classifier")
 """Evaluation settings that can be turned on."""
 _TABLES = ("references", "unlearning")
-"""Tables that can be added, since they train additional federations and do not change the runs."""
+"""Tables that can be added, since they train auxiliary federations and do not change the runs."""
 
 
 class Additions(NamedTuple):

@@ -22,7 +22,7 @@ from fedaudit.fl.algorithms.base import ChoosesModels
 from fedaudit.observe.kept_files import read_rounds, write_round
 from fedaudit.observe.measurements import (
     MeasuredRound,
-    Stored,
+    StoredRound,
     fault_in,
     measured_rounds_in,
     measuring_device,
@@ -71,8 +71,8 @@ def raise_if_retraining_needed(runs: Iterable[Setup]) -> None:
 
 
 def with_all_signals(
-    run: Setup, stored: Sequence[Stored], resources: Resources, notes: Callable[[str], None]
-) -> list[Stored]:
+    run: Setup, stored: Sequence[StoredRound], resources: Resources, notes: Callable[[str], None]
+) -> list[StoredRound]:
     """Return measured rounds with all signals that the attacks of a run need.
 
     Missing signals are measured on stored updates. Other signals are dropped: studies that share
@@ -107,12 +107,12 @@ def with_all_signals(
     for old, new in zip(stored, added, strict=True):
         signals = {**old.measured.signals, **new}
         needed = {name: signals[name] for name in signals if name in names}
-        rounds_with_signals.append(Stored(replace(old.measured, signals=needed), old.notes))
+        rounds_with_signals.append(StoredRound(replace(old.measured, signals=needed), old.notes))
     return rounds_with_signals
 
 
 def measure_kept_updates(
-    run: Setup, stored: Sequence[Stored], signals: Sequence[Signal], resources: Resources
+    run: Setup, stored: Sequence[StoredRound], signals: Sequence[Signal], resources: Resources
 ) -> list[MeasuredRound]:
     """Measure signals on the updates that a run stored.
 
@@ -189,7 +189,7 @@ def results_needed(runs: Sequence[Setup]) -> int:
     return total
 
 
-def observe(run: Setup, resources: Resources) -> list[Stored]:
+def observe(run: Setup, resources: Resources) -> list[StoredRound]:
     """Train and measure a run, and return all measured rounds.
 
     A stopped run resumes after its last complete round.
@@ -220,7 +220,7 @@ def observe(run: Setup, resources: Resources) -> list[Stored]:
     return stored_rounds(run)
 
 
-def stored_rounds(run: Setup) -> list[Stored]:
+def stored_rounds(run: Setup) -> list[StoredRound]:
     """Read all measured rounds of a run, and check that they belong to this run.
 
     Raises:

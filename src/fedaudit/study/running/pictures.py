@@ -18,7 +18,7 @@ from fedaudit.observe.tensors import read_tensors, write_tensors
 from fedaudit.plan.parts import Setup
 
 if TYPE_CHECKING:
-    from fedaudit.evaluation.truth import Findings
+    from fedaudit.evaluation.truth import EvaluationResults
 
 _FILE = "drawn.safetensors"
 _STEPS = 50
@@ -37,20 +37,20 @@ def store_pictures(run: Setup, round: Round) -> None:
     sees_target_model = (
         Capability.UPLOADS in run.view.offers and target not in run.study.audit.merge
     )
-    exposed = round.exposed.get(target)
-    if not sees_target_model or exposed is None or exposed.local is None:
+    observed = round.observed.get(target)
+    if not sees_target_model or observed is None or observed.local is None:
         return
-    if not _generates_images(exposed.local):
+    if not _generates_images(observed.local):
         return
     count = min(run.dataset.classes, _MAX_CONCEPTS)
     low, high = _pixel_range(run)
     pictures = generate(
-        exposed.local, torch.arange(count), low=low, high=high, rng=seeded(run.seed, "pictures")
+        observed.local, torch.arange(count), low=low, high=high, rng=seeded(run.seed, "pictures")
     )
     write_tensors({"pictures": pictures}, run.folder / _FILE, private=True)
 
 
-def write_pictures(run: Setup, findings: "Findings", path: Path) -> None:
+def write_pictures(run: Setup, results: "EvaluationResults", path: Path) -> None:
     """Write an image of the target's most likely members, above images that its model generates.
 
     Each column is a concept. Nothing is written if no images were stored. The image shows personal
@@ -59,7 +59,7 @@ def write_pictures(run: Setup, findings: "Findings", path: Path) -> None:
     Source: FedMIA section 4.2: generated images next to images that FedMIA-II classifies as
         members.
     """
-    if not (run.folder / _FILE).is_file() or not findings.scores:
+    if not (run.folder / _FILE).is_file() or not results.scores:
         return
     from PIL import Image
 
@@ -69,14 +69,14 @@ def write_pictures(run: Setup, findings: "Findings", path: Path) -> None:
     pictures = _read(run)
     by_attack = {
         name: scores
-        for (seed, client, name), scores in findings.scores.items()
+        for (seed, client, name), scores in results.scores.items()
         if (seed, client) == (run.seed, target)
     }
     if not by_attack:
         return
     scores = by_attack.get(_RANKING_ATTACK, next(iter(by_attack.values())))
     truth = target_truth(run, target)
-    if truth.subject is not None:
+    if truth.person is not None:
         return
     concepts, member_ids = [], []
     for concept in range(len(pictures)):

@@ -267,7 +267,7 @@ class _Space:
         """Return the disk space that the runs of a study need."""
         return cls(
             sum(disk_needed(run) for run in runs if not is_measured(run)),
-            results_needed([run for run in runs if not run.is_additional]),
+            results_needed([run for run in runs if not run.is_auxiliary]),
             _existing(runs[0].folder.parent),
             _existing(out),
         )

@@ -39,7 +39,7 @@ from fedaudit.signals.base import Signal
 RUN_FILE = "run.json"
 RUNS_FILE = "runs.json"
 ADDITIONAL_FOLDER = "shadow"
-"""Subfolder of a study's folder for additional federations, if the study uses no pool."""
+"""Subfolder of a study's folder for auxiliary federations, if the study uses no pool."""
 _NAME_LENGTH = 16
 
 
@@ -115,7 +115,7 @@ def find_folder(
     folders = sorted(path.parent for path in pool.glob(f"*/{RUN_FILE}"))
     candidates = [exact, *(replace(run, folder=folder) for folder in folders)]
     conditions = [Identity.covers]
-    if run.study.audit.keep == "full" and not run.is_additional:
+    if run.study.audit.keep == "full" and not run.is_auxiliary:
         conditions.append(Identity.is_same_run)
     for is_usable in conditions:
         for candidate in candidates:

@@ -1,7 +1,7 @@
 """Checks before training: trials of single steps, and the smallest leak that a study can detect.
 
 :func:`fedaudit.study.build.setup` has already checked the settings. The functions in ``CHECKS``
-try single steps of training and measurement, for every run and for its additional federations.
+try single steps of training and measurement, for every run and for its auxiliary federations.
 They use copies of models and defenses and restore the random generators, so that they do not
 change results.
 """
@@ -192,7 +192,7 @@ _MIN_DRAW_BYTES = 2**18
 
 def raise_if_missing_accountant(run: Setup, device: torch.device) -> None:
     """Raise if the formal guarantee of a defense cannot be computed with the installed packages."""
-    if run.is_additional:
+    if run.is_auxiliary:
         return
     for client, *_ in _clients_by_defense(run).values():
         if client in run.defenses:
@@ -297,11 +297,11 @@ CHECKS: tuple[Callable[[Setup, torch.device], object], ...] = (
     raise_if_unmeasurable_batches,
     raise_if_untrainable_extensions,
 )
-"""Checks for every run and for its additional federations."""
+"""Checks for every run and for its auxiliary federations."""
 
 
 def check_run(run: Setup, device: torch.device = CPU) -> None:
-    """Raise if a run, or one of its additional federations, could not be trained or measured."""
+    """Raise if a run, or one of its auxiliary federations, could not be trained or measured."""
     for federation in (run, *run.additional_federations):
         with _restored_generators():
             for check in CHECKS:
@@ -439,7 +439,7 @@ def _training_context(
         seed=run.federation_seed,
         device=device,
     )
-    return client_context.at(net.initial(0))
+    return client_context.with_model(net.initial(0))
 
 
 def _try_batch(run: Setup, net: Architecture, planned: _PlannedBatch, device: torch.device) -> None:

@@ -13,11 +13,16 @@ from fedaudit.attacks import catalogue_spellings
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, Damaged, FedauditError, option, table
 from fedaudit.core.files import delete_partial_files, path_without_links
-from fedaudit.core.importing import code_named_in, exits_as_errors, import_callable, is_custom
+from fedaudit.core.importing import (
+    code_named_in,
+    convert_exits_to_errors,
+    import_callable,
+    is_custom,
+)
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.observe.measurements import (
     MeasuredRound,
-    Stored,
+    StoredRound,
     measured_rounds_in,
     measuring_device,
     warn_of_unhashed,
@@ -87,7 +92,7 @@ def contradicting_signals(
         return []
     contradictions = []
     custom = code_named_in(recording / STUDY_FILE, trusted=trust, folder=Path.cwd())
-    with custom, exits_as_errors():
+    with custom, convert_exits_to_errors():
         parts = resolve(recorded_study(recording))
         for seed in parts.study.seeds:
             run = replace(run_of(parts, seed, data_dir), folder=run_folder(recording, seed))
@@ -127,7 +132,7 @@ def _shares_base(measured: MeasuredRound) -> Bool[Tensor, "clients clients"]:
     return measured.bases[:, None] == measured.bases[None, :]
 
 
-@exits_as_errors()
+@convert_exits_to_errors()
 def reattack(
     recording: Path,
     names: Sequence[str],
@@ -317,7 +322,7 @@ def _fit_attacks(
 
 def _measured_federation(
     recording: Path, section: str, run: Setup, description: str, construct: object
-) -> list[Stored]:
+) -> list[StoredRound]:
     """Return the measured rounds of a shadow or reference federation; raise if they are missing."""
     in_pool = run_folder(recording, run.seed)
     folder = (
@@ -339,7 +344,9 @@ def _measured_federation(
     return stored_rounds(run)
 
 
-def _drop_unmeasured_attacks(run: Setup, stored: Sequence[Stored], *, is_required: bool) -> Setup:
+def _drop_unmeasured_attacks(
+    run: Setup, stored: Sequence[StoredRound], *, is_required: bool
+) -> Setup:
     """Drop attacks whose signals were not measured, or raise if they are required."""
     measured = stored[0].measured.signals
     missing: Mapping[str, list[str]] = {

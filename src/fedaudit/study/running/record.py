@@ -21,11 +21,11 @@ from fedaudit.evaluation.analysis import analyse
 from fedaudit.evaluation.controls import controls, planted_leak
 from fedaudit.evaluation.final_models import read_digests
 from fedaudit.evaluation.sample_scores import write_scores
-from fedaudit.evaluation.truth import Findings, run_coordinates
+from fedaudit.evaluation.truth import EvaluationResults, run_coordinates
 from fedaudit.evaluation.uploads import peer_controls, reported_controls
 from fedaudit.fl.algorithms.base import ChoosesModels
 from fedaudit.metrics.intervals import FEWEST_RUNS
-from fedaudit.observe.measurements import Stored, rounds_with, stacked
+from fedaudit.observe.measurements import StoredRound, rounds_with, stacked
 from fedaudit.observe.usage import Usage, read_usage
 from fedaudit.plan.identity import config_of, settings_of
 from fedaudit.plan.named import assigns_classes
@@ -96,7 +96,7 @@ def evaluate_and_write(
         for extension in measured_run.run.extensions:
             by_extension.setdefault(type(extension), []).append(measured_run)
     for kind, extended_runs in by_extension.items():
-        results = kind.evaluate(extended_runs, evaluation.findings.scores)
+        results = kind.evaluate(extended_runs, evaluation.results.scores)
         evaluation.extension_estimates += results.figures
         evaluation.controls += results.checks
     record = _assemble(measured_runs, evaluation, environment(clock, resources.device), notes)
@@ -105,8 +105,8 @@ def evaluate_and_write(
         # The record is written first, because scores without a record are never replaced.
         write_record(record, out / RECORD_FILE)
         runs = [run for run, _ in measured_runs]
-        write_scores(runs, evaluation.findings, out / SCORES_FILE)
-        write_pictures(runs[0], evaluation.findings, out / PICTURES_FILE)
+        write_scores(runs, evaluation.results, out / SCORES_FILE)
+        write_pictures(runs[0], evaluation.results, out / PICTURES_FILE)
     if replaced:
         log(f"replaced in {out}: {replaced}")
     return record
@@ -117,14 +117,14 @@ class _Evaluation:
     """Results of all runs of a study.
 
     Attributes:
-        findings: Estimates of membership inference attacks.
+        results: Estimates of membership inference attacks.
         controls: Results of controls.
         sources: Estimates of source inference attacks, by run.
         usage: How often samples were used.
         extension_estimates: Estimates of extensions.
     """
 
-    findings: Findings = field(default_factory=Findings)
+    results: EvaluationResults = field(default_factory=EvaluationResults)
     controls: list[ControlResult] = field(default_factory=list)
     sources: "list[SourceEvaluation]" = field(default_factory=list)
     usage: list[UsageRow] = field(default_factory=list)
@@ -139,23 +139,23 @@ def _evaluate_run(
 ) -> None:
     """Add the estimates and controls of a run to an evaluation."""
     run, rounds = measured_run
-    findings = evaluation.findings
+    results = evaluation.results
     log(f"seed {run.seed}: attacks and their figures")
     # Source inference and the published redrawn evaluation compare all clients.
     needs_all = run.source_attacks or run.study.figures.evaluation == "redraw"
     targets = () if needs_all else run.study.audit.targets
     signals = stacked((round.measured for round in rounds), about=targets)
     if run.membership_attacks:
-        analyse(run, signals, findings, resources.progress)
+        analyse(run, signals, results, resources.progress)
     if run.source_attacks:
         from fedaudit.evaluation.source import source_controls, source_results
 
         evaluation.sources += source_results(
-            run, signals, findings, rounds[-1].notes, resources.progress
+            run, signals, results, rounds[-1].notes, resources.progress
         )
     log(f"seed {run.seed}: controls")
     if run.membership_attacks:
-        evaluation.controls += controls(run, findings, resources.device, resources.progress)
+        evaluation.controls += controls(run, results, resources.device, resources.progress)
     if run.source_attacks:
         evaluation.controls += source_controls(run, resources.device)
     evaluation.controls += reported_controls(run, rounds)
@@ -176,17 +176,17 @@ def _assemble(
 ) -> Record:
     runs = [run for run, _ in measured_runs]
     stored = [rounds for _, rounds in measured_runs]
-    findings, sources = evaluation.findings, evaluation.sources
+    results, sources = evaluation.results, evaluation.sources
     first, study, recording_info = runs[0], runs[0].study, runs[0].recording_info
     clusters: list[ClusterEvaluation] = []
     if isinstance(first.algorithm, ChoosesModels):
         from fedaudit.evaluation.clusters import cluster_result
 
-        results = [cluster_result(run, rounds) for run, rounds in measured_runs]
-        clusters = [result for result in results if result]
+        cluster_results = [cluster_result(run, rounds) for run, rounds in measured_runs]
+        clusters = [result for result in cluster_results if result]
     alpha = study.figures.alpha
     figures = [
-        *corrected_estimates(findings, alpha),
+        *corrected_estimates(results, alpha),
         *_formal_epsilons(runs),
         *evaluation.extension_estimates,
     ]
@@ -195,7 +195,7 @@ def _assemble(
     on_clusters = [estimate for cluster in clusters for estimate in cluster.estimates]
     answers = [source.answers for source in sources]
     rows, other_clients = _client_rows(first)
-    attacks = _attack_rows(first, findings)
+    attacks = _attack_rows(first, results)
     uncovered = [
         f"What {row.name} shows of some clients: {row.uncovered}."
         for row in attacks
@@ -224,7 +224,7 @@ def _assemble(
         else max(len(flat(net.initial(0).params)) for net in first.algorithm.nets),
         estimates=[
             *figures,
-            *findings.groups,
+            *results.groups,
             *(figure for run, rounds in measured_runs for figure in utility(run, rounds)),
             *source_estimates,
             *corrected_by_hypothesis(average_each(source_estimates), alpha),
@@ -234,10 +234,10 @@ def _assemble(
             *on_clusters,
             *average_each(on_clusters),
         ],
-        curves=findings.curves,
-        trajectories=findings.trajectories,
-        histograms=findings.histograms,
-        exposed=findings.exposed,
+        curves=results.curves,
+        trajectories=results.trajectories,
+        histograms=results.histograms,
+        exposed=results.exposed,
         controls=[
             check.model_copy(update={"note": plain(check.note)}) for check in evaluation.controls
         ],
@@ -289,13 +289,13 @@ def _coverage(measured_runs: Sequence[MeasuredRun]) -> Coverage:
     )
 
 
-def _attack_rows(run: Setup, findings: Findings) -> list[AttackRow]:
+def _attack_rows(run: Setup, results: EvaluationResults) -> list[AttackRow]:
     rows = []
     for name in [*run.attacks, *run.refused]:
         attack = run.attacks.get(name) or resolve_attack(name)
         failed, uncovered, alone = (
             reasons.get(name, {})
-            for reasons in (findings.failed, findings.too_few_rounds, findings.too_few_peers)
+            for reasons in (results.failed, results.too_few_rounds, results.too_few_peers)
         )
         targets = 1 if attack.infers_source else len(run.study.audit.targets)
         total = len(run.study.seeds) * targets
@@ -386,11 +386,11 @@ def _count_people(run: Setup, clients: Iterable[int]) -> int | None:
 
     The data of a recording are only its audited samples.
     """
-    subject = run.dataset.subject
-    if subject is None or run.recording_info or run.assignment.reported_sizes:
+    person = run.dataset.person
+    if person is None or run.recording_info or run.assignment.reported_sizes:
         return None
     ids = [run.assignment.clients[client].ids for client in clients]
-    return len({*subject[torch.cat(ids)].tolist()}) if ids else 0
+    return len({*person[torch.cat(ids)].tolist()}) if ids else 0
 
 
 def _untested(run: Setup) -> list[str]:
@@ -465,7 +465,9 @@ def _has_adaptive_attack(run: Setup) -> bool:
 
 
 def _content_hash(
-    run: Setup, stored: Sequence[Sequence[Stored]], estimates: Sequence[Estimate | SourceResult]
+    run: Setup,
+    stored: Sequence[Sequence[StoredRound]],
+    estimates: Sequence[Estimate | SourceResult],
 ) -> str:
     """Return a hash of settings, measured rounds and estimates.
 
@@ -524,14 +526,14 @@ def _histogram(times: Tensor) -> list[int]:
     return np.bincount(times.numpy()).tolist() if len(times) else []
 
 
-def corrected_estimates(findings: Findings, alpha: float) -> list[Estimate]:
+def corrected_estimates(results: EvaluationResults, alpha: float) -> list[Estimate]:
     """Return all estimates and their means over runs, with significance corrected over the study.
 
     Means are corrected as a separate family, since readers look either at means or at single runs,
     but not at the largest of both.
     """
     groups: dict[tuple[object, ...], list[int]] = {}
-    for index, estimate in enumerate(findings.estimates):
+    for index, estimate in enumerate(results.estimates):
         if estimate.metric != EPSILON:
             key = (
                 estimate.attack,
@@ -543,8 +545,8 @@ def corrected_estimates(findings: Findings, alpha: float) -> list[Estimate]:
             groups.setdefault(key, []).append(index)
     means = [
         average_runs(
-            [findings.estimates[index] for index in indices],
-            [findings.limits[index] for index in indices if index in findings.limits],
+            [results.estimates[index] for index in indices],
+            [results.limits[index] for index in indices if index in results.limits],
         )
         for indices in groups.values()
         if len(indices) > 1
@@ -552,6 +554,6 @@ def corrected_estimates(findings: Findings, alpha: float) -> list[Estimate]:
     # Only the outcome of a test is stored, because a study tests thousands of estimates.
     return [
         estimate.model_copy(update={"tests": tests_of(estimate.significant)})
-        for family in (findings.estimates, means)
+        for family in (results.estimates, means)
         for estimate in aggregate.correct_tests(family, alpha)
     ]

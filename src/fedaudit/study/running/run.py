@@ -12,12 +12,12 @@ import torch
 from fedaudit.core.arguments import Condition, checked
 from fedaudit.core.devices import CPU
 from fedaudit.core.files import create_subfolder, delete_partial_files
-from fedaudit.core.importing import exits_as_errors
+from fedaudit.core.importing import convert_exits_to_errors
 from fedaudit.core.progress import Progress, quiet
 from fedaudit.engines.base import CountedEngine
 from fedaudit.engines.local import local_engine, raise_if_import_by_worker
 from fedaudit.evaluation.final_models import raise_if_no_server_model, write_models
-from fedaudit.observe.measurements import Stored
+from fedaudit.observe.measurements import StoredRound
 from fedaudit.observe.tensors import write_tensors
 from fedaudit.plan.parts import Extension, FitContext, MeasuredRun, Resources, Setup
 from fedaudit.plan.sections import Study
@@ -58,7 +58,7 @@ _StudyObject = Annotated[
 
 
 @checked
-@exits_as_errors()
+@convert_exits_to_errors()
 def run_study(
     study: _StudyObject,
     out: Path | str,
@@ -152,7 +152,7 @@ def run_study(
     ]
     folders = {federation.seed: federation.folder for federation in additional_federations}
     # An extension is an optional section of the study, such as reference federations. It may train
-    # additional federations and fit attacks with them. Each extension is fitted in all runs before
+    # auxiliary federations and fit attacks with them. Each extension is fitted in all runs before
     # the next one, so that the progress of one extension is shown at a time.
     for kind in dict.fromkeys(type(extension) for run in runs for extension in run.extensions):
         measured_runs = [
@@ -196,7 +196,7 @@ def _observe_and_measure(
     resources: Resources,
     log: Callable[[str], None],
     notes: Callable[[str], None] = lambda text: None,
-) -> list[Stored]:
+) -> list[StoredRound]:
     with locked(run.folder, log):
         if is_measured(run) and run.folder.name != f"seed-{run.seed}":
             log(f"seed {run.seed}: already trained and measured in {run.folder}")
@@ -214,11 +214,11 @@ def _fit_extension(
     resources: Resources,
     log: Callable[[str], None],
 ) -> Setup:
-    """Train the additional federations that an extension needs, then fit it."""
+    """Train the auxiliary federations that an extension needs, then fit it."""
 
     def measure(
         federation: Setup, phase: str, construct: Callable[[], Setup] | None
-    ) -> list[Stored]:
+    ) -> list[StoredRound]:
         folder = folders[federation.seed]
         log(f"seed {run.seed}: {phase}, in {folder}")
         federation = construct() if construct else federation

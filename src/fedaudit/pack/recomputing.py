@@ -19,12 +19,12 @@ from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.policy import Policy
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.recording import read_recording
-from fedaudit.pack.choices import Findings, attacks_of, listed, required_attacks
+from fedaudit.pack.choices import CheckResults, attacks_of, listed, required_attacks
 from fedaudit.pack.consistency import other_version
 from fedaudit.pack.suppressing import suppressed, total_suppressed
 from fedaudit.pack.verifying import FROM_THE_RUN, Verified, describe_environment, not_shown_by_pack
 from fedaudit.plan.sections import FiguresSection
-from fedaudit.report.differing import as_table, change_at, differing_paths, setting_at
+from fedaudit.report.differing import change_at, dict_or_empty, differing_paths, setting_at
 from fedaudit.report.grid import shortened
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
@@ -64,7 +64,7 @@ def compare_with_run(
         return verified
     _raise_if_security_games(record)
     recomputed = recompute_record(record, recording, data_dir, trust=trust)
-    choices = compare_choices(record, recording, verified.own_policy)
+    choices = compare_choices(record, recording, verified.receiver_policy)
     problems = [
         *verified.problems,
         *choices.problems,
@@ -169,7 +169,7 @@ def _without_sentences(value: object) -> object:
 
 
 def _different_verdicts(verified: Verified, recomputed: Record) -> Iterator[str]:
-    policies = {"the packed": verified.policy, "your": verified.own_policy}
+    policies = {"the packed": verified.policy, "your": verified.receiver_policy}
     for label, policy in policies.items():
         if policy is not None and verified.record is not None:
             packed_outcome, outcome = (
@@ -283,11 +283,11 @@ def _attack_run(
     record: Record, recording: Path, out: Path, data_dir: Path | None, trust: bool
 ) -> Record:
     """Attack the run with the packed record's settings."""
-    attacks, figures = (as_table(record.config.get(name)) for name in ("attacks", "figures"))
+    attacks, figures = (dict_or_empty(record.config.get(name)) for name in ("attacks", "figures"))
     if record.watched:
         # Other targets in the pack are reported by `differences`, as a setting that differs.
         clients = read_recording(recording).targets
-        packed = as_table(record.config.get("recording")).get("targets")
+        packed = dict_or_empty(record.config.get("recording")).get("targets")
         targets = [c for c in clients if isinstance(packed, list) and c in packed]
         return attack_recording(
             recording, list(attacks), out, targets=targets, figures=figures, trust=trust
@@ -301,7 +301,7 @@ _CONTROL_SETTINGS = frozenset({"planted_leak", "blind_classifier"})
 """Evaluation settings that add a control if they are turned on."""
 
 
-def compare_choices(record: Record, recording: Path, policy: Policy | None) -> Findings:
+def compare_choices(record: Record, recording: Path, policy: Policy | None) -> CheckResults:
     """Compare attacks and evaluation settings with those with which the run was started."""
     study = None if record.watched else recorded_study(recording)
     planned = set(read_recording(recording).attacks if study is None else study.attacks)
@@ -322,7 +322,7 @@ def compare_choices(record: Record, recording: Path, policy: Policy | None) -> F
         )
     figures = FiguresSection() if study is None else study.figures
     expected = figures.model_dump(mode="json")
-    figures_used = expected | as_table(record.config.get("figures"))
+    figures_used = expected | dict_or_empty(record.config.get("figures"))
     changes = [
         change_at(path, figures_used, expected, "figures")
         for path in differing_paths(figures_used, expected)
@@ -338,4 +338,4 @@ def compare_choices(record: Record, recording: Path, policy: Policy | None) -> F
     if record.null_members and not figures.null_members:
         problems.append("the record labels unseen samples as members, so it cannot show a leak")
     checked = [] if problems else ["attacks and evaluation settings are those of the run"]
-    return Findings(problems, [] if unchecked else checked, unchecked)
+    return CheckResults(problems, [] if unchecked else checked, unchecked)

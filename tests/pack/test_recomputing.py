@@ -11,7 +11,7 @@ import pytest
 from fedaudit.core.errors import BadInput
 from fedaudit.pack.manifest import Manifest, digest_of, manifest_text
 from fedaudit.pack.packing import write_pack
-from fedaudit.pack.remaking import compare_with_run, recompute_record
+from fedaudit.pack.recomputing import compare_with_run, recompute_record
 from fedaudit.pack.verifying import verify
 from fedaudit.study.running.run import run_study
 from tests.digests import write_with_digest

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedaudit.core.tasks import CLASSIFICATION, NextTokens, Reading
+from fedaudit.core.tasks import CLASSIFICATION, NextTokens, OutputKind
 
 
 def one_token(outputs: Tensor, targets: Tensor) -> NextTokens:
@@ -13,6 +13,6 @@ def one_token(outputs: Tensor, targets: Tensor) -> NextTokens:
     return NextTokens(outputs[:, None], targets[:, None], counted)
 
 
-EVERY_READING = replace(
-    CLASSIFICATION, readings=Reading.POSTERIOR | Reading.TOKENS, tokens=one_token
+EVERY_OUTPUT_KIND = replace(
+    CLASSIFICATION, output_kinds=OutputKind.POSTERIOR | OutputKind.TOKENS, tokens=one_token
 )
