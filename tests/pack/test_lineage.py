@@ -90,9 +90,7 @@ def test_the_whole_model_and_its_adapter_are_verified(
     assert results.checked == ["adapter.pt is the adapter after the last round of the record"]
     assert packed_record.coverage is not None
     base = packed_record.coverage.base_model
-    assert results.unchecked == [
-        f"whether adapter.pt is used with its base model (SHA-256 {base})"
-    ]
+    assert results.unchecked == [f"whether adapter.pt is used with its base model (SHA-256 {base})"]
     assert exit_code("verify", folder / "pack", "--model", adapter) == 0
 
 
