@@ -46,7 +46,7 @@ from fedaudit.core.values import Samples, chunks
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.fl.hooks import UNDEFENDED, ClientContext, Defense
 from fedaudit.fl.training.local import LocalTraining, train
-from fedaudit.observe.round import Exposed, Round
+from fedaudit.observe.round import ObservedModels, Round
 from fedaudit.observe.tensors import round_paths
 from fedaudit.results.read import read_record
 from fedaudit.signals.gradients import gradient_products
@@ -111,7 +111,7 @@ def trained(defense: Defense, data: Data, device: torch.device) -> list[Tensor]:
     context = ClientContext(
         round=1, rounds=1, client=0, cohort=(0,), weights={0: 1.0}, seed=0, device=device
     )
-    model = train(data.base, samples, TRAINING, defense, context.at(data.base))
+    model = train(data.base, samples, TRAINING, defense, context.with_model(data.base))
     return list(model.params.values())
 
 
@@ -121,8 +121,8 @@ def gradient_signals(data: Data, device: torch.device) -> list[Tensor]:
 
 
 def losses(data: Data, device: torch.device) -> list[Tensor]:
-    exposed = {client: Exposed(local=data.base) for client in range(CLIENTS)}
-    round = Round(1, exposed, {}, {}, {}, tuple(exposed), tuple(exposed))
+    observed = {client: ObservedModels(local=data.base) for client in range(CLIENTS)}
+    round = Round(1, observed, {}, {}, {}, tuple(observed), tuple(observed))
     samples = samples_of(data)
     return list(measure_round(round, [Loss()], samples, device=device).signals.values())
 

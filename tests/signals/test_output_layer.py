@@ -12,7 +12,7 @@ from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.models import MLP
-from fedaudit.observe.round import Exposed
+from fedaudit.observe.round import ObservedModels
 from fedaudit.signals.linear_layers import LinearLayer
 from fedaudit.signals.output_layer import class_scores, output_layer
 from tests.samples import random_samples
@@ -25,16 +25,16 @@ LAYER = output_layer(NET.initial(0), DATA.features)
 def test_the_score_of_one_sample_is_its_label_minus_the_probabilities() -> None:
     sample, lr = DATA.take(slice(0, 1)), 0.1
     (round,) = simulate(FedAvg(NET, LocalTraining(lr=lr)), {0: sample}, rounds=1, seed=1)
-    exposed = round.exposed[0]
-    assert exposed.base is not None
-    module = exposed.base.load_into(NET.build())
+    observed = round.observed[0]
+    assert observed.base is not None
+    module = observed.base.load_into(NET.build())
     with torch.no_grad():
         probabilities = module(sample.features).softmax(1)[0]
     label = int(sample.targets[0])
     expected = functional.one_hot(sample.targets, 4)[0] - probabilities
-    assert exposed.update is not None
-    torch.testing.assert_close(exposed.update[LAYER.bias], lr * expected, rtol=1e-4, atol=1e-6)
-    scores = class_scores(exposed, LAYER)
+    assert observed.update is not None
+    torch.testing.assert_close(observed.update[LAYER.bias], lr * expected, rtol=1e-4, atol=1e-6)
+    scores = class_scores(observed, LAYER)
     torch.testing.assert_close(scores.float(), expected / expected.norm(), rtol=1e-4, atol=1e-6)
     assert [c for c in range(4) if scores[c] > 0] == [label]
     assert float(scores.norm()) == pytest.approx(1)
@@ -44,7 +44,7 @@ def test_absent_classes_never_grow_in_one_step_on_a_batch() -> None:
     for trial in range(10):
         batch = DATA.take(torch.randperm(40, generator=seeded(1, trial))[:3])
         (round,) = simulate(FedAvg(NET, LocalTraining()), {0: batch}, rounds=1, seed=trial)
-        scores, base = class_scores(round.exposed[0], LAYER), round.exposed[0].base
+        scores, base = class_scores(round.observed[0], LAYER), round.observed[0].base
         assert base is not None
         # An independent way: the mean of the gradients of single samples.
         module = base.load_into(NET.build())
@@ -62,12 +62,12 @@ def test_absent_classes_never_grow_in_one_step_on_a_batch() -> None:
 def test_an_unchanged_model_scores_all_classes_equally() -> None:
     base = NET.initial(0)
     unchanged = {name: torch.zeros_like(value) for name, value in base.params.items()}
-    assert class_scores(Exposed(base, base, unchanged), LAYER).tolist() == [0.0] * 4
+    assert class_scores(ObservedModels(base, base, unchanged), LAYER).tolist() == [0.0] * 4
 
 
 def test_hidden_updates_are_refused() -> None:
     with pytest.raises(NotVisible, match="hides the clients' updates"):
-        class_scores(Exposed(), LAYER)
+        class_scores(ObservedModels(), LAYER)
 
 
 def initial(*layers: nn.Module) -> Model:

@@ -106,8 +106,8 @@ class LabelInference(Extension):
         self, run: Setup, round: Round, notes: Mapping[str, str], device: torch.device
     ) -> None:
         """Write the score of each class for each client of the round."""
-        clients = tuple(client for client in self.trained if client in round.exposed)
-        scores = torch.stack([class_scores(round.exposed[c], self.layer) for c in clients])
+        clients = tuple(client for client in self.trained if client in round.observed)
+        scores = torch.stack([class_scores(round.observed[c], self.layer) for c in clients])
         bases = torch.zeros(len(clients), dtype=torch.int64)
         measured = MeasuredRound(round.index, clients, bases, {_SIGNAL: scores})
         write_measured(create_subfolder(run.folder, FOLDER), measured, {"run": notes["run"]})

@@ -8,7 +8,7 @@ from fedaudit.core.devices import CPU
 from fedaudit.core.errors import NotVisible, Unsupported
 from fedaudit.core.modules import in_model_dtype, load_module
 from fedaudit.core.values import Model
-from fedaudit.observe.round import Exposed
+from fedaudit.observe.round import ObservedModels
 from fedaudit.signals.linear_layers import LinearLayer, linear_layers
 
 
@@ -53,7 +53,7 @@ def _recorder(outputs_of: dict[str, Tensor], path: str):  # type: ignore[no-unty
     return record
 
 
-def class_scores(exposed: Exposed, layer: LinearLayer) -> Float[Tensor, " classes"]:
+def class_scores(observed: ObservedModels, layer: LinearLayer) -> Float[Tensor, " classes"]:
     """Return the relative change of each logit's bias, which is larger for classes of the client.
 
     For one step on one batch, the gradient of the cross-entropy with respect to the bias of a class
@@ -71,7 +71,7 @@ def class_scores(exposed: Exposed, layer: LinearLayer) -> Float[Tensor, " classe
     Differs: The papers use rows of the weights and determine labels of single samples, or how often
         each label occurs. Here, the update of all local steps scores which classes occur at all.
     """
-    if exposed.update is None:
+    if observed.update is None:
         raise NotVisible("this view hides the clients' updates, from which labels are inferred")
-    change = exposed.update[layer.bias].detach().double().cpu()
+    change = observed.update[layer.bias].detach().double().cpu()
     return change / change.norm().clamp_min(torch.finfo(torch.float64).tiny)
