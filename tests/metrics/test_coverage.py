@@ -49,6 +49,7 @@ def test_vectorised_limits_match_single_runs(fpr: float) -> None:
         assert one_by_one == [(vectorised.low[run], vectorised.high[run]) for vectorised in at_once]
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize("sizes", [(50, 50), (300, 600), (60, 1500)], ids=str)
 def test_tpr_limits_and_gates_have_their_error_rate(
     sizes: tuple[int, int],
@@ -62,6 +63,7 @@ def test_tpr_limits_and_gates_have_their_error_rate(
             assert max(of_rate) <= allowed
 
 
+@pytest.mark.simulation
 def test_limits_at_the_used_threshold_have_half_the_coverage() -> None:
     of_rate, at_threshold = simulated(normal(1.0), (500, 500), [0.01], 400, seed=1)[0.01]
     assert of_rate.coverage > 0.95

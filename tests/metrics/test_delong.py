@@ -75,6 +75,7 @@ def test_swapping_the_sides_mirrors_the_interval() -> None:
     assert interval.method == "DeLong 95%"
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize("shift", [0.0, 0.5, 1.5, 3.0])
 def test_the_auc_interval_has_its_coverage(shift: float) -> None:
     rng = np.random.default_rng(0)
@@ -101,6 +102,7 @@ def test_the_paired_difference_is_tighter_than_two_separate_intervals() -> None:
     assert difference.method == "paired DeLong 95%"
 
 
+@pytest.mark.simulation
 def test_the_paired_test_has_its_error_rate() -> None:
     rng = np.random.default_rng(2)
     truth = np.arange(120) < 60
@@ -197,6 +199,7 @@ def obuchowski(scores: np.ndarray, truth: np.ndarray, person: np.ndarray) -> tup
     return s10 / m + s01 / n + 2 * s11 / (m * n), min(i10, i01)
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize(
     ("people", "samples", "person_share", "shift"), [(40, 8, 0.5, 0.0), (60, 20, 0.2, 0.3)]
 )

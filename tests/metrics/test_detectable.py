@@ -27,6 +27,7 @@ def test_detectable_leak_matches_the_normal_approximation() -> None:
     assert smallest == pytest.approx(expected, abs=1e-3)
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize(("sizes", "runs"), [((40, 80), 1), ((30, 30), 3)])
 def test_detectable_leak_has_power_of_four_in_five(sizes: tuple[int, int], runs: int) -> None:
     members, others = sizes
@@ -74,6 +75,7 @@ def test_numbers_out_of_range_are_refused(wrong: dict[str, float]) -> None:
         smallest_auc([(0, 10)], tests=1, rng=rng())
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize("runs", [1, 3])
 def test_detectable_rate_has_power_of_four_in_five(runs: int) -> None:
     members, others, allowed, tests, audits = 80, 200, 10, 24, 1000

@@ -315,6 +315,7 @@ def test_balanced_accuracy_from_counts_matches_that_from_scores(
     assert result.low <= result.value <= result.high
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize(("members", "others", "tpr", "tnr"), [(30, 30, 0.6, 0.9), (8, 60, 1, 0.5)])
 def test_the_balanced_accuracy_interval_has_its_coverage(
     members: int, others: int, tpr: float, tnr: float

@@ -70,6 +70,7 @@ def test_certificates_hold_for_all_rates_within_their_limits(
             assert result.low - 1e-9 <= expected_success(target, rate, batch) <= result.high + 1e-9
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize(("p", "f", "batch"), [(0.9, 0.01, 20), (0.5, 0.1, 5), (1.0, 0.0005, 100)])
 def test_certificates_have_their_error_rate(p: float, f: float, batch: int) -> None:
     rng, truth = np.random.default_rng(1), expected_success(p, f, batch)
@@ -115,6 +116,7 @@ def test_means_of_the_wrong_sign_give_no_certificate() -> None:
     assert signs_of_means(bad._replace(mean=-0.1), BoundedMean(-1.0, 10, 1.0)) == (1.0, 1.0)
 
 
+@pytest.mark.simulation
 def test_the_hoeffding_margin_has_its_error_rate() -> None:
     rng, sample = np.random.default_rng(2), BoundedMean(0.0, 30, 1.0)
     means = rng.binomial(30, 0.5, 4000) / 30

@@ -68,6 +68,7 @@ def test_the_reference_hypervolume_is_subtracted_in_every_draw() -> None:
     assert [gain.value, gain.low, gain.high] == pytest.approx([0.1, 0.1, 0.1])
 
 
+@pytest.mark.simulation
 def test_the_hypervolume_interval_has_its_coverage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

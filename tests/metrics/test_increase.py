@@ -52,6 +52,7 @@ def audit(shift: float, rng: np.random.Generator, size: int = 60) -> EstimateWit
     return auc_interval(scores, np.arange(2 * size) < size)
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize("shift", [0.0, 1.0, 2.0])
 def test_equal_leakage_is_rejected_in_at_most_five_percent_of_pairs(shift: float) -> None:
     rng = np.random.default_rng(1)
@@ -62,6 +63,7 @@ def test_equal_leakage_is_rejected_in_at_most_five_percent_of_pairs(shift: float
     assert 0.01 < rejected < 0.05 + 3 * (0.05 * 0.95 / 600) ** 0.5
 
 
+@pytest.mark.simulation
 def test_the_smallest_detectable_increase_is_found_with_the_stated_power() -> None:
     rng = np.random.default_rng(2)
     pairs = [Increase(audit(1.3, rng), audit(0.5, rng)) for _ in range(400)]

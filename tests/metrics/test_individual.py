@@ -117,6 +117,7 @@ def correlated_scores(rng: np.random.Generator, units: int, attacks: int) -> np.
     return scores
 
 
+@pytest.mark.simulation
 def test_non_members_are_flagged_at_the_stated_rate() -> None:
     rng, trials = np.random.default_rng(7), 10_000
     alone, together = np.zeros(6), 0
@@ -175,6 +176,7 @@ def test_the_chance_of_membership_grows_with_the_prior(score: float, prior: floa
     assert small.low <= small.high
 
 
+@pytest.mark.simulation
 def test_limits_of_the_chance_contain_the_true_one() -> None:
     rng, trials, covered = np.random.default_rng(1), 2_000, 0
     is_member = np.arange(120) < 60

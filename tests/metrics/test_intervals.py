@@ -144,6 +144,7 @@ def test_combined_limits_are_the_smallest_mean_not_rejected(
         assert -0.003 <= outwards <= 0.01
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize(("runs", "total"), [(2, 5.6391), (5, 10.681)])
 def test_error_rate_of_critical_values_is_nominal(runs: int, total: float) -> None:
     budget = _critical_values(runs, 0.025)
@@ -171,6 +172,7 @@ def test_simultaneous_limits_narrow_and_contain_the_mean() -> None:
     assert all(interval.low < 0.3 < interval.high for interval in intervals)
 
 
+@pytest.mark.simulation
 def test_combined_limits_of_runs_have_their_coverage() -> None:
     """Sum over all counts of two runs with different shares, weighted by probability."""
     sizes, shares = (14, 20), (0.1, 0.4)

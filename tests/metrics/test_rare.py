@@ -59,6 +59,7 @@ def test_continuous_scores_of_few_samples_keep_their_interval() -> None:
         assert not interval.method.startswith("few scores differ")
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize(("members", "others"), [(1000, 20), (1000, 100), (20, 1000)])
 def test_intervals_have_their_coverage_for_rare_scores(members: int, others: int) -> None:
     rng, missed, runs = np.random.default_rng(1), 0, 150

@@ -215,6 +215,7 @@ def chances(counts: Sequence[tuple[int, ...]], shares: np.ndarray) -> np.ndarray
     return np.asarray(np.exp(orders + xlogy(table, shares).sum(axis=1)))
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize(("fpr", "confidence"), [(0.3, 0.8), (0.5, 0.9)])
 def test_tpr_limits_have_their_coverage_for_tied_scores(fpr: float, confidence: float) -> None:
     """Enumerate all samples of 4 members and 10 non-members with scores 0, 1 and 2."""

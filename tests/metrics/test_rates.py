@@ -43,6 +43,7 @@ def test_range_of_the_true_rate_at_fpr_0_001(n: int, low: float, high: float) ->
     assert (round(100 * behind.low, 3), round(100 * behind.high, 3)) == (low, high)
 
 
+@pytest.mark.simulation
 def test_the_range_of_the_true_rate_matches_simulation() -> None:
     rng = np.random.default_rng(0)
     # Uniform scores: the true rate of a threshold t is 1 - t.

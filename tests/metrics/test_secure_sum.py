@@ -101,6 +101,7 @@ def exceeding(
     )
 
 
+@pytest.mark.simulation
 def test_the_gaussian_bound_improves_with_more_draws() -> None:
     update = np.zeros(12)
     update[3] = gaussian_shift(3.0, DELTA)

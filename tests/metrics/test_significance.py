@@ -64,6 +64,7 @@ def test_rate_p_value_is_the_fraction_of_orders_that_reach_it() -> None:
     assert tpr_p_value(0, 2, allowed=0, nonmembers=2) == 1
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize("allowed", [0, 2])
 def test_a_rate_without_signal_is_rarely_significant(allowed: int) -> None:
     rng = np.random.default_rng(3)

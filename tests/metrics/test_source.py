@@ -190,6 +190,7 @@ def simulated(
     return shares, answers, source, labels, level
 
 
+@pytest.mark.simulation
 def test_the_label_level_is_unbiased_for_few_samples_per_class() -> None:
     rng = seeded_numpy(1, "simulated sources")
     errors = []

@@ -81,6 +81,7 @@ def largest_share(runs: int) -> float:
     return 0.05 + 4 * math.sqrt(0.05 * 0.95 / runs)
 
 
+@pytest.mark.simulation
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("edge", "yardstick", "seeds", "runs"),
