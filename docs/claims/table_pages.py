@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from docs.claims.comparing import leaks
 from docs.claims.data import Paper, papers, regimes
-from docs.claims.judging import ClaimResult, judge_paper, tested_in
+from docs.claims.judging import VERDICTS, ClaimResult, judge_paper, tested_in
 from docs.claims.page import figures_cell, verdict_cell
 from docs.claims.routes import decided_in
 from docs.claims.tables import (
@@ -66,19 +66,31 @@ def paper_page(paper: Paper) -> str:
         f"# {paper.name}: the paper's tables and our figures",
         f"*{paper.title}*",
         main_finding_of(paper),
+        counts_of_verdicts(results, "../claims.md", paper),
         _main_table(paper, results, "../claims.md"),
         INTRODUCTION.format(link=f"../claims.md#{paper.name.lower()}"),
         "\n".join(summary),
-        "\n".join(_regimes(paper, [table for table, _ in tables])),
+        "\n".join(_regimes(paper, [table for table, _ in tables], results)),
         *(_section(table, cells, results) for table, cells in tables),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
+def counts_of_verdicts(results: Sequence[ClaimResult], claims_page: str, paper: Paper) -> str:
+    """Return a sentence with the number of the paper's claims for each verdict."""
+    theirs = [result for result in results if not result.claim.ours]
+    counts = Counter(result.verdict for result in theirs)
+    words = ", ".join(f"{counts[name]} **{name}**" for name in VERDICTS if counts[name])
+    return (
+        f"All [{len(theirs)} claims of the paper]({claims_page}#{paper.name.lower()}) that we "
+        f"judge: {words}."
+    )
+
+
 def _main_table(paper: Paper, results: Sequence[ClaimResult], claims_page: str) -> str:
     """Return the claims about the main table, with the figures of the runs that decide them."""
     lines = [
-        "| main claims of the paper | verdict | our figures, by run that counts |",
+        "| main claims of the paper | verdict | our figures in each regime that counts |",
         "| --- | --- | --- |",
     ]
     by_id = {result.claim.id: result for result in results}
@@ -94,15 +106,25 @@ def _main_table(paper: Paper, results: Sequence[ClaimResult], claims_page: str) 
     return "\n".join(lines)
 
 
-INTRODUCTION = """Each cell has the paper's value, and below it our figure with its 95 % interval.
-Most of our runs are smaller than the paper's, so compare the order of the methods first:
-**bold** is the best value of the paper, and the best of our figures. The verdicts are those of the
-[claims]({link}), which account for the intervals, and count only runs that leak and have two seeds.
-*Open*: our runs do not decide. *Not found at this scale*: they show the opposite, but are smaller
-than the paper's. *Depends on the regime*: the claim holds in one of our runs and not in another.
+INTRODUCTION = """A *regime* is a data set, a network and training settings with which we tested a
+claim. It counts if it has two seeds; for claims about attacks and defenses, models must also leak
+without a defense. The verdicts are those of the [claims]({link}), which account for the intervals:
 
-A value agrees if it lies in our interval, widened by 0.02 (two points for percentages) unless a
-note states another tolerance.
+- *confirmed*: the difference is beyond the claim's margin in two regimes (or one, for a claim about
+  one data set or one component), and no regime decides otherwise.
+- *no difference*: the difference is within the margin.
+- *not found at this scale*: our runs show the opposite, but are smaller than the paper's.
+- *depends on the regime*: the claim holds in one regime and fails in another.
+- *open*: our runs do not decide; the claims page states what would.
+
+*These runs only* means that the verdict is about the models that we trained; with other seeds it
+may differ. *Further runs too* means that it also holds for the mean over all seeds. A difference is
+*within* x if two one-sided tests of 5 % exclude a larger one.
+
+Each cell of the tables has the paper's value, and below it our figure with its 95 % interval. Most
+of our runs are smaller than the paper's, so compare the order of the methods first: **bold** is the
+best value of the paper, and the best of our figures. A value agrees if it lies in our interval,
+widened by 0.02 (two points for percentages) unless a note states another tolerance.
 
 <span class="agrees">= agrees</span> <span class="lower">↓ our figure is lower</span>
 <span class="higher">↑ our figure is higher</span>
@@ -170,8 +192,10 @@ def _names(table: PaperTable, reason: str) -> str:
     )
 
 
-def _regimes(paper: Paper, tables: Sequence[PaperTable]) -> Iterator[str]:
-    """Yield a line for each regime of the tables, and each further study."""
+def _regimes(
+    paper: Paper, tables: Sequence[PaperTable], results: Sequence[ClaimResult]
+) -> Iterator[str]:
+    """Yield a line for each regime of the tables and of the claims, and each further study."""
     sizes = paper.scale.words(paper.scale)
     yield f"Our runs{f' (the paper: {sizes})' if sizes else ''}:\n"
     used = dict.fromkeys(
@@ -182,6 +206,9 @@ def _regimes(paper: Paper, tables: Sequence[PaperTable]) -> Iterator[str]:
         for chosen in [selector_of(table, column, row)]
         if chosen.regime and not row.not_run
     )
+    named = {name for name, _ in used}
+    counted = (regime.regime for result in results for regime in result.counted)
+    used |= dict.fromkeys((name, "") for name in counted if name not in named)
     for name, study in used:
         page = f"../results/{study or regimes()[name].study}.md"
         further = f", study `{study}`" if study else ""
