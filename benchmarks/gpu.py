@@ -469,6 +469,7 @@ def main(words: Sequence[str] | None = None) -> int:
 def run(args: argparse.Namespace, device: torch.device) -> int:
     """Run all parts that the folder does not have yet, and return the exit code."""
     results = Results(args, device)
+    measurements: dict[str, Callable[[Work, Case, Data, torch.device], Json]]
     measurements = {"kernels": partial(kernel_row, turns=args.turns), "bits": bits_row}
     models = (QUICK_MODELS if args.quick else CASES) if "kernels" in args.parts else ()
     for case in [CASES[name] for name in models]:

@@ -71,8 +71,8 @@ def test_refused_work_has_a_row_without_times() -> None:
     timed = {"work": "losses", "model": "mlp", "samples": 10, "cpu": 2.0, "cpu_floor": 1.0}
     timed |= {"device": 0.5, "device_floor": 0.25}
     about = {"device": "a card", "torch": "2", "commit": "", "quick": False}
-    bits = [row, {"work": "losses", "model": "mlp", "equal": False, "repeatable": True}]
-    bits[1]["relative_to_largest"] = 1e-6
+    differing = {"work": "losses", "model": "mlp", "equal": False, "repeatable": True}
+    bits = [row, {**differing, "relative_to_largest": 1e-6}]
     page = gpu.page({"about": about, "kernels": [row, timed], "bits": bits, "training": {}})
     assert "| DP-SGD | minilm | refused |" in page
     assert "| losses | mlp | 200 | 2.00 | 50 | 2.00 | 4.00 |" in page

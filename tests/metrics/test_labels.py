@@ -16,7 +16,7 @@ HAS = np.array([[1, 0, 0], [0, 1, 0], [0, 1, 1], [1, 0, 1]], dtype=bool)
 def slow_auc(scores: np.ndarray, has_class: np.ndarray) -> float:
     """Compare every pair of the client's classes with every other pair, one by one."""
     pairs = list(product(scores[has_class], scores[~has_class]))
-    return sum((a > b) + (a == b) / 2 for a, b in pairs) / len(pairs)
+    return float(sum((a > b) + (a == b) / 2 for a, b in pairs)) / len(pairs)
 
 
 def test_the_auc_is_the_fraction_of_pairs_in_order() -> None:

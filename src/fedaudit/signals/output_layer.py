@@ -1,5 +1,7 @@
 """The linear layer that computes a model's logits, and what its update reveals about classes."""
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
@@ -46,7 +48,9 @@ def output_layer(model: Model, features: Shaped[Tensor, "samples ..."]) -> Linea
     )
 
 
-def _recorder(outputs_of: dict[str, Tensor], path: str):  # type: ignore[no-untyped-def]
+def _recorder(
+    outputs_of: dict[str, Tensor], path: str
+) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
     def record(module: nn.Module, args: tuple[Tensor, ...], outputs: Tensor) -> None:
         outputs_of[path] = outputs.clone()
 
@@ -74,4 +78,5 @@ def class_scores(observed: ObservedModels, layer: LinearLayer) -> Float[Tensor, 
     if observed.update is None:
         raise NotVisible("this view hides the clients' updates, from which labels are inferred")
     change = observed.update[layer.bias].detach().double().cpu()
-    return change / change.norm().clamp_min(torch.finfo(torch.float64).tiny)
+    scores: Tensor = change / change.norm().clamp_min(torch.finfo(torch.float64).tiny)
+    return scores
