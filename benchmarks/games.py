@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.training import medians
-from fedaudit.attacks.ami import NeuronTraining, Rules
-from fedaudit.attacks.ami.game import Contest, Pools, Randomisers
-from fedaudit.attacks.ami.train import Labelled, Standardisation, train_neurons
+from fedaudit.attacks.ami import GameRules, NeuronTraining
+from fedaudit.attacks.ami.game import Contest, Randomisers, SampleSources
+from fedaudit.attacks.ami.train import LabelledRows, Standardisation, train_neurons
 from fedaudit.core.seeds import seeded
 from fedaudit.defenses.ldp.bit_mechanisms import BitRandPublished
 
@@ -43,7 +43,9 @@ def rows(features: int) -> Tensor:
 def ours(data: Tensor) -> None:
     is_target = (torch.arange(ROWS) < COPIES)[None]
     standard = Standardisation.of(data[0])
-    train_neurons(Labelled(data, is_target), HOW, standardise=standard, rng=seeded(1, "weights"))
+    train_neurons(
+        LabelledRows(data, is_target), HOW, standardise=standard, rng=seeded(1, "weights")
+    )
 
 
 def usual(data: Tensor, optimizer: Callable[..., torch.optim.Optimizer], epochs: int) -> None:
@@ -98,9 +100,9 @@ def training(turns: int) -> None:
 
 def playing(turns: int, games: int) -> None:
     rng = seeded(1, "pools")
-    pools = Pools(*(torch.randn(2000, 512, generator=rng).abs() for _ in range(2)))
+    pools = SampleSources(*(torch.randn(2000, 512, generator=rng).abs() for _ in range(2)))
     noise = BitRandPublished(5.0)
-    rules = Rules(background=56, training=NeuronTraining(hidden=1000, epochs=50))
+    rules = GameRules(background=56, training=NeuronTraining(hidden=1000, epochs=50))
     contest = Contest(pools, rules, seed=1, randomisers=Randomisers(noise, noise))
     contest.play_some({0: 1})  # warm-up: computes the standardisation of samples once
     seconds = medians(

@@ -30,7 +30,7 @@ from fedaudit.gate.policy import DEFAULT_POLICY, policy_from
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.audited import Split
 from fedaudit.report.evidence import LEAKS
-from fedaudit.report.text.verdict import verdict
+from fedaudit.report.text.verdict import summarise_verdict
 from fedaudit.results.record import Record
 
 ATTACKS = ("blackbox-loss", "avg-cosine", "fedmia-1")
@@ -83,7 +83,7 @@ def _federation(seed: int, part: str) -> dict[str, object]:
         record = _recorded(Path(folder), data, split, seed, part)
         outcome = evaluate_policy(record, policy_from(DEFAULT_POLICY)).outcome
     failed = sorted({result.control for result in record.controls if result.passed is False})
-    status = verdict(record).status
+    status = summarise_verdict(record).status
     return {
         "clients": clients,
         "audited": audited,

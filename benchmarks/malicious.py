@@ -20,7 +20,7 @@ from fedaudit.observe.measurements import stacked
 from fedaudit.observe.views import seen_from
 from fedaudit.plan.values import study_from
 from fedaudit.signals.measure import measure_round
-from fedaudit.study.build import setup
+from fedaudit.study.build import build_setup
 
 ATTACKS = ("blackbox-loss", "loss-series", "recovery")
 RUNS = 100
@@ -41,7 +41,7 @@ def study_of(kind: str, seed: int) -> dict[str, object]:
 
 def aucs(kind: str, seed: int) -> np.ndarray:
     """Return AUC and limits of each attack against other clients' and against unseen samples."""
-    run = setup(study_from(study_of(kind, seed)), seed, None)
+    run = build_setup(study_from(study_of(kind, seed)), seed, None)
     clients = run.all_clients
     rounds = simulate(
         clients.algorithm,

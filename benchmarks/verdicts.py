@@ -21,7 +21,7 @@ from fedaudit.core.metric_names import Origin
 from fedaudit.evaluation.analysis import AttackRun, add_estimates
 from fedaudit.evaluation.truth import EvaluationResults, UnitTruth
 from fedaudit.report.evidence import LEAKS, main_estimates, size_reached
-from fedaudit.report.text.verdict import verdict
+from fedaudit.report.text.verdict import summarise_verdict
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Environment, Record, ViewRow
 from fedaudit.study.running.record import corrected_estimates
@@ -135,7 +135,9 @@ def outcomes_of(studied: list[Run]) -> list[Outcome]:
         first = next(filter(_is_first, main_estimates(record)))
         low, high = first.low or 0.0, first.high or 1.0
         true_auc = float(np.mean([run.auc for run in studied[:count]]))
-        outcomes.append(Outcome(verdict(record).status, high - low, low <= true_auc <= high))
+        outcomes.append(
+            Outcome(summarise_verdict(record).status, high - low, low <= true_auc <= high)
+        )
     return outcomes
 
 

@@ -28,12 +28,12 @@ from fedaudit.results.ladder import (
     Auc,
     Change,
     ProbitLine,
-    aucs,
     generalisation_gap,
     loss_gap,
+    mean_aucs,
     mean_client_samples,
     over_seeds,
-    strongest,
+    strongest_upload_attack,
 )
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
@@ -147,9 +147,13 @@ def rungs(studies: Sequence[str]) -> list[Rung]:
 
 
 def _rung(study: str, path: Path, record: Record) -> Rung:
-    of_uploads, gap, samples = strongest(record), loss_gap(record), mean_client_samples(record)
+    of_uploads, gap, samples = (
+        strongest_upload_attack(record),
+        loss_gap(record),
+        mean_client_samples(record),
+    )
     overall = generalisation_gap(record)
-    (final,) = aucs(record, [FINAL_ATTACK], "unseen")
+    (final,) = mean_aucs(record, [FINAL_ATTACK], "unseen")
     uploads = [estimate.number for estimate in record.where(metric=UPLOAD_GAP)]
     assert of_uploads is not None
     assert None not in (gap, samples, overall)
@@ -536,7 +540,9 @@ def _first_to_see(made_from: Sequence[Rung]) -> str:
     thirds = [[made_from[i] for i in part] for part in np.array_split(range(len(made_from)), 3)]
     means = [
         {
-            name: fmean(auc.value for rung in third for auc in aucs(rung.record, [name], "mixed"))
+            name: fmean(
+                auc.value for rung in third for auc in mean_aucs(rung.record, [name], "mixed")
+            )
             for name in UPLOAD_ATTACKS
         }
         for third in thirds

@@ -477,7 +477,7 @@ CLUSTERS = (
     ClusterColumn("violations", clusters.VIOLATIONS, "everybody", share=False),
     ClusterColumn("violations by chance", clusters.CHANCE_VIOLATIONS, "everybody", share=False),
     ClusterColumn("expected violations", clusters.EXPECTED_VIOLATIONS, "everybody", share=False),
-    ClusterColumn("agreement with the groups", clusters.AGREEMENT, "everybody", share=False),
+    ClusterColumn("agreement with the groups", clusters.GROUP_AGREEMENT, "everybody", share=False),
     ClusterColumn("demographic parity", "demographic parity", "everybody"),
     ClusterColumn("equal opportunity", "equal opportunity", "everybody"),
     ClusterColumn("equalised odds", "equalised odds", "everybody"),

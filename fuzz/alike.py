@@ -26,7 +26,7 @@ from fedaudit.core.errors import FedauditError
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outputs import junit_xml, print_verdict
 from fedaudit.pack.packing import PackInputs, compute_files
-from fedaudit.pack.suppressing import suppressed
+from fedaudit.pack.suppressing import suppress_small_groups
 from fedaudit.report.page import comparison_html, report_html
 from fedaudit.report.terminal import print_comparison, print_record
 from fedaudit.results.fields import SMALLEST_GROUP
@@ -150,7 +150,9 @@ def steps(record: Record, other: Record) -> dict[str, Callable[[], object]]:
         print_comparison(made, pair, console)
 
     def pack() -> None:
-        packed = record if record.kind == "games" else suppressed(record, SMALLEST_GROUP)[0]
+        packed = (
+            record if record.kind == "games" else suppress_small_groups(record, SMALLEST_GROUP)[0]
+        )
         compute_files(PackInputs(packed, policy, "", SMALLEST_GROUP))
         read_record(file("packed.json", record_json(packed).encode()))
 

@@ -90,7 +90,7 @@ OPENED_ELSEWHERE = {
     "exports.ro_crate._list_contexts": "a file that was just written",
     "cli.automating.init": "a file of this package",
     "benchmark.child._own_streams": "the null device",
-    "results.ladder.ladder": "a file of this package",
+    "results.ladder.read_ladder": "a file of this package",
     "cli.running.demo": "a file of this package",
     "cli.watching._open_browser": "a page in the browser",
     "sinks.records.log_audit": "a new file in a temporary folder",

@@ -8,7 +8,13 @@ import pytest
 from rich.console import Console
 
 from fedaudit.attacks import ATTACKS
-from fedaudit.catalogue import CATALOGUES, CatalogueEntry, explanation, listing, parsed
+from fedaudit.catalogue import (
+    CATALOGUES,
+    CatalogueEntry,
+    explain_entry,
+    format_catalogue,
+    parse_docstring,
+)
 from fedaudit.core.errors import BadInput
 from fedaudit.datasets.catalog import SOURCES
 from fedaudit.datasets.draws.fair import DRAWS
@@ -33,7 +39,7 @@ ENTRIES = [entry for entries in CATALOGUES.values() for entry in entries()]
 
 def listing_text(kind: str, *, width: int = 200) -> str:
     console = Console(file=StringIO(), width=width)
-    console.print(listing(kind))
+    console.print(format_catalogue(kind))
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
 
@@ -68,7 +74,7 @@ def test_without_a_name_all_catalogues_are_listed() -> None:
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry.kind}-{entry.name}")
 def test_every_entry_is_explained_with_its_kind_and_settings(entry: CatalogueEntry) -> None:
-    text = explanation(entry.name)
+    text = explain_entry(entry.name)
     assert f"{entry.name} ({entry.kind})" in text
     assert entry.doc.first, "an entry says what it is"
     assert all(f"  {setting.name}" in text for setting in entry.settings)
@@ -76,7 +82,7 @@ def test_every_entry_is_explained_with_its_kind_and_settings(entry: CatalogueEnt
 
 
 def test_an_attack_is_explained_as_its_row_of_the_table() -> None:
-    text = explanation("fedmia-2")
+    text = explain_entry("fedmia-2")
     for line in (
         "signal:       gradient-cosine",
         "over clients: one-sided likelihood",
@@ -93,19 +99,19 @@ def test_an_attack_is_explained_as_its_row_of_the_table() -> None:
 
 def test_a_name_in_two_catalogues_is_explained_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(DRAWS, "mlp", DRAWS["fair"])
-    text = explanation("mlp")
+    text = explain_entry("mlp")
     assert "mlp (model)" in text
     assert "mlp (draw)" in text
 
 
 def test_a_misspelt_name_gets_the_nearest_entry() -> None:
     with pytest.raises(BadInput, match="did you mean 'fedmia-2'"):
-        explanation("fedmai-2")
+        explain_entry("fedmai-2")
 
 
 def test_a_misspelt_catalogue_gets_the_nearest() -> None:
     with pytest.raises(BadInput, match="did you mean 'attacks'"):
-        listing("atacks")
+        format_catalogue("atacks")
 
 
 def test_the_page_has_every_entry_and_tables_of_even_width() -> None:
@@ -119,7 +125,7 @@ def test_the_page_has_every_entry_and_tables_of_even_width() -> None:
 
 
 def test_docstrings_are_split_at_their_headings() -> None:
-    doc = parsed(
+    doc = parse_docstring(
         inspect.cleandoc(
             """First line, about :class:`~fedaudit.core.values.Model`.
 
@@ -148,5 +154,5 @@ def test_docstrings_are_split_at_their_headings() -> None:
 
 
 def test_no_docstring_gives_empty_parts() -> None:
-    assert parsed("").first == ""
-    assert parsed("").attributes == {}
+    assert parse_docstring("").first == ""
+    assert parse_docstring("").attributes == {}

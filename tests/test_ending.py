@@ -147,8 +147,8 @@ def test_program_errors_have_their_own_exit_code(
         ("fedaudit.results.read.read_record", ("compare", "a", "b")),
         ("fedaudit.plan.values.read_toml", ("run", "a.toml")),
         ("fedaudit.study.running.run.run_study", ("demo",)),
-        ("fedaudit.catalogue.listing", ("list",)),
-        ("fedaudit.catalogue.explanation", ("explain", "x")),
+        ("fedaudit.catalogue.format_catalogue", ("list",)),
+        ("fedaudit.catalogue.explain_entry", ("explain", "x")),
     ):
         with monkeypatch.context() as patched:
             patched.setattr(target, failing)

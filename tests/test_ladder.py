@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fedaudit.results.estimate import Estimate
-from fedaudit.results.ladder import Auc, ProbitLine, loss_gap, strongest
+from fedaudit.results.ladder import Auc, ProbitLine, loss_gap, strongest_upload_attack
 from fedaudit.results.record import Record, Trajectory
 from tests.report.records import record
 
@@ -106,18 +106,18 @@ def test_the_strongest_attack_considers_one_attack_per_signal() -> None:
         )
 
     both = [auc("loss-series", 0.7), auc("avg-cosine", 0.6)]
-    best = strongest(having(seeds=[1], estimates=both))
+    best = strongest_upload_attack(having(seeds=[1], estimates=both))
     assert best is not None
     assert best.attack == "loss-series"
     assert (best.value, best.low, best.high) == pytest.approx((0.7, 0.68, 0.72))
-    assert strongest(having(seeds=[1], estimates=both[:1])) is None
+    assert strongest_upload_attack(having(seeds=[1], estimates=both[:1])) is None
     # Two audited clients give the mean, and several seeds the figure over them.
     two = [*both, auc("avg-cosine", 0.9, target=1), auc("loss-series", 0.5, target=1)]
-    best = strongest(having(seeds=[1], estimates=two))
+    best = strongest_upload_attack(having(seeds=[1], estimates=two))
     assert best is not None
     assert best.attack == "avg-cosine"
     assert best.value == pytest.approx(0.75)
     over = [auc(estimate.attack, 0.8, seed=None) for estimate in both]
-    best = strongest(having(seeds=[1, 2], estimates=[*both, *over]))
+    best = strongest_upload_attack(having(seeds=[1, 2], estimates=[*both, *over]))
     assert best is not None
     assert best.value == 0.8

@@ -368,7 +368,7 @@ import contextlib, gc, os, pathlib
 import fedaudit.core.progress, fedaudit.__main__
 
 @contextlib.contextmanager
-def bars():
+def progress_bars():
     def progress(phase, done, total):
         if done:
             print(*(SLOW | LATE) & set(sys.modules), "at the first round of", phase)
@@ -377,7 +377,7 @@ def bars():
             os._exit(0)
     yield progress
 
-fedaudit.core.progress.bars = bars
+fedaudit.core.progress.progress_bars = progress_bars
 fedaudit.__main__.main()
 """
 

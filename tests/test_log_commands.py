@@ -19,7 +19,7 @@ from fedaudit.gate.outputs import junit_xml, print_verdict
 from fedaudit.gate.verdict import FigureCheck, ceiling_check
 from fedaudit.report.terminal import print_comparison, print_record
 from fedaudit.results.read import read_record
-from fedaudit.results.text import LogLines, indented, one_line, without_commands
+from fedaudit.results.text import LogLines, indent_lines, one_line, without_commands
 from fedaudit.study.comparing import compare_records
 from results.archives import unpacked
 from tests.gate.parts import auc, policy, record_of
@@ -54,7 +54,7 @@ def test_line_breaks_in_names_make_no_ci_command(command: str, end: str) -> None
     assert commands_in(text)
     assert not commands_in(without_commands(text))
     assert len(one_line(text).splitlines()) == 1
-    _, *following = indented(text).splitlines()
+    _, *following = indent_lines(text).splitlines()
     assert all(line.startswith("  ") for line in following)
 
 

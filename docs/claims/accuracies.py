@@ -24,7 +24,7 @@ from fedaudit.core.modules import outputs_of
 from fedaudit.plan.file import read_studies
 from fedaudit.plan.sections import Study
 from fedaudit.results.aggregate import further_runs_interval
-from fedaudit.study.build import setup
+from fedaudit.study.build import build_setup
 
 TAKEN = CLAIMS / "accuracies"
 METHOD = "paired by test sample 95%"
@@ -214,7 +214,7 @@ def _correct(
 
 def final_predictions(study: Study, seed: int, data_dir: Path | None) -> Bool[ndarray, " samples"]:
     """Train a run without attacks, and return which test samples its final model classifies."""
-    run = setup(study, seed, data_dir)
+    run = build_setup(study, seed, data_dir)
     last = next(iter(deque(run.simulate(), maxlen=1)))
     (model,) = last.after.values()
     test = run.dataset.test

@@ -15,7 +15,7 @@ from docs.claims.data import ROOT, Claim, is_of_games, named, papers, regimes, v
 from docs.claims.figures import OF_A_MACHINE, SECONDS, FigureName, path_of, rows, rows_at
 from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.files import RECORD_FILE
-from fedaudit.report.wording import plural
+from fedaudit.report.wording import format_count
 from fedaudit.results.aggregate import Value
 
 STUDIES = ROOT / "studies"
@@ -64,8 +64,8 @@ def again(which: str, *, data_dir: str, out: Path) -> int:
     planned = {regimes()[name].study: regimes()[name].hours or 0.0 for name in reversed(regimes())}
     studies = dict.fromkeys(study for study, _ in existing)
     print(
-        f"{plural(len(existing), 'record')} of {plural(len(studies), 'study', 'studies')}. "
-        "Planned for all of these studies: "
+        f"{format_count(len(existing), 'record')} of "
+        f"{format_count(len(studies), 'study', 'studies')}. Planned for all of these studies: "
         f"{sum(planned.get(study, 0.0) for study in studies):.1f} h; these records took "
         f"{sum(seconds_of(*record) for record in existing) / 3600:.2f} h when they were made.",
         flush=True,

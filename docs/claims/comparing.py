@@ -14,7 +14,7 @@ from fedaudit.metrics import EstimateWithLimits, mean_limits_if_dependent
 from fedaudit.results.aggregate import Values, difference, further_runs_interval, mean_difference
 from fedaudit.results.comparison import Difference
 from fedaudit.results.estimate import MODEL_RISK
-from fedaudit.results.tradeoffs import Direction, average
+from fedaudit.results.tradeoffs import Direction, average_attacks
 
 LEAST = {
     "membership": (0.7, 0.65),
@@ -214,7 +214,7 @@ def _values(regime: Regime, test: Test, term: Term) -> Values | None:
     directions: dict[str, Mapping[int | None, Direction]] = {
         attack: {None: sign} for attack, sign in signs.items()
     }
-    return average(present, directions).values or None
+    return average_attacks(present, directions).values or None
 
 
 def counts(regime: Regime, test: Test, term: Term) -> dict[str, Direction]:

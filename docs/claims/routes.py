@@ -28,7 +28,7 @@ from docs.claims.judging import (
 )
 from docs.claims.names import figure_words
 from fedaudit.metrics.intervals import FEWEST_RUNS
-from fedaudit.report.wording import capital, join_and
+from fedaudit.report.wording import capitalise, join_and
 
 MANY = 1000
 """Seeds, or factor of samples, from which a difference counts as equal to its margin."""
@@ -244,10 +244,10 @@ def what_decides(result: ClaimResult, share: float, scale: str = "") -> str:
     if result.claim.not_run:
         return result.claim.not_run
     if result.verdict == "not run":
-        return capital("; ".join(_not_run(regime_result) for regime_result in result.held))
+        return capitalise("; ".join(_not_run(regime_result) for regime_result in result.held))
     if result.verdict == "not found at this scale":
         return ": ".join(filter(None, ["Runs at the paper's scale", scale]))
-    return capital(_settling(result, share)) if result.verdict == "open" else ""
+    return capitalise(_settling(result, share)) if result.verdict == "open" else ""
 
 
 def _settling(result: ClaimResult, share: float) -> str:

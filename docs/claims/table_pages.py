@@ -28,7 +28,7 @@ from docs.claims.tables import (
     value_of,
 )
 from docs.claims.titles import title_of
-from fedaudit.report.wording import capital, plural, sentence
+from fedaudit.report.wording import capitalise, format_count, with_full_stop
 
 MARKS: Mapping[Agreement, str] = {
     "agrees": "=",
@@ -141,7 +141,9 @@ def outcome(table: PaperTable, cells: Sequence[Sequence[Cell]]) -> str:
     parts = [f"{counts['agrees']} of {compared} values agree"]
     same, among = same_best(table, cells)
     if among:
-        parts.append(f"the same best {table.competing} in {same} of {plural(among, table.along)}")
+        parts.append(
+            f"the same best {table.competing} in {same} of {format_count(among, table.along)}"
+        )
     others: tuple[Agreement, ...] = ("unclear", "not run")
     parts += [f"{counts[name]} {name}" for name in others if counts[name]]
     return "; ".join(parts)
@@ -160,7 +162,8 @@ def _section(
     notes = [*table.notes, *(f"Not run: {_names(table, reason)}. {reason}" for reason in reasons)]
     parts = [
         f"({table.id})=\n## {table.title}",
-        f"Verdict: {verdict_words(table, results)}. {sentence(capital(outcome(table, cells)))}"
+        f"Verdict: {verdict_words(table, results)}. "
+        f"{with_full_stop(capitalise(outcome(table, cells)))}"
         + (f" Our runs: `{table.regime}`." if table.regime else ""),
         _html_table(table, cells) if table.row else "",
         "\n".join(f"- {note}" for note in notes),

@@ -10,9 +10,9 @@ from typing import Any
 from docs.claims.data import ROOT, Regime, Scale, is_of_games, regimes
 from docs.claims.figures import path_of
 from fedaudit.plan.file import read_studies
-from fedaudit.report.wording import plural
+from fedaudit.report.wording import format_count
 from fedaudit.results.read import read_record
-from fedaudit.results.runs import ClusterResult, choices, clients_in, models_of_groups
+from fedaudit.results.runs import ClusterResult, clients_in, model_choices, models_of_groups
 
 STUDIES = ROOT / "studies"
 DATA = {
@@ -94,11 +94,11 @@ def _smallest_client(regime: Regime) -> int | None:
 def _separated_groups(regime: Regime) -> str:
     runs = read_record(path_of(regime.study, regime.base)).clusters
     n_separated = sum(_is_separated(run) for run in runs)
-    return f"groups separated in {n_separated} of {plural(len(runs), 'seed')}"
+    return f"groups separated in {n_separated} of {format_count(len(runs), 'seed')}"
 
 
 def _is_separated(run: ClusterResult) -> bool:
-    used = choices(run)
+    used = model_choices(run)
     return all(
         len({used[client] for client in clients_in(run, group)}) == 1
         for group in models_of_groups(run)

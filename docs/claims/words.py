@@ -16,7 +16,7 @@ from docs.claims.judging import (
     smallest_margin,
 )
 from docs.claims.names import attack_words, figure_words, setting_words, words
-from fedaudit.report.wording import capital, join_and
+from fedaudit.report.wording import capitalise, join_and
 from fedaudit.results.estimate import COUNTS
 
 
@@ -96,7 +96,7 @@ def comparison_words(part: PartResult) -> Comparison:
     head, labels = common_and_own_words(part.regime, part.test, part.other)
     if part.other.value is not None:
         head = f"{head}; needed: {needed(part.test, part.other)}"
-        return Comparison(capital(head), _attacks(part), with_limits(part.one, digits))
+        return Comparison(capitalise(head), _attacks(part), with_limits(part.one, digits))
     assert part.reference is not None
     head = f"{head}; needed difference: {needed(part.test, part.other)}".removeprefix("; ")
     values = [
@@ -105,7 +105,7 @@ def comparison_words(part: PartResult) -> Comparison:
     ]
     common = " over common samples" if part.is_over_common_samples else ""
     gap = f"difference{common}: {with_limits(part.gap, digits)}"
-    return Comparison(capital(head), _attacks(part), "; ".join([*values, gap]))
+    return Comparison(capitalise(head), _attacks(part), "; ".join([*values, gap]))
 
 
 def common_and_own_words(regime: str, test: Test, other: Term) -> tuple[str, list[str]]:

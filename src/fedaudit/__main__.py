@@ -5,13 +5,13 @@ import traceback
 from contextlib import suppress
 
 from fedaudit.core.errors import BUG_EXIT_CODE
-from fedaudit.core.progress import importing
+from fedaudit.core.progress import without_garbage_collection
 
 
 def main() -> None:
     """Run the program. If it cannot be imported, exit with the code for an error in fedaudit."""
     try:
-        with importing():
+        with without_garbage_collection():
             from fedaudit.cli import main as run_command_line
     except Exception:
         with suppress(OSError, ValueError):

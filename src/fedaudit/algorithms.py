@@ -25,12 +25,12 @@ from fedaudit.core.arguments import (
     ProperFraction,
     Rounds,
     WeightDecay,
-    checked,
+    check_arguments,
     dataclass,
     documented_by,
     parameters,
 )
-from fedaudit.core.errors import BadInput, setting
+from fedaudit.core.errors import BadInput, format_setting
 from fedaudit.core.importing import look_up
 from fedaudit.core.naming import AlgorithmPart, changed_fields
 from fedaudit.core.values import Architecture, Samples
@@ -212,7 +212,8 @@ class LegacyFedSGD(FederatedAlgorithm):
         if task.training.epochs != 1:
             raise BadInput(
                 "legacy-fedsgd is one local epoch in mini-batches, got "
-                f"{setting('training.epochs')} = {task.training.epochs}; set it to 1, or use fedavg"
+                f"{format_setting('training.epochs')} = {task.training.epochs}; set it to 1, or "
+                "use fedavg"
             )
         return fedavg.FedAvg(task.architecture, task.training)
 
@@ -455,8 +456,8 @@ class FedMD(FederatedAlgorithm):
 
         if self.nets and task.nets:
             raise BadInput(
-                f"{setting('algorithm.options.nets')} and the study's models both set the clients' "
-                "networks; leave out one of them"
+                f"{format_setting('algorithm.options.nets')} and the study's models both set the "
+                "clients' networks; leave out one of them"
             )
         how = task.training
         return fedmd.FedMD(
@@ -593,7 +594,7 @@ class IFCAMIRClients(FederatedAlgorithm):
         )
 
 
-@checked
+@check_arguments
 def custom(
     make: Callable[..., object] | str, /, **settings: bool | int | float | str
 ) -> AlgorithmPart:

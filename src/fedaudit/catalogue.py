@@ -77,13 +77,13 @@ class _Doc:
 
 def doc_of(thing: object) -> _Doc:
     """Parse the docstring of a class or function, including the meanings of inherited settings."""
-    doc = parsed(inspect.getdoc(thing) or "")
+    doc = parse_docstring(inspect.getdoc(thing) or "")
     bases = thing.__mro__[1:] if inspect.isclass(thing) else ()
-    inherited = [parsed(kind.__doc__ or "").attributes for kind in bases]
+    inherited = [parse_docstring(kind.__doc__ or "").attributes for kind in bases]
     return replace(doc, attributes=dict(ChainMap(doc.attributes, *inherited)))
 
 
-def parsed(text: str) -> _Doc:
+def parse_docstring(text: str) -> _Doc:
     """Parse a docstring; cross-references become the names that they refer to."""
     sections: dict[str, list[str]] = {"": []}
     heading = ""
@@ -320,7 +320,7 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
-def listing(kind: str = "") -> RenderableType:
+def format_catalogue(kind: str = "") -> RenderableType:
     """Return a table of a catalogue's entries, or tables of all catalogues for an empty name.
 
     Raises:
@@ -335,7 +335,7 @@ def listing(kind: str = "") -> RenderableType:
     return Group(_Catalogue(kind), _HINT)
 
 
-def explanation(name: str) -> str:
+def explain_entry(name: str) -> str:
     """Return the explanation of an entry: kind, meaning, facts, settings and source.
 
     Raises:

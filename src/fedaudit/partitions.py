@@ -6,7 +6,7 @@
 Each class is one partition of ``fedaudit list partitions``. :func:`custom` wraps a custom one.
 """
 
-from fedaudit.core.arguments import Positive, checked
+from fedaudit.core.arguments import Positive, check_arguments
 from fedaudit.core.naming import PartitionPart
 from fedaudit.datasets.partitions.schemes import IID as IID
 from fedaudit.datasets.partitions.schemes import Dirichlet as Dirichlet
@@ -34,7 +34,7 @@ def __dir__() -> list[str]:
     return __all__
 
 
-@checked
+@check_arguments
 def custom(
     clients: Positive,
     partition: str | Partition | type[Partition],

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from fedaudit.core.arguments import checked
+from fedaudit.core.arguments import check_arguments
 from fedaudit.core.errors import BadInput, Unsupported, type_of
 from fedaudit.core.metric_names import AUC
 
@@ -49,7 +49,7 @@ class _HasRecord(Protocol):
     def record(self) -> "Record": ...
 
 
-@checked
+@check_arguments
 def roc(
     result: "_HasRecord | Record", *, contrast: str = "mixed", attacks: Sequence[str] = ()
 ) -> "Figure":
@@ -126,7 +126,7 @@ def _client_label(name: str, client: int) -> str:
     return f"{name}, client {client}"
 
 
-@checked
+@check_arguments
 def bars(
     result: "_HasRecord | Record | Mapping[str, _HasRecord | Record]",
     *,
@@ -186,7 +186,7 @@ def _error_bar_lengths(value: float, limits: "Estimate | Interval | None") -> tu
     return max(value - low, 0.0), max(high - value, 0.0)
 
 
-@checked
+@check_arguments
 def front(
     compared: "ComparedRuns", *, metric: str = AUC, contrast: str = "", attack: str = ""
 ) -> "Figure":
@@ -243,7 +243,7 @@ def front(
     return figure
 
 
-@checked
+@check_arguments
 def trajectory(
     result: "_HasRecord | Record",
     *,
@@ -295,7 +295,7 @@ def trajectory(
     return figure
 
 
-@checked
+@check_arguments
 def accuracy(result: "_HasRecord | Record") -> "Figure":
     """Plot the test accuracy of an audit's federations by round, with one line per seed.
 

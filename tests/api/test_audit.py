@@ -24,7 +24,7 @@ from fedaudit.algorithms import FederatedTask
 from fedaudit.api.federation import Federation, plan_of
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.rules import Mean
-from fedaudit.catalogue import explanation, listing
+from fedaudit.catalogue import explain_entry, format_catalogue
 from fedaudit.core import errors
 from fedaudit.core.errors import BadInput, FedauditError, Unsupported, called_by
 from fedaudit.core.naming import DefensePart
@@ -38,7 +38,7 @@ from fedaudit.observe.round import Sent
 from fedaudit.plan.identity import study_key
 from fedaudit.plan.values import study_from
 from fedaudit.signals.outputs import Confidence
-from fedaudit.study.build import setup
+from fedaudit.study.build import build_setup
 
 FIGURES = fa.Figures(permutations=20, blind_classifier=False)
 FEW = fa.Audit(samples=60, every=2, background=0)
@@ -290,7 +290,7 @@ def test_networks_per_client_match_a_study_file(tmp_path: Path) -> None:
     )
     theirs = fa.run_study(in_file, tmp_path / "file")
     assert ours.record.content_hash == theirs.content_hash
-    nets = setup(in_file, 1, None).algorithm.nets
+    nets = build_setup(in_file, 1, None).algorithm.nets
     assert [net.name for net in nets] == ["mlp", f"{__name__}:Linear"]
     same_networks = audit_of(
         tmp_path / "alike", distilled(models=[fa.models.MLP(hidden="12")]), name="same"
@@ -634,10 +634,10 @@ def test_a_package_brings_parts_that_are_imported_when_used(package: Path, tmp_p
     with pytest.raises(BadInput, match=r"did you mean 'their-sure'.*did it mean 'fedaudit.defen"):
         fa.audit(small(), attacks=["their-sur"], out=tmp_path / "x")
     printed = StringIO()
-    Console(width=300, file=printed).print(listing())
+    Console(width=300, file=printed).print(format_catalogue())
     assert re.search(r"their-sure .*From theirs 1.2: theirs_of_test:sure", printed.getvalue())
     assert "did it mean 'fedaudit.defenses'?" in printed.getvalue()
-    assert "From theirs 1.2" in explanation("their-sure")
+    assert "From theirs 1.2" in explain_entry("their-sure")
     assert "theirs_of_test" not in sys.modules
     result = audit_of(tmp_path / "run", small(), attacks=["their-sure", Sure()])
     assert np.array_equal(
@@ -661,9 +661,9 @@ def test_a_package_brings_parts_that_are_imported_when_used(package: Path, tmp_p
     ],
 )
 def test_errors_name_settings_as_the_caller_writes_them(setting: str, argument: str) -> None:
-    assert errors.setting(setting) == setting
+    assert errors.format_setting(setting) == setting
     with called_by("objects"):
-        assert errors.setting(setting) == argument
+        assert errors.format_setting(setting) == argument
 
 
 @pytest.mark.parametrize(

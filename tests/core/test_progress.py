@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from fedaudit.core.progress import Pace, bars, quiet
+from fedaudit.core.progress import Pace, ignore_progress, progress_bars
 
 
 class Clock:
@@ -44,7 +44,7 @@ def test_speed_is_measured_from_the_current_start(
 
 
 def test_every_phase_has_its_bar_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    with bars() as progress:
+    with progress_bars() as progress:
         for phase in ("seed [1]: training", "seed [1]: controls"):
             progress(phase, 0, 2)
             progress(phase, 2, 2)
@@ -59,6 +59,6 @@ def test_every_phase_has_its_bar_on_standard_error(capsys: pytest.CaptureFixture
 
 
 def test_a_command_that_is_refused_at_once_shows_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
-    with bars():
-        quiet("nothing", 0, 1)
+    with progress_bars():
+        ignore_progress("nothing", 0, 1)
     assert capsys.readouterr().err == ""

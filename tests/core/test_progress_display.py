@@ -71,7 +71,7 @@ def test_a_terminal_shows_the_whole_run_above_its_phases(
     console = Console(file=output, force_terminal=True, width=100)
     monkeypatch.setattr("fedaudit.core.progress_display.Console", lambda **settings: console)
     display = TerminalProgress()
-    progress.announce(display, "seed 1: attacks", 2, 0.2)
+    progress.announce_phase(display, "seed 1: attacks", 2, 0.2)
     for done in range(3):
         display("seed 1: training rounds", done, 2)
     for done in range(3):
@@ -114,7 +114,7 @@ def test_progress_is_shown_in_terminals_or_if_wanted(
     monkeypatch.setattr(stream, "isatty", lambda: is_terminal, raising=False)
     monkeypatch.setattr(sys, "stderr", stream)
     with progress.progress_for(wanted) as display:
-        assert (display is not progress.quiet) == shown
+        assert (display is not progress.ignore_progress) == shown
 
 
 def test_a_kernel_is_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:

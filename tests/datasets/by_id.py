@@ -2,7 +2,7 @@
 
 import torch
 
-from fedaudit.datasets.arrays import Scaled, build_dataset
+from fedaudit.datasets.arrays import ScaledFeatures, build_dataset
 from fedaudit.datasets.dataset import Dataset
 
 
@@ -12,7 +12,7 @@ def by_id(train: int, test: int, classes: int = 5) -> Dataset:
     features = ids.float()[:, None]
     return build_dataset(
         "d",
-        Scaled(features[:train], features[train:], ""),
+        ScaledFeatures(features[:train], features[train:], ""),
         ids[:train] % classes,
         ids[train:] % classes,
         classes=classes,

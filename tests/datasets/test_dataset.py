@@ -7,7 +7,7 @@ import torch
 from fedaudit.core.errors import BadInput
 from fedaudit.core.tasks import CLASSIFICATION
 from fedaudit.core.values import Samples
-from fedaudit.datasets.arrays import Arrays, from_arrays, from_samples, split
+from fedaudit.datasets.arrays import Arrays, from_arrays, from_samples, stratified_split
 from fedaudit.datasets.dataset import Dataset, number_samples, prepare_for_task
 
 X = np.arange(12.0).reshape(6, 2)
@@ -88,14 +88,14 @@ def test_labels_may_start_at_one() -> None:
 
 def test_a_split_takes_the_same_share_of_every_class_and_loses_nothing() -> None:
     labels = np.repeat([0, 1, 2], [10, 20, 40])
-    parts = split(labels, 0.2, rng=np.random.default_rng(0))
+    parts = stratified_split(labels, 0.2, rng=np.random.default_rng(0))
     assert np.bincount(labels[parts.test]).tolist() == [2, 4, 8]
     assert sorted([*parts.train, *parts.test]) == list(range(70))
 
 
 def test_a_split_that_leaves_a_part_empty_is_refused() -> None:
     with pytest.raises(BadInput, match="leaves a part empty"):
-        split(np.array([0, 1]), 0.1, rng=np.random.default_rng(0))
+        stratified_split(np.array([0, 1]), 0.1, rng=np.random.default_rng(0))
 
 
 def test_groups_of_samples_take_the_place_of_classes() -> None:

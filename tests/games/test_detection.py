@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedaudit.attacks.ami.plant import Planted, PlantedRow
+from fedaudit.attacks.ami.plant import PlantedModel, PlantedRow
 from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.core.files import RECORD_FILE
 from fedaudit.core.values import Model
@@ -15,7 +15,7 @@ from fedaudit.games.detection import HONEST, SERVERS, InspectedModels, TargetKno
 from fedaudit.games.run import read_points, run_games
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (
-    DETECTED,
+    DETECTION_RATE,
     FALSE_ALARMS,
     INDICATOR_AUC,
     OTHERS_AUC,
@@ -84,11 +84,11 @@ def test_planted_models_are_detected_with_the_indicators_in_the_record(
     }
     assert list(values) == [(server, name) for server in SERVERS for name in INDICATORS]
     zeros = values["planted", "zero-weights"]
-    assert (zeros[INDICATOR_AUC], zeros[DETECTED], zeros[FALSE_ALARMS]) == (1.0, 1.0, 0.0)
+    assert (zeros[INDICATOR_AUC], zeros[DETECTION_RATE], zeros[FALSE_ALARMS]) == (1.0, 1.0, 0.0)
     assert values["disguised", "zero-weights"][INDICATOR_AUC] == 0.5
     assert (values["one-row", "rewritten-row"][INDICATOR_AUC] or 0.0) > 0.9
     for estimates in detection.indicators.values():
-        assert estimates[DETECTED].n_members == estimates[FALSE_ALARMS].n_nonmembers == 5
+        assert estimates[DETECTION_RATE].n_members == estimates[FALSE_ALARMS].n_nonmembers == 5
     assert all((detection.success(server) or 0.0) > 0.8 for server in SERVERS)
     assert detection.weights is not None
     assert {sum(outline.counts) for outline in detection.weights.outlines} == {20 * 64}
@@ -110,8 +110,8 @@ def test_planted_models_are_detected_with_the_indicators_in_the_record(
 def test_a_server_that_changes_nothing_is_not_detected(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def nothing(model: Model, aim: TargetKnowledge) -> Planted:
-        return Planted(model, (PlantedRow("3.weight", "3.bias", 0),))
+    def nothing(model: Model, aim: TargetKnowledge) -> PlantedModel:
+        return PlantedModel(model, (PlantedRow("3.weight", "3.bias", 0),))
 
     for name in list(SERVERS):
         monkeypatch.setitem(SERVERS, name, nothing)
@@ -149,13 +149,13 @@ def test_indicators_are_judged_by_one_model_of_each_late_run() -> None:
     assert list(by_indicator) == list(INDICATORS)
     nothing, mine, *others = by_indicator.values()
     assert (nothing[INDICATOR_AUC].value, nothing[INDICATOR_AUC].low) == (0.5, None)
-    assert nothing[DETECTED].value == 0
+    assert nothing[DETECTION_RATE].value == 0
     assert [mine[name].value for name in (OWN_AUC, OTHERS_AUC, INDICATOR_AUC)] == [1.0, 0.5, 0.75]
     for estimates in others:
         assert (
             estimates[INDICATOR_AUC].value,
-            estimates[DETECTED].value,
-            estimates[DETECTED].n_members,
+            estimates[DETECTION_RATE].value,
+            estimates[DETECTION_RATE].n_members,
         ) == (1.0, 1.0, 5)
         assert estimates[INDICATOR_AUC].method == "no spread over 10 runs"
 

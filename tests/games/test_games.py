@@ -18,7 +18,7 @@ from fedaudit.games.mechanism import resolve_mechanism
 from fedaudit.games.run import read_points, result_key, run_games
 from fedaudit.metrics.rate_limits import proportion
 from fedaudit.plan.games import MechanismSection
-from fedaudit.results.games import EPOCHS, FIT, HELD_OUT, SUCCESS, TRUE_POSITIVES
+from fedaudit.results.games import EPOCHS, FIT_AUC, HELD_OUT, SUCCESS, TRUE_POSITIVES
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from tests.programs import exit_code
@@ -342,7 +342,9 @@ def test_sign_lost_applies_to_clients_and_server() -> None:
 
 def test_the_record_describes_neuron_training(file: Path, tmp_path: Path, played: Played) -> None:
     played_point = run(file, tmp_path / "out", neuron__check=1).games[0]
-    assert 0.9 < (played_point.figure(HELD_OUT) or 0.0) <= (played_point.figure(FIT) or 0.0) <= 1
+    assert (
+        0.9 < (played_point.figure(HELD_OUT) or 0.0) <= (played_point.figure(FIT_AUC) or 0.0) <= 1
+    )
     epochs = played_point.estimate(EPOCHS)
     assert played_point.training is not None
     assert epochs is not None

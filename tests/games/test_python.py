@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 import fedaudit as fa
-from fedaudit.attacks.ami import NeuronTraining, Rules
-from fedaudit.attacks.ami.game import Contest, Pools
+from fedaudit.attacks.ami import GameRules, NeuronTraining
+from fedaudit.attacks.ami.game import Contest, SampleSources
 from fedaudit.attacks.ami.plant import plant
 from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.seeds import seeded
 from fedaudit.defenses.ldp.additive import LdpLaplace
-from fedaudit.fl.algorithms.base import Tampering
+from fedaudit.fl.algorithms.base import TamperingServer
 from fedaudit.games.run import read_points, run_games
 from tests.games.test_games import STUDY
 
@@ -148,11 +148,11 @@ def test_invalid_games_raise_with_python_names(
 
 def test_a_study_of_membership_can_name_the_server_that_plants_neurons(tmp_path: Path) -> None:
     training = NeuronTraining(hidden=16, epochs=20)
-    rules = Rules(
+    rules = GameRules(
         copies=1, background=40, validation=50, validation_copies=1, batch=8, training=training
     )
-    neuron = Contest(Pools(X[:100], X[100:]), rules, seed=1).neurons([0])
-    server = Tampering({0: lambda model: plant(model, neuron).model})
+    neuron = Contest(SampleSources(X[:100], X[100:]), rules, seed=1).neurons([0])
+    server = TamperingServer({0: lambda model: plant(model, neuron).model})
     federation = fa.Federation(
         (X, Y),
         clients=3,

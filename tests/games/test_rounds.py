@@ -6,28 +6,28 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedaudit.attacks.ami import NeuronTraining, Rules
-from fedaudit.attacks.ami.game import Contest, Pools
+from fedaudit.attacks.ami import GameRules, NeuronTraining
+from fedaudit.attacks.ami.game import Contest, SampleSources
 from fedaudit.attacks.ami.plant import Neurons, average_uploads, target_gradient
 from fedaudit.core.errors import FedauditError, NotVisible
 from fedaudit.core.files import RECORD_FILE
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Samples
-from fedaudit.fl.algorithms.base import Tampering
+from fedaudit.fl.algorithms.base import TamperingServer
 from fedaudit.fl.algorithms.fedsgd import FedSGD, as_gradient
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.games.rounds import Batches, PlayedInRounds, RoundGames
+from fedaudit.games.rounds import ClientBatches, PlayedInRounds, RoundGames
 from fedaudit.games.run import read_points, run_games
 from fedaudit.games.samples import Labels
 from fedaudit.metrics.games import gaussian_success
 from fedaudit.observe.views import VIEWS
 from fedaudit.plan.games import RoundsSection
-from fedaudit.results.games import DISTANCE, EXPECTED_SUCCESS, FIT, SIGN_SUCCESS
+from fedaudit.results.games import DISTANCE, EXPECTED_SUCCESS, FIT_AUC, SIGN_SUCCESS
 from fedaudit.results.read import read_record
 
 FEATURES, CLIENTS, SERVERS = 60, 120, 200
-RULES = Rules(
+RULES = GameRules(
     batch=8,
     copies=1,
     background=80,
@@ -35,7 +35,7 @@ RULES = Rules(
     validation_copies=1,
     training=NeuronTraining(hidden=16, epochs=60),
 )
-POOLS = Pools(
+POOLS = SampleSources(
     torch.randn(CLIENTS, FEATURES, generator=seeded(1, "clients")),
     torch.randn(SERVERS, FEATURES, generator=seeded(1, "servers")),
 )
@@ -89,7 +89,7 @@ def test_without_noise_score_and_sign_give_the_same_verdicts(settings: dict[str,
 
 @pytest.mark.slow
 def test_score_and_sign_differ_only_if_another_sample_fires() -> None:
-    crowded = Contest(Pools(*(part[:, :8] for part in POOLS)), RULES, seed=1)
+    crowded = Contest(SampleSources(*(part[:, :8] for part in POOLS)), RULES, seed=1)
     crowded_games = RoundGames(crowded, LABELS, RoundsSection(play="rounds"))
     parts = [crowded_games.play(number, crowded.neurons([number]), 15) for number in range(4)]
     results = PlayedInRounds(*(torch.cat(part) for part in zip(*parts, strict=True)))
@@ -106,7 +106,7 @@ def test_games_in_one_federation_equal_separate_federations() -> None:
     together = round_games.scores(models, looked_for, batches, 7)
     separate = [
         round_games.scores(
-            models, looked_for, Batches(*(part[game : game + 1] for part in batches)), 8
+            models, looked_for, ClientBatches(*(part[game : game + 1] for part in batches)), 8
         )
         for game in range(5)
     ]
@@ -131,7 +131,7 @@ def test_drawn_score_noise_matches_simulated_rounds(
     models = drawn.models(0, neurons(0))
     looked_for = target_gradient(models.target_client, drawn.target(0))
     _, batches = drawn.batches(0, 1)
-    many = Batches(*(part.expand(100, *part.shape[1:]) for part in batches))
+    many = ClientBatches(*(part.expand(100, *part.shape[1:]) for part in batches))
     quiet = drawn.scores(models, looked_for, many, 7)
     noisy = simulated.scores(models, looked_for, many, 7)
     assert float(quiet.std()) < 1e-6
@@ -179,7 +179,7 @@ def test_with_a_planted_neuron_at_all_clients_any_sample_can_activate_it() -> No
     assert adv(results) > 0.9
 
 
-def federation(*lied_to: int) -> tuple[RoundGames, dict[int, Samples], Tampering]:
+def federation(*lied_to: int) -> tuple[RoundGames, dict[int, Samples], TamperingServer]:
     round_games = games(clients=3, others="planted")
     model = round_games.models(0, neurons(0)).target_client.model
     _, batches = round_games.batches(0, 1)
@@ -187,7 +187,7 @@ def federation(*lied_to: int) -> tuple[RoundGames, dict[int, Samples], Tampering
         client: Samples(batches.features[0, client], batches.labels[0, client], torch.arange(8))
         for client in range(3)
     }
-    return round_games, data, Tampering(dict.fromkeys(lied_to, lambda honest: model))
+    return round_games, data, TamperingServer(dict.fromkeys(lied_to, lambda honest: model))
 
 
 def test_the_sum_view_requires_one_model_for_all_clients() -> None:
@@ -254,7 +254,7 @@ def test_a_study_combines_points_in_rounds_and_by_sign(tmp_path: Path) -> None:
         None,
     )
     assert plain.success == plain.rate(SIGN_SUCCESS) == signs.success
-    assert plain.figure(FIT) == noisy.figure(FIT) == signs.figure(FIT)
+    assert plain.figure(FIT_AUC) == noisy.figure(FIT_AUC) == signs.figure(FIT_AUC)
     assert noisy.rounds is not None
     assert (noisy.rounds.averaged, noisy.rounds.simulated, noisy.figure(DISTANCE)) == (9, 1, 3.0)
     assert noisy.largest_success == pytest.approx(gaussian_success(3.0))

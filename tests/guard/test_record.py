@@ -21,7 +21,7 @@ from fedaudit.report.deciding.caveats import guard_decisions
 from fedaudit.report.first import first_screen
 from fedaudit.report.page import write_report
 from fedaudit.report.text.membership import member_headline
-from fedaudit.report.text.verdict import verdict
+from fedaudit.report.text.verdict import summarise_verdict
 from fedaudit.results.record import Record
 from fedaudit.summary.page import summary_markdown
 from tests.guard.client import guard, honest, initial, memorising, noisy
@@ -64,7 +64,7 @@ def test_the_record_has_the_numbers_and_rounds_of_each_outcome() -> None:
 
 def test_report_summary_and_gate_state_the_decisions_in_the_same_words(tmp_path: Path) -> None:
     _, record = attacked()
-    conclusion = verdict(record)
+    conclusion = summarise_verdict(record)
     headline = member_headline(record, "weak leak", alone=True)
     assert headline.startswith("Weak leakage: for the uploads that were sent, members can be")
     assert DECISIONS in conclusion.headline
@@ -95,12 +95,12 @@ def test_a_planted_leak_that_was_not_checked_is_stated() -> None:
     (unjudged,) = [text for text in evaluate_policy(record, policy).unjudged if "planted" in text]
     assert unjudged.endswith("run fedaudit check-guard before a job")
     quiet = none_found().model_copy(update={"coverage": record.coverage, "watched": True})
-    assert "fedaudit check-guard plants one" in verdict(quiet).meaning
+    assert "fedaudit check-guard plants one" in summarise_verdict(quiet).meaning
 
 
 def test_the_next_steps_are_for_a_site() -> None:
     _, record = attacked()
-    steps = " ".join(first_screen(record, verdict(record)).next)
+    steps = " ".join(first_screen(record, summarise_verdict(record)).next)
     assert "compare" not in steps
     assert "owner" in steps
     assert "file its verdict" in steps

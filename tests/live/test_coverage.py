@@ -21,7 +21,7 @@ from fedaudit.live.files import waiting_rounds
 from fedaudit.live.record import record
 from fedaudit.live.recorder import Recorder
 from fedaudit.live.recording import LOG_FILE, read_round_log
-from fedaudit.report.text.verdict import verdict
+from fedaudit.report.text.verdict import summarise_verdict
 from fedaudit.results.record import Record
 from fedaudit.results.runs import Coverage
 from tests.live.federation import FEW, POLICY, data, network, rounds
@@ -498,7 +498,10 @@ def test_an_unclosed_recording_is_inconclusive(tmp_path: Path) -> None:
     assert coverage(stopped).is_open
     assert check(stopped).outcome is Outcome.INCONCLUSIVE
     assert "rounds after round 2 may be missing" in check(stopped).reason
-    assert "The recorder was not closed: rounds after 2 may have run" in verdict(stopped).headline
+    assert (
+        "The recorder was not closed: rounds after 2 may have run"
+        in summarise_verdict(stopped).headline
+    )
     with opened(tmp_path) as recorder:
         pass_rounds(recorder, 3)
     shutil.rmtree(tmp_path / "attacked")

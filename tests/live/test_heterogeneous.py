@@ -17,7 +17,7 @@ from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.policy import DEFAULT_POLICY, policy_from
 from fedaudit.live.attack import attack_recording
 from fedaudit.metrics import auc
-from fedaudit.report.text.verdict import verdict
+from fedaudit.report.text.verdict import summarise_verdict
 from fedaudit.results.record import Record
 
 CLASSES, WIDTH = 10, 20
@@ -98,7 +98,7 @@ def test_different_label_distributions_are_not_reported_as_a_leak(
     skewed: tuple[Record, Path],
 ) -> None:
     record, _ = skewed
-    assert verdict(record).status in ("no leak shown", "inconclusive")
+    assert summarise_verdict(record).status in ("no leak shown", "inconclusive")
     outcome = evaluate_policy(record, policy_from(DEFAULT_POLICY)).outcome
     assert outcome is not Outcome.FAIL
     assert not [control for control in record.controls if control.passed is False]
@@ -160,7 +160,7 @@ def test_the_printed_policy_passes_a_recording_without_a_leak(tmp_path: Path) ->
 @pytest.mark.slow
 def test_a_leak_of_heterogeneous_clients_is_found(tmp_path: Path) -> None:
     record = audited(federation(6, 70, 0.3, 2), tmp_path, samples=60, epochs=60)
-    assert verdict(record).status in ("clear leak", "strong leak")
+    assert summarise_verdict(record).status in ("clear leak", "strong leak")
     assert evaluate_policy(record, policy_from(DEFAULT_POLICY)).outcome is Outcome.FAIL
 
 
@@ -180,7 +180,7 @@ def test_a_single_memorising_client_is_not_hidden_by_others(
     )
     assert record.config["recording"]["names"][str(best.target)] == "site-9"  # type: ignore[index]
     assert (best.low or 0.0) > 0.6
-    assert "leak" in verdict(record).status
+    assert "leak" in summarise_verdict(record).status
 
 
 @pytest.mark.slow

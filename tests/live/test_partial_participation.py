@@ -18,7 +18,7 @@ from fedaudit.live.attack import attack_recording
 from fedaudit.live.audited import Split, fair_split
 from fedaudit.live.record import record
 from fedaudit.report.deciding.membership import pooled_over
-from fedaudit.report.text.verdict import verdict as plain_verdict
+from fedaudit.report.text.verdict import summarise_verdict
 from fedaudit.results.record import Record
 from tests.live.federation import POLICY, data, network, rounds
 from tests.programs import exit_code
@@ -273,7 +273,7 @@ def test_omitted_audited_clients_are_listed_and_no_gate_passes(tmp_path: Path) -
     record = attack_recording(folder, (), tmp_path / "one", figures=FIGURES, targets=["client 1"])
     assert record.coverage is not None
     assert record.coverage.unattacked == [0, 2]
-    assert "Not attacked, by choice: clients 0 and 2" in plain_verdict(record).headline
+    assert "Not attacked, by choice: clients 0 and 2" in summarise_verdict(record).headline
     assert "clients 0 and 2 were not attacked" in evidence(record)["all planned measurements"]
     policy = policy_from(POLICY.replace("auc = 1.0", "auc = 1.0\ntargets = [1]"))
     demands = {check.name: check.outcome.value for check in evaluate_policy(record, policy).checks}

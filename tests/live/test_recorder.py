@@ -27,8 +27,8 @@ from fedaudit.live.recorder import Recorder
 from fedaudit.live.recording import LOG_FILE, Recording, read_recording, read_round_log
 from fedaudit.observe.kept_files import read_rounds
 from fedaudit.observe.views import VIEWS, seen_from
-from fedaudit.pack.recomputing import differences, not_shown_by_run, recompute_record
-from fedaudit.pack.suppressing import suppressed
+from fedaudit.pack.recomputing import differing_parts, not_shown_by_run, recompute_record
+from fedaudit.pack.suppressing import suppress_small_groups
 from fedaudit.results.record import RECORDER_SETTINGS, RECORDING_KEYS, Record
 from fedaudit.signals.measure import measure, measure_by_block, measure_round
 from tests.live.federation import NET, ROUNDS, data, measured, module, network, rounds, trained
@@ -376,18 +376,18 @@ def test_recordings_of_the_same_run_have_equal_content_hashes(
 def _differences(
     packed: Record, recording: Path, counts: Mapping[str, int] | None = None
 ) -> list[str]:
-    return list(differences(packed, recompute_record(packed, recording), recording, 10, counts))
+    return list(differing_parts(packed, recompute_record(packed, recording), recording, 10, counts))
 
 
 def test_a_pack_matches_every_recording_of_the_same_run(
     standard_recording: Path, other: Path, attacked: Record, tmp_path: Path
 ) -> None:
-    shareable, _ = suppressed(attacked)
+    shareable, _ = suppress_small_groups(attacked)
     for folder in (standard_recording, other):
         assert _differences(shareable, folder) == []
     few = attack_recording(standard_recording, ("blackbox-loss",), tmp_path / "few", figures=QUICK)
     assert few.content_hash != attacked.content_hash
-    shareable, counts = suppressed(few)
+    shareable, counts = suppress_small_groups(few)
     assert _differences(shareable, standard_recording, counts) == []
     forged = shareable.model_copy(update={"accuracies": []})
     problems = ["the record has 0 accuracies, and the run gives 1"]
@@ -427,7 +427,7 @@ def attacked_before(attacked: Record, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_settings_that_differ_from_the_recording_are_reported(
     path: str, value: object, standard_recording: Path, attacked: Record
 ) -> None:
-    shareable, _ = suppressed(attacked)
+    shareable, _ = suppress_small_groups(attacked)
     config = json.loads(json.dumps(shareable.config))
     *sections, last = path.split(".")
     place = config
@@ -443,7 +443,7 @@ def test_settings_that_differ_from_the_recording_are_reported(
 def test_name_and_start_of_a_recording_are_not_compared(
     standard_recording: Path, attacked: Record
 ) -> None:
-    shareable, _ = suppressed(attacked)
+    shareable, _ = suppress_small_groups(attacked)
     names = {"name": "another", "key": "ab" * 16, "started": "2026-01-01T00:00:00+00:00"}
     config = json.loads(json.dumps(shareable.config)) | {"name": "another"}
     config["recording"] |= names

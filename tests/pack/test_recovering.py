@@ -14,7 +14,7 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fedaudit.pack.suppressing import suppressed
+from fedaudit.pack.suppressing import suppress_small_groups
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Record
 from tests.report.records import record
@@ -172,7 +172,7 @@ def packed(audited: Audited, targets: tuple[int, ...]) -> tuple[list[Figure], Re
     full_record = FULL.model_copy(
         update={"estimates": [row.estimate for row in complete], "curves": [], "controls": []}
     )
-    return complete, suppressed(full_record, SMALLEST).record
+    return complete, suppress_small_groups(full_record, SMALLEST).record
 
 
 def audit(*counts: int) -> Audited:
@@ -199,7 +199,7 @@ def test_no_suppressed_figure_follows_from_visible_ones(
 ) -> None:
     complete, packed_record = packed(audited, targets)
     assert [key(estimate) for estimate in recovered(complete, packed_record)] == []
-    repeated = suppressed(packed_record, SMALLEST)
+    repeated = suppress_small_groups(packed_record, SMALLEST)
     assert repeated.record == packed_record
     assert not any(repeated.counts.values())
 

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedaudit.pack.suppressing import suppressed, wrongly_suppressed
+from fedaudit.pack.suppressing import suppress_small_groups, wrongly_suppressed
 from fedaudit.results.estimate import Estimate, Interval
 from fedaudit.results.record import ClientRow, ControlResult, OtherClients, Record
 from fedaudit.results.runs import ClassSuccess
@@ -19,7 +19,7 @@ def reread(record: Record) -> Record:
 
 
 def test_packs_remove_exposed_samples_and_histograms() -> None:
-    packed, counts = suppressed(FULL)
+    packed, counts = suppress_small_groups(FULL)
     assert FULL.exposed
     assert FULL.histograms
     assert not packed.exposed
@@ -41,7 +41,9 @@ def test_groups_below_the_minimum_size_are_suppressed() -> None:
         first.model_copy(update={"n_members": n, "n_nonmembers": m, "group": f"{n},{m}"})
         for n, m in sizes
     ]
-    packed, counts = suppressed(FULL.model_copy(update={"estimates": [*estimate, *rows]}), 10)
+    packed, counts = suppress_small_groups(
+        FULL.model_copy(update={"estimates": [*estimate, *rows]}), 10
+    )
     assert [row.group for row in packed.groups] == ["100,100"]
     assert counts["groups"] == 2
 
@@ -52,7 +54,7 @@ def test_estimates_on_few_samples_lose_value_and_curve() -> None:
         update={"attack": "fedmia-1", "contrast": "unseen", "seed": 1}
     )
     other = curve.model_copy(update={"attack": "fedmia-2"})
-    packed, counts = suppressed(record_of(few, tpr(20), curves=[curve, other]))
+    packed, counts = suppress_small_groups(record_of(few, tpr(20), curves=[curve, other]))
     assert (packed.findings[0].value, packed.findings[0].high) == (None, None)
     assert packed.findings[0].note == "suppressed: fewer than 10 samples on a side"
     assert packed.findings[1] == tpr(20)
@@ -63,7 +65,7 @@ def test_estimates_on_few_samples_lose_value_and_curve() -> None:
 def test_a_formal_epsilon_is_not_suppressed() -> None:
     settings = {"attack": "", "metric": "formal_epsilon", "value": 4.0, "low": None, "high": None}
     formal = auc(0.0, 1.0, **settings, n_members=0, n_nonmembers=0)
-    assert suppressed(record_of(formal)).record.findings == [formal]
+    assert suppress_small_groups(record_of(formal)).record.findings == [formal]
 
 
 def test_small_classes_and_small_clients_are_suppressed() -> None:
@@ -72,7 +74,7 @@ def test_small_classes_and_small_clients_are_suppressed() -> None:
         ClientRow(client=1, samples=100, audited=20, class_counts=[100, 0]),
         ClientRow(client=2, samples=9, audited=1, class_counts=[9, 0]),
     ]
-    packed = suppressed(FULL.model_copy(update={"clients": rows})).record
+    packed = suppress_small_groups(FULL.model_copy(update={"clients": rows})).record
     assert [(row.client, row.class_counts) for row in packed.clients] == [(0, []), (1, [100, 0])]
 
 
@@ -81,10 +83,10 @@ def test_small_counts_of_audited_samples_are_suppressed() -> None:
         ClientRow(client=n, samples=100, audited=audited, class_counts=[100])
         for n, audited in enumerate((0, 9, 10, 30))
     ]
-    result = suppressed(FULL.model_copy(update={"clients": rows}), 10)
+    result = suppress_small_groups(FULL.model_copy(update={"clients": rows}), 10)
     # The total over clients is known, so a visible 10 would reveal the 9.
     assert [row.audited for row in result.record.clients] == [0, None, None, 30]
-    assert suppressed(result.record, 10).record == result.record
+    assert suppress_small_groups(result.record, 10).record == result.record
 
 
 def test_sample_aucs_of_few_people_are_suppressed() -> None:
@@ -94,7 +96,7 @@ def test_sample_aucs_of_few_people_are_suppressed() -> None:
 
     people, few = on("person", 40, 1), on("person", 9, 2)
     samples = [on("sample", 900, 1), on("sample", 500, 2)]
-    packed = suppressed(record_of(people, few, *samples), 10).record
+    packed = suppress_small_groups(record_of(people, few, *samples), 10).record
     assert packed.unit == "person"
     assert packed.findings[0] == people
     assert packed.findings[1].value is None
@@ -107,11 +109,11 @@ def test_summaries_of_other_clients_follow_the_smallest_one() -> None:
         clients=40, samples=900, fewest=12, most=90, audited=0, class_counts=[891, 9]
     )
     large = FULL.model_copy(update={"other_clients": others})
-    assert suppressed(large, 9).record.other_clients == others
-    result = suppressed(large, 10)
+    assert suppress_small_groups(large, 9).record.other_clients == others
+    result = suppress_small_groups(large, 10)
     assert result.record.other_clients == others.model_copy(update={"class_counts": []})
-    assert result.counts["clients"] == suppressed(FULL, 10).counts["clients"] + 1
-    assert suppressed(large, 13).record.other_clients is None
+    assert result.counts["clients"] == suppress_small_groups(FULL, 10).counts["clients"] + 1
+    assert suppress_small_groups(large, 13).record.other_clients is None
 
 
 def test_source_results_on_few_samples_are_suppressed() -> None:
@@ -121,10 +123,10 @@ def test_source_results_on_few_samples_are_suppressed() -> None:
         ClassSuccess(label=2, samples=100, right=1),
     ]
     sourced = with_sources(source("sia", classes=classes))
-    packed = suppressed(sourced, 10).record
+    packed = suppress_small_groups(sourced, 10).record
     # The totals over classes are known, so the class with 11 would reveal the one with 9.
     assert [row.label for row in packed.sources[0].classes] == [2]
-    emptied = suppressed(sourced, 13).record  # 120 samples of 10 clients, 12 per client
+    emptied = suppress_small_groups(sourced, 13).record  # 120 samples of 10 clients, 12 per client
     assert emptied.sources == []
     assert emptied.where(topic="source") == []
     assert reread(emptied) == emptied
@@ -136,8 +138,8 @@ def test_suppression_is_idempotent_and_gives_a_valid_record(smallest: int) -> No
     sourced = with_sources(source("sia"))
     estimates = [*FULL.estimates, *sourced.where(topic="source")]
     full = FULL.model_copy(update={"sources": sourced.sources, "estimates": estimates})
-    once = suppressed(full, smallest).record
-    repeated = suppressed(once, smallest)
+    once = suppress_small_groups(full, smallest).record
+    repeated = suppress_small_groups(once, smallest)
     assert repeated.record == once
     assert not any(repeated.counts.values())
     assert reread(once) == once
@@ -148,13 +150,15 @@ def test_restored_curves_of_suppressed_estimates_are_detected() -> None:
     curve = FULL.curves[0].model_copy(
         update={"attack": "fedmia-1", "contrast": "unseen", "seed": 1}
     )
-    packed = suppressed(record_of(few, curves=[curve])).record
-    assert suppressed(packed.model_copy(update={"curves": [curve]})).counts["curves"] == 1
+    packed = suppress_small_groups(record_of(few, curves=[curve])).record
+    assert (
+        suppress_small_groups(packed.model_copy(update={"curves": [curve]})).counts["curves"] == 1
+    )
 
 
 def test_sizes_of_small_clients_are_removed_from_settings() -> None:
     config: dict[str, object] = {"name": "x", "recording": {"sizes": {"0": 100, "1": 9}}}
-    packed = suppressed(FULL.model_copy(update={"config": config}), 10).record
+    packed = suppress_small_groups(FULL.model_copy(update={"config": config}), 10).record
     assert packed.config["recording"] == {"sizes": {"0": 100}}
 
 
@@ -162,7 +166,7 @@ def test_limits_that_reveal_a_suppressed_estimate_are_removed() -> None:
     further = Interval(low=0.5, high=0.9, method="t")
     few = auc(0.4, 0.9, n_members=9, seed=None)
     few = few.model_copy(update={"further": further, "labels_alone": 0.7})
-    (estimate,) = suppressed(record_of(few), 10).record.findings
+    (estimate,) = suppress_small_groups(record_of(few), 10).record.findings
     assert (estimate.further, estimate.labels_alone, estimate.tests) == (None, None, [])
 
 
@@ -173,7 +177,7 @@ def test_estimates_that_reveal_a_suppressed_one_are_suppressed() -> None:
         for contrast, n in sizes.items()
         for seed in (1, 2)
     ]
-    packed = suppressed(record_of(*figures), 10).record
+    packed = suppress_small_groups(record_of(*figures), 10).record
     assert {estimate.contrast for estimate in packed.findings if estimate.value is not None} == {
         "unseen"
     }
@@ -185,7 +189,7 @@ def test_estimates_that_reveal_a_suppressed_one_are_suppressed() -> None:
 
 def test_means_over_a_suppressed_run_are_suppressed() -> None:
     runs = [auc(0.4, 0.9, n_members=n, seed=seed) for seed, n in ((1, 9), (2, 40), (None, 49))]
-    packed = suppressed(record_of(*runs), 10).record
+    packed = suppress_small_groups(record_of(*runs), 10).record
     assert [estimate.seed for estimate in packed.findings if estimate.value is not None] == [2]
 
 
@@ -202,13 +206,13 @@ def test_controls_on_small_clients_keep_only_their_outcome() -> None:
         note="measured 0.88 on 9 audited members",
     )
     other = about.model_copy(update={"target": (few.target or 0) + 1})
-    packed, counts = suppressed(record_of(few, controls=[about, other]))
+    packed, counts = suppress_small_groups(record_of(few, controls=[about, other]))
     assert packed.controls == [
         about.model_copy(update={"value": None, "note": "suppressed: fewer than 10 samples"}),
         other,
     ]
     assert counts["controls"] == 1
-    assert suppressed(packed).record == packed
+    assert suppress_small_groups(packed).record == packed
 
 
 def with_people(total: int | None, *people: int | None, samples: int = 100) -> Record:
@@ -220,19 +224,19 @@ def with_people(total: int | None, *people: int | None, samples: int = 100) -> R
 
 
 def test_numbers_of_people_stay_if_none_is_small() -> None:
-    packed, counts = suppressed(with_people(35, 10, 25))
+    packed, counts = suppress_small_groups(with_people(35, 10, 25))
     assert [row.people for row in packed.clients] == [10, 25]
     assert packed.people == 35
     assert counts["clients"] == 0
 
 
 def test_a_small_number_of_people_is_hidden_with_the_total_that_reveals_it() -> None:
-    packed, counts = suppressed(with_people(34, 9, 25))
+    packed, counts = suppress_small_groups(with_people(34, 9, 25))
     assert [row.people for row in packed.clients] == [None, 25]
     assert packed.people is None
     assert counts["clients"] == 2
     # The numbers of a packed record are not changed again.
-    again, more = suppressed(packed)
+    again, more = suppress_small_groups(packed)
     assert again.clients == packed.clients
     assert more["clients"] == 0
 
@@ -240,6 +244,6 @@ def test_a_small_number_of_people_is_hidden_with_the_total_that_reveals_it() -> 
 def test_a_total_of_people_does_not_reveal_a_client_without_a_row() -> None:
     record = with_people(28, 25, 3, samples=25)
     rows = [record.clients[0], record.clients[1].model_copy(update={"samples": 3})]
-    packed, _ = suppressed(record.model_copy(update={"clients": rows}))
+    packed, _ = suppress_small_groups(record.model_copy(update={"clients": rows}))
     assert [row.client for row in packed.clients] == [0]
     assert packed.people is None

@@ -13,7 +13,7 @@ from fedaudit.plan.values import study_from
 from fedaudit.privacy_budget.studies import measured_bounds, setup_of_record, setup_of_study
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Record
-from fedaudit.study.build import setup as run_of
+from fedaudit.study.build import build_setup as run_of
 from tests.report.records import record
 
 SIZES = {0: 300, 1: 200, 2: 250}

@@ -9,10 +9,10 @@ from fedaudit.metrics.games import game_success, max_success_rate
 from fedaudit.metrics.rate_limits import proportion
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (
-    ACTUAL,
-    CLAIMED,
+    ACTUAL_EPSILON,
+    CLAIMED_EPSILON,
     CLAIMED_SUCCESS,
-    DETECTED,
+    DETECTION_RATE,
     DETECTOR,
     FALSE_ALARMS,
     FIRES_FOR_OTHERS,
@@ -70,7 +70,7 @@ def point(
         settings["mechanism.options.nominal_epsilon"] = str(claimed)
     fires = proportion(30, games * 20 - half)
     estimate_of = partial(Estimate, topic=GAMES, defense=mechanism)
-    figures_of_point = {PREDICTED_NEGATIVES: 0.8, CLAIMED: claimed, ACTUAL: true}
+    figures_of_point = {PREDICTED_NEGATIVES: 0.8, CLAIMED_EPSILON: claimed, ACTUAL_EPSILON: true}
     figures_of_point[CLAIMED_SUCCESS] = None if claimed is None else max_success_rate(claimed)
     figures_of_point |= figures or {}
     allowed = max_success_rate(math.inf if true is None else true) if largest is None else largest
@@ -146,7 +146,7 @@ def indicator(name: str, server: str, auc: float, **changes: object) -> list[Est
         changed(area, **changes),
         estimate_of(metric=OWN_AUC, value=auc),
         estimate_of(metric=OTHERS_AUC, value=auc),
-        estimate_of(metric=DETECTED, value=0.4, low=0.12, high=0.74, n_members=10),
+        estimate_of(metric=DETECTION_RATE, value=0.4, low=0.12, high=0.74, n_members=10),
         estimate_of(metric=FALSE_ALARMS, value=0.1, low=0.01, high=0.45, n_nonmembers=10),
     ]
 

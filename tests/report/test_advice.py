@@ -7,9 +7,9 @@ import pytest
 from fedaudit.report.advice import advice
 from fedaudit.report.first import first_screen
 from fedaudit.report.page import report_html
-from fedaudit.report.text.verdict import verdict
+from fedaudit.report.text.verdict import summarise_verdict
 from fedaudit.results.estimate import Estimate
-from fedaudit.results.ladder import ladder, loss_gap, strongest
+from fedaudit.results.ladder import loss_gap, read_ladder, strongest_upload_attack
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from results.archives import unpacked
@@ -33,7 +33,7 @@ def federation(auc: float | None = None, defense: str = "none", **parts: object)
 
 def expected(record: Record) -> float:
     gap = must(loss_gap(record))
-    return ladder().uploads.at(gap)
+    return read_ladder().uploads.at(gap)
 
 
 def test_advice_states_the_expected_and_the_measured_auc() -> None:
@@ -49,7 +49,7 @@ def test_advice_states_the_expected_and_the_measured_auc() -> None:
 
 def test_advice_mentions_deviation_from_the_expected_auc() -> None:
     expected_auc = expected(federation())
-    spread = ladder().uploads.spread
+    spread = read_ladder().uploads.spread
     above, below = (
         must(advice(federation(auc=expected_auc + far))) for far in (1.5 * spread, -1.5 * spread)
     )
@@ -94,7 +94,7 @@ def test_a_record_without_required_parts_gets_no_advice(parts: dict[str, object]
 
 def test_advice_requires_all_four_ladder_attacks() -> None:
     standard_record = federation()
-    assert strongest(standard_record) is not None
+    assert strongest_upload_attack(standard_record) is not None
     fewer = [
         estimate
         for estimate in standard_record.findings
@@ -108,7 +108,7 @@ def test_the_final_view_is_compared_with_the_generalisation_gap() -> None:
     suggestion = must(advice(federation(view=view, auc=0.6)))
     assert "of the final model is 11.0% higher" in suggestion.place
     assert (
-        f"to {ladder().final.at(0.11) + ladder().final.spread:.2f} on the ladder"
+        f"to {read_ladder().final.at(0.11) + read_ladder().final.spread:.2f} on the ladder"
         in suggestion.place
     )
 
@@ -116,7 +116,7 @@ def test_the_final_view_is_compared_with_the_generalisation_gap() -> None:
 def test_next_steps_start_with_the_cheapest_effective_change() -> None:
     leaking = federation(auc=0.95)
     suggestion = must(advice(leaking))
-    helped = [change for change in ladder().changes if change.auc[0] - change.auc[1] >= 0.03]
+    helped = [change for change in read_ladder().changes if change.auc[0] - change.auc[1] >= 0.03]
     cheap = [
         change
         for change in helped
@@ -125,9 +125,9 @@ def test_next_steps_start_with_the_cheapest_effective_change() -> None:
     best_change = max(cheap, key=lambda change: change.auc[0] - change.auc[1])
     assert f"AUC {best_change.auc[0]:.3f} → {best_change.auc[1]:.3f}" in suggestion.step
     assert "see the section “On the leak ladder”" in suggestion.step, "the page itself has it"
-    assert first_screen(leaking, verdict(leaking)).next[0] == suggestion.step
+    assert first_screen(leaking, summarise_verdict(leaking)).next[0] == suggestion.step
     hidden = federation(auc=0.5)
-    assert suggestion.step not in first_screen(hidden, verdict(hidden)).next
+    assert suggestion.step not in first_screen(hidden, summarise_verdict(hidden)).next
 
 
 @pytest.mark.parametrize("name", ["people-synthetic", "canaries-mnist", "attacker-location30"])

@@ -20,7 +20,7 @@ from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.first import tiles_of
 from fedaudit.report.page import report_html
 from fedaudit.report.text.games import game_verdict
-from fedaudit.report.text.verdict import verdict
+from fedaudit.report.text.verdict import summarise_verdict
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
@@ -96,7 +96,7 @@ def test_a_tpr_refused_for_few_samples_is_inconclusive() -> None:
 def test_the_first_clause_gives_the_verdict_and_the_audited_samples() -> None:
     two = record_of(auc(0.4, 0.6), auc(0.4, 0.6, seed=2, n_members=480, n_nonmembers=510))
     answer = answers.conclusion(two)
-    assert answer.text == verdict(two).headline + "."
+    assert answer.text == summarise_verdict(two).headline + "."
     assert answer.more == (
         "Audited: client 0: 480 to 500 samples as members, 500 to 510 as non-members (fewest and "
         "most over training runs); 2 seeds. "
@@ -297,16 +297,16 @@ def test_a_refuted_claim_is_shown_although_its_control_failed() -> None:
     refuted = record_of(
         auc(0.4, 0.6), *figures, controls=[control("claimed epsilon", passed=False)]
     )
-    assert verdict(refuted).status == "control failed"
-    assert "the claimed 2.000 is refuted" in verdict(refuted).headline
+    assert summarise_verdict(refuted).status == "control failed"
+    assert "the claimed 2.000 is refuted" in summarise_verdict(refuted).headline
     blind = record_of(auc(0.4, 0.6), *figures, controls=[control("blind classifier", passed=False)])
-    assert "at least 3.000" not in verdict(blind).headline
+    assert "at least 3.000" not in summarise_verdict(blind).headline
 
 
 def test_a_claim_of_another_defense_is_not_compared() -> None:
     coins = epsilon(CLIENT_EPSILON, 3.0, method="one run 95%")
     other = record_of(coins, epsilon(CLAIMED_CLIENT_EPSILON, 2.0, defense="client-dp"))
-    assert "refuted" not in answers.measured_epsilon(other).more + verdict(other).headline
+    assert "refuted" not in answers.measured_epsilon(other).more + summarise_verdict(other).headline
 
 
 def test_games_answer_the_malicious_server_clause() -> None:
@@ -520,11 +520,16 @@ def test_the_verdict_compares_the_canary_bound_with_the_claim(
 ) -> None:
     coins = epsilon(CLIENT_EPSILON, measured, method="one run 95%")
     record = record_of(auc(0.4, 0.6), coins, epsilon(CLAIMED_CLIENT_EPSILON, 2.0))
-    assert verdict(record).headline.endswith(f"One client's whole contribution: {expected}")
-    bare = verdict(record_of(auc(0.4, 0.6), coins)).headline
+    assert summarise_verdict(record).headline.endswith(
+        f"One client's whole contribution: {expected}"
+    )
+    bare = summarise_verdict(record_of(auc(0.4, 0.6), coins)).headline
     assert bare.endswith("and none is claimed")
     gauss = epsilon(CLIENT_EPSILON_IF_GAUSSIAN, 1.0, method="mean-only Gaussian 95%")
-    assert "1.000 if the mechanism is Gaussian" in verdict(record_of(auc(0.4, 0.6), gauss)).headline
+    assert (
+        "1.000 if the mechanism is Gaussian"
+        in summarise_verdict(record_of(auc(0.4, 0.6), gauss)).headline
+    )
 
 
 def test_a_comparison_has_claimed_and_measured_epsilons_row_by_row() -> None:
@@ -567,7 +572,11 @@ def test_a_bound_at_the_ceiling_of_its_test_is_labelled() -> None:
     bound_at_ceiling = epsilon("secure_sum_epsilon", 3.984, ceiling=3.984, method="counted 95%")
     record = record_of(auc(0.4, 0.6), bound_at_ceiling)
     expected = "epsilon at least 3.984, the most this test can show"
-    answer = (answers.one_sum(record).text, answers.residual(record).text, verdict(record).headline)
+    answer = (
+        answers.one_sum(record).text,
+        answers.residual(record).text,
+        summarise_verdict(record).headline,
+    )
     assert all(expected in text.lower() for text in answer)
     lower = record_of(auc(0.4, 0.6), epsilon("secure_sum_epsilon", 1.0, ceiling=3.984))
     assert "the most" not in answers.one_sum(lower).text
@@ -598,7 +607,7 @@ def test_the_deletion_clause_uses_the_model_after_unlearning() -> None:
     assert answer.text.startswith("Unlearning by retrain: forgotten (")
     assert "adversary with both models 0.87" in answer.text
     assert ": not forgotten (" in answer_to("deletion", unchanged).text
-    assert verdict(retrained).headline.endswith(
+    assert summarise_verdict(retrained).headline.endswith(
         "These figures are for the model before deletion; verdict after deletion: forgotten"
     )
     assert answers.caveats(retrained).startswith("The figures are for the model before deletion.")

@@ -3,7 +3,7 @@
 from pydantic import BaseModel
 
 from fedaudit.report.page import comparison_html, report_html
-from fedaudit.report.wording import cleaned
+from fedaudit.report.wording import clean_texts
 from fedaudit.results.record import Record
 from fedaudit.study.comparing import compare_records
 from tests.estimates import changed
@@ -52,14 +52,14 @@ def test_terminal_output_contains_no_identifiers_of_the_program() -> None:
 
 def test_a_record_without_identifiers_is_unchanged() -> None:
     plain = SMALL
-    assert changed(cleaned(plain), attacks=plain.attacks) == plain
+    assert changed(clean_texts(plain), attacks=plain.attacks) == plain
 
 
 def test_notes_replace_identifiers_of_the_program_by_words() -> None:
     figure = changed(
         SMALL.findings[0], note="no other_client samples; it needs GLOBAL_MODEL, UPDATE, MY_UPDATE"
     )
-    assert cleaned(figure).note == (
+    assert clean_texts(figure).note == (
         "no other clients' samples; it needs the global model, the change of the model in "
         "training, MY_UPDATE"
     )

@@ -10,8 +10,8 @@ from fedaudit.report.first import FirstScreen, first_screen
 from fedaudit.report.page import comparison_html, report_html
 from fedaudit.report.pictures import first_picture
 from fedaudit.report.text.membership import upper_bounds
-from fedaudit.report.text.verdict import verdict
-from fedaudit.report.wording import cleaned
+from fedaudit.report.text.verdict import summarise_verdict
+from fedaudit.report.wording import clean_texts
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Record
 from fedaudit.study.comparing import compare_records
@@ -43,11 +43,11 @@ def three(first: float = 0.52, *, significant: bool = False) -> list[Estimate]:
 
 
 def screen(record: Record) -> FirstScreen:
-    return first_screen(cleaned(record), verdict(record))
+    return first_screen(clean_texts(record), summarise_verdict(record))
 
 
 def bars(record: Record) -> list[str]:
-    return [line.label for forest in first_picture(cleaned(record)) for line in forest.lines]
+    return [line.label for forest in first_picture(clean_texts(record)) for line in forest.lines]
 
 
 def test_every_bar_of_several_clients_names_its_client() -> None:
@@ -100,7 +100,7 @@ def test_the_printed_limit_is_the_largest_with_its_client() -> None:
     tile = screen(record).numbers[0]
     assert tile.value == "0.550"
     assert "up to 0.700 for hospital-b" in tile.detail
-    assert "AUC up to 0.700 for hospital-b" in upper_bounds(main_estimates(cleaned(record)))
+    assert "AUC up to 0.700 for hospital-b" in upper_bounds(main_estimates(clean_texts(record)))
 
 
 def test_the_pooled_limit_precedes_limits_of_clients() -> None:
@@ -110,7 +110,7 @@ def test_the_pooled_limit_precedes_limits_of_clients() -> None:
     assert "pooled clients" in tile.detail
     assert "up to 0.700 for hospital-b" in tile.detail
     assert "AUC up to 0.550 for pooled clients (0.700 for hospital-b)" in upper_bounds(
-        main_estimates(cleaned(record))
+        main_estimates(clean_texts(record))
     )
 
 
@@ -137,7 +137,7 @@ def test_a_pooled_headline_describes_the_comparison() -> None:
     expected = (
         "The leak is shown over all 3 audited clients, each compared with its own held-out samples"
     )
-    assert expected in verdict(record).headline
+    assert expected in summarise_verdict(record).headline
 
 
 def test_pooled_estimates_of_fewer_clients_are_labelled() -> None:
@@ -165,7 +165,7 @@ def test_a_leaking_client_is_reported_next_to_the_pooled_estimate(
 ) -> None:
     is_leak_over_all = over_all > 0.6
     every = pooled(over_all, over_all - 0.03, over_all + 0.03, significant=is_leak_over_all)
-    headline = verdict(of_clients(*three(0.9, significant=True), every)).headline
+    headline = summarise_verdict(of_clients(*three(0.9, significant=True), every)).headline
     assert expected in headline
     assert headline.endswith("for hospital-a separately")
 
@@ -175,7 +175,7 @@ def test_clients_too_small_for_a_verdict_are_mentioned() -> None:
         pooled(0.51, 0.49, 0.53, significant=False),
         rate(0.01, 0.005, 0.015, target=None, within="client", significant=False),
     ]
-    headline = verdict(of_clients(*three(), *over_all)).headline
+    headline = summarise_verdict(of_clients(*three(), *over_all)).headline
     assert headline.startswith("No leak shown")
     assert "single clients have too few samples for a separate verdict" in headline
 
@@ -187,7 +187,7 @@ def test_only_small_clients_are_called_too_small() -> None:
     ]
     small = auc(0.5, 0.3, 0.7, target=1, significant=False)
     every = pooled(0.5, 0.49, 0.51, significant=False)
-    headline = verdict(of_clients(*large, small, every)).headline
+    headline = summarise_verdict(of_clients(*large, small, every)).headline
     assert "hospital-b has too few samples for a separate verdict" in headline
 
 
@@ -220,7 +220,10 @@ def test_fair_contrasts_are_not_marked() -> None:
 
 def test_the_question_about_canaries_is_about_a_canary_sample() -> None:
     record = changed(only(auc(0.8, 0.7, 0.9)), config={"audit": {"draw": "canaries"}})
-    assert "whether a given canary sample was in the training data" in verdict(record).audited
+    assert (
+        "whether a given canary sample was in the training data"
+        in summarise_verdict(record).audited
+    )
 
 
 @pytest.mark.parametrize(
@@ -229,4 +232,4 @@ def test_the_question_about_canaries_is_about_a_canary_sample() -> None:
 )
 def test_the_audited_question_depends_on_the_unit(unit: str, expected: str) -> None:
     record = only(auc(0.8, 0.7, 0.9, unit=unit))
-    assert expected in verdict(record).audited
+    assert expected in summarise_verdict(record).audited

@@ -6,7 +6,7 @@ from fedaudit.report.clusters import cluster_sentence, cluster_table, clustering
 from fedaudit.report.comparison.tables import cluster_comparison
 from fedaudit.report.grid import Grid
 from fedaudit.report.page import report_html
-from fedaudit.report.text.verdict import verdict
+from fedaudit.report.text.verdict import summarise_verdict
 from fedaudit.results.record import Record
 from fedaudit.results.runs import ClusterResult, ClusterRound, ModelState
 from fedaudit.study.comparing import compare_records
@@ -62,7 +62,7 @@ def with_models(*models: ModelState) -> Record:
 
 def test_the_verdict_starts_with_clients_of_risky_models() -> None:
     record = with_clusters(tiny([0, 0, 0, 0, 1, 1]))
-    audit_verdict = verdict(record)
+    audit_verdict = summarise_verdict(record)
     front, uses = audit_verdict.headline.split(": ")
     assert front == "Strong leakage from the riskiest model"
     assert uses == "2 of 6 clients use a model riskier than they accept"
@@ -72,22 +72,22 @@ def test_the_verdict_starts_with_clients_of_risky_models() -> None:
 
 def test_means_over_seeds_are_labelled() -> None:
     record = with_clusters(*SEEDS)
-    assert verdict(record).headline.split(": ")[1].startswith("on average ")
+    assert summarise_verdict(record).headline.split(": ")[1].startswith("on average ")
 
 
 def test_the_status_follows_from_the_riskiest_models_lower_limit() -> None:
-    assert verdict(with_clusters(tiny([0, 0, 0, 0, 1, 1]))).status == "strong leak"
+    assert summarise_verdict(with_clusters(tiny([0, 0, 0, 0, 1, 1]))).status == "strong leak"
     safe = ModelState(clients=3, risk=0.5, low=0.47, high=0.53, estimated=0.5)
-    assert verdict(with_models(safe, safe)).status == "no leak shown"
+    assert summarise_verdict(with_models(safe, safe)).status == "no leak shown"
     wide = changed(safe, low=0.3, high=0.7)
-    assert verdict(with_models(wide, wide)).status == "inconclusive"
+    assert summarise_verdict(with_models(wide, wide)).status == "inconclusive"
 
 
 def test_one_report_can_cover_membership_sources_and_clusters() -> None:
     record = with_sources(source(), membership=True)
     record = changed(record, clusters=[ONE], estimates=[*record.estimates, *over_runs(ONE)])
     assert "Membership-inference, source-inference and cluster audit" in words(report_html(record))
-    text = verdict(record)
+    text = summarise_verdict(record)
     assert "use a model riskier than they accept" in text.headline
     assert "How much does each of the federation's models reveal" in text.audited
 
@@ -116,7 +116,7 @@ def test_violations_are_shown_with_the_number_expected_by_chance() -> None:
     record = with_models(model, model)
     # A quarter of six clients.
     assert (
-        verdict(record).headline
+        summarise_verdict(record).headline
         == "0 of 6 clients (1.5 by chance) use a model riskier than they accept"
     )
 

@@ -17,8 +17,8 @@ from fedaudit.report.comparison.tradeoffs import cautions, labels_of, tradeoffs,
 from fedaudit.report.grid import Grid
 from fedaudit.report.page import comparison_html, write_comparison
 from fedaudit.report.pictures import membership_rows
-from fedaudit.report.text.verdict import verdict
-from fedaudit.report.wording import cleaned
+from fedaudit.report.text.verdict import summarise_verdict
+from fedaudit.report.wording import clean_texts
 from fedaudit.results.comparison import NOT_SET, STRONGEST_ATTACK, Comparison, Row, Source
 from fedaudit.study.comparing import compare_records
 from tests.estimates import changed
@@ -234,7 +234,7 @@ def test_a_failed_control_leaves_no_best_trade_off() -> None:
     failing = changed(PLAIN, controls=[control("untrained model", passed=False)])
     records = [failing, WEAK, STRONG]
     result = compare_records(records)
-    answer = first_of_comparison(result, records, [verdict(item) for item in records])
+    answer = first_of_comparison(result, records, [summarise_verdict(item) for item in records])
     assert (answer.look, answer.status, answer.numbers) == ("control failed", "control failed", ())
     assert answer.headline == "A control failed, so no trade-off can be concluded"
     page = comparison_html(result, records)
@@ -243,7 +243,7 @@ def test_a_failed_control_leaves_no_best_trade_off() -> None:
 
 
 def test_rows_of_a_record_with_a_failed_control_are_marked_everywhere() -> None:
-    failing = cleaned(changed(PLAIN, controls=[control("untrained model", passed=False)]))
+    failing = clean_texts(changed(PLAIN, controls=[control("untrained model", passed=False)]))
     long = make_record("long", {"a": {1: {0: 0.7}}}, {1: 0.9}, rounds=30)
     result = compare_records([failing, long])
     (table,) = attack_tables(result, [failing, long])["unseen"]
@@ -341,7 +341,9 @@ def test_undefended_rows_have_leakage_and_accuracy_with_intervals() -> None:
     long = make_record("long", {"a": {1: {0: 0.7}}}, {1: 0.9}, rounds=30)
     result = compare_records([PLAIN, long])
     assert front_figure(result) is None
-    answer = first_of_comparison(result, [PLAIN, long], [verdict(PLAIN), verdict(long)])
+    answer = first_of_comparison(
+        result, [PLAIN, long], [summarise_verdict(PLAIN), summarise_verdict(long)]
+    )
     (forest,) = answer.picture
     assert [line.label for line in forest.lines] == ["rounds 10", "rounds 30"]
     marks = [mark for line in forest.lines for cell in line.cells for mark in cell.marks]
@@ -356,7 +358,7 @@ def test_rows_of_models_without_an_accuracy_have_no_column_for_it() -> None:
         estimates = [e for e in audit.estimates if e.topic != "utility"]
         audits.append(changed(audit, estimates=estimates))
     result = compare_records(audits)
-    answer = first_of_comparison(result, audits, [verdict(audit) for audit in audits])
+    answer = first_of_comparison(result, audits, [summarise_verdict(audit) for audit in audits])
     (forest,) = answer.picture
     assert [axis.title for axis in forest.tracks] == ["Strongest AUC"]
     assert all(len(line.cells) == 1 for line in forest.lines)

@@ -16,15 +16,15 @@ from fedaudit.report.deciding.caveats import controls_line
 from fedaudit.report.evidence import main_estimates, marker_of
 from fedaudit.report.first import first_screen
 from fedaudit.report.page import comparison_html, report_html
-from fedaudit.report.text.verdict import verdict
+from fedaudit.report.text.verdict import summarise_verdict
 from fedaudit.report.unlearning import (
     WITHHELD,
     deletion_result,
     unlearning_section,
     unlearning_tile,
 )
-from fedaudit.report.wording import cleaned, client_name
-from fedaudit.results.ladder import ladder
+from fedaudit.report.wording import clean_texts, client_name
+from fedaudit.results.ladder import read_ladder
 from fedaudit.results.record import ControlResult, Record
 from fedaudit.results.runs import ClientCoverage, Coverage, MissingRounds, MissingUpload
 from fedaudit.study.comparing import compare_records
@@ -115,7 +115,7 @@ def test_a_hostile_client_name_stays_text_of_bounded_length(name: str) -> None:
     assert "<img src=x" not in page
     assert '<a href="https://evil' not in page
     assert "\n::error::" not in printed(audit) + evaluate_policy(audit, POLICY).reason
-    assert len(client_name(cleaned(audit).findings[0].target or 0)) <= 41
+    assert len(client_name(clean_texts(audit).findings[0].target or 0)) <= 41
 
 
 def test_names_of_the_wrong_kind_leave_clients_with_their_numbers() -> None:
@@ -130,7 +130,7 @@ def test_canary_samples_are_labelled_and_their_epsilon_is_shown_first() -> None:
         only(auc(0.8, 0.77, 0.83, significant=True), bound),
         config={"audit": {"draw": "canaries"}},
     )
-    answer = verdict(audit)
+    answer = summarise_verdict(audit)
     first = first_screen(audit, answer)
     assert "canary samples" in first.headline
     assert "epsilon at least 1.400" in first.headline
@@ -144,7 +144,7 @@ def test_a_leak_without_a_lower_limit_is_reported_as_a_range() -> None:
         auc(0.55, 0.5, 0.6, significant=False),
         rate(0.106, None, 0.197, significant=True, method="exact 95%"),
     )
-    first = first_screen(audit, verdict(audit))
+    first = first_screen(audit, summarise_verdict(audit))
     assert first.status == "leak shown"
     start = "A leak is shown; its size is between trace and strong; best estimate 10.6%"
     assert first.headline.startswith(start)
@@ -154,23 +154,25 @@ def test_a_leak_without_a_lower_limit_is_reported_as_a_range() -> None:
 
 def test_a_small_leak_with_a_low_estimate_stays_a_trace() -> None:
     audit = only(auc(0.53, 0.51, 0.55, significant=True), rate(0.01, 0.005, 0.02))
-    assert verdict(audit).headline.startswith("A trace of leakage")
+    assert summarise_verdict(audit).headline.startswith("A trace of leakage")
 
 
 def test_a_model_that_leaks_sources_has_no_learning_warning() -> None:
     audit = barely_trained(none_found(), 0.1)
-    assert verdict(audit).warning
+    assert summarise_verdict(audit).warning
     success = estimate(
         topic="source", metric="success", value=0.5, low=0.4, high=0.6, significant=True
     )
     extended = changed(audit, estimates=[*audit.estimates, success])
-    assert not verdict(extended).warning
+    assert not summarise_verdict(extended).warning
 
 
 def test_advice_on_a_defended_record_does_not_ask_for_a_defense() -> None:
     plain = record(details=False, defenses=(("none", 1.0),))
     defended = record(details=False, defenses=(("dp-sgd", 1.0),))
-    steps = [" ".join(first_screen(item, verdict(item)).next) for item in (plain, defended)]
+    steps = [
+        " ".join(first_screen(item, summarise_verdict(item)).next) for item in (plain, defended)
+    ]
     assert "Run the same study with a defense" in steps[0]
     assert "Run the same study with a defense" not in steps[1]
     assert "Strengthen the defense" in steps[1]
@@ -185,7 +187,7 @@ def test_advice_on_a_recording_never_asks_to_run_a_study(case: str, defense: str
         "hardly learned": barely_trained(none_found(), 0.1),
     }[case]
     recorded = changed(audit, watched=True)
-    steps = " ".join(first_screen(recorded, verdict(recorded)).next)
+    steps = " ".join(first_screen(recorded, summarise_verdict(recorded)).next)
     assert steps
     assert "study" not in steps
     assert "seeds" not in steps
@@ -194,7 +196,7 @@ def test_advice_on_a_recording_never_asks_to_run_a_study(case: str, defense: str
 def test_a_view_of_sums_does_not_claim_to_reveal_clients() -> None:
     audit = only(auc(0.8, 0.77, 0.83, significant=True))
     sums = changed(audit, view=changed(audit.view, sees=["predictions", "global_model"]))
-    assert "whose data" not in verdict(sums).meaning
+    assert "whose data" not in summarise_verdict(sums).meaning
 
 
 def partly(defended: float, undefended: float) -> Record:
@@ -210,7 +212,7 @@ def partly(defended: float, undefended: float) -> Record:
 
 def test_a_partly_defended_run_is_judged_by_its_worst_clients() -> None:
     audit = partly(0.64, 0.85)
-    first = first_screen(audit, verdict(audit))
+    first = first_screen(audit, summarise_verdict(audit))
     assert first.status == first.look == "strong leak", "the worst audited client decides"
     assert first.headline.startswith("Client 0, defended: clear leakage")
     assert first.headline.endswith("Client 9, undefended: strong leak")
@@ -225,8 +227,12 @@ def test_a_partly_defended_run_is_judged_by_its_worst_clients() -> None:
     assert report_html(audit).count('class="panels n1 printed"') == 2
     assert first.next[0].startswith("Strengthen the defense")
     hidden = partly(0.5, 0.85)
-    assert verdict(hidden).badge == "strong leak"
-    assert first_screen(hidden, verdict(hidden)).next[0].startswith("Have every client use the")
+    assert summarise_verdict(hidden).badge == "strong leak"
+    assert (
+        first_screen(hidden, summarise_verdict(hidden))
+        .next[0]
+        .startswith("Have every client use the")
+    )
 
 
 def test_an_auc_below_one_half_never_passes_a_gate() -> None:
@@ -247,7 +253,7 @@ def test_no_defense_is_advised_if_labels_explain_the_sources(owners: str, watche
         wide = auc(0.5, 0.3, 0.7, n_members=30, n_nonmembers=30, significant=False)
         audit = changed(audit, estimates=[*audit.where(topic="source"), wide])
     audit = changed(audit, watched=watched)
-    answer = verdict(audit)
+    answer = summarise_verdict(audit)
     assert answer.status == "above guessing"
     steps = first_screen(audit, answer).next
     assert steps
@@ -273,7 +279,7 @@ def test_the_summary_shows_the_client_of_a_failed_control() -> None:
 
 def test_a_tiny_auc_is_below_one_half() -> None:
     tiny = auc(5e-324, 0.0, 5e-324, method="DeLong 95%", significant=False)
-    assert "wrong sign" in verdict(only(tiny)).headline
+    assert "wrong sign" in summarise_verdict(only(tiny)).headline
 
 
 def test_the_gate_shows_the_client_of_an_auc_below_one_half() -> None:
@@ -298,7 +304,7 @@ def test_clauses_prefer_fair_contrasts_for_bounds() -> None:
 def test_a_recording_does_not_claim_to_have_no_defense(defense: str) -> None:
     audit = record(details=False, defenses=((defense, 1.0),))
     for watched in (False, True):
-        tiles = first_screen(changed(audit, watched=watched), verdict(audit)).numbers
+        tiles = first_screen(changed(audit, watched=watched), summarise_verdict(audit)).numbers
         (tile,) = [item for item in tiles if item.label == "Test accuracy"]
         assert ("no defense" in tile.detail) is (defense == "none" and not watched)
 
@@ -325,8 +331,8 @@ def test_a_headline_counts_the_clients_that_a_pooled_figure_covers() -> None:
     audit = only(*figures, over_all)
     absent = ClientCoverage(client=2, answered=0, measured=0)
     part = covered(clients=[absent]).coverage
-    assert "over all 2 audited clients, each" in verdict(audit).headline
-    seen = verdict(changed(audit, coverage=part)).headline
+    assert "over all 2 audited clients, each" in summarise_verdict(audit).headline
+    seen = summarise_verdict(changed(audit, coverage=part)).headline
     assert "over 2 of 3 audited clients, each" in seen
 
 
@@ -354,9 +360,9 @@ def covered(**missing: object) -> Record:
 def test_missing_measurements_make_the_verdict_inconclusive(
     missing: dict[str, object], answer: str
 ) -> None:
-    assert verdict(covered()).status == "no leak shown"
+    assert summarise_verdict(covered()).status == "no leak shown"
     audit = covered(**missing)
-    assert verdict(audit).status == "inconclusive"
+    assert summarise_verdict(audit).status == "inconclusive"
     for text in (printed(audit), report_html(audit), clauses_json(audit)):
         assert answer in " ".join(text.split())
 
@@ -375,15 +381,15 @@ def test_the_headline_excludes_unfair_contrasts_if_fair_ones_exist() -> None:
     caveat = "may include differences between clients"
     with_unfair, alone = only(fair, unfair), only(unfair)
     assert main_estimates(with_unfair) == [fair]
-    assert caveat not in verdict(with_unfair).headline
-    assert caveat in verdict(alone).headline
+    assert caveat not in summarise_verdict(with_unfair).headline
+    assert caveat in summarise_verdict(alone).headline
 
 
 def test_the_ladder_gives_no_advice_outside_of_its_fitted_gaps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     audit = record(defenses=(("none", 1.0),))
-    gaps = [rung.gap for rung in ladder().rungs]
+    gaps = [rung.gap for rung in read_ladder().rungs]
     for gap, answer in ((max(gaps), True), (max(gaps) + 0.1, False), (min(gaps) - 0.1, False)):
         monkeypatch.setattr("fedaudit.results.ladder.loss_gap", lambda record, gap=gap: gap)
         assert (advice(audit) is not None) is answer
@@ -399,7 +405,7 @@ def deleted(word: str, *failing: str) -> Record:
 def texts(audit: Record) -> dict[str, str]:
     """Return each output of a record after deletion."""
     return {
-        "headline": verdict(audit).headline,
+        "headline": summarise_verdict(audit).headline,
         "tile": str(unlearning_tile(audit)),
         "table": str(unlearning_section(audit)),
         "terminal": printed(audit),
@@ -448,7 +454,7 @@ def test_the_rule_for_a_final_model_gives_no_advice_outside_of_its_gaps(
 ) -> None:
     audit = record(defenses=(("none", 1.0),))
     audit = changed(audit, view=changed(audit.view, name="final"))
-    line = ladder().final
+    line = read_ladder().final
     gaps = (
         (line.largest_gap, True),
         (line.largest_gap + 0.1, False),
@@ -459,8 +465,8 @@ def test_the_rule_for_a_final_model_gives_no_advice_outside_of_its_gaps(
             "fedaudit.results.ladder.generalisation_gap", lambda record, gap=gap: gap
         )
         assert (advice(audit) is not None) is covered
-    assert ladder().uploads.smallest_gap == min(rung.gap for rung in ladder().rungs)
-    assert ladder().uploads.largest_gap == max(rung.gap for rung in ladder().rungs)
+    assert read_ladder().uploads.smallest_gap == min(rung.gap for rung in read_ladder().rungs)
+    assert read_ladder().uploads.largest_gap == max(rung.gap for rung in read_ladder().rungs)
 
 
 def test_the_gate_does_not_dismiss_estimates_if_an_attack_succeeds() -> None:
@@ -496,7 +502,7 @@ def test_an_undefended_leak_does_not_show_that_a_defended_model_learned() -> Non
     with_undefended_leak = changed(quiet, estimates=[leak, *rows])
     answer = evaluate_policy(with_undefended_leak, POLICY).model_dump_json()
     assert "the training accuracy with dp-sgd" in answer
-    first = first_screen(with_undefended_leak, verdict(with_undefended_leak))
+    first = first_screen(with_undefended_leak, summarise_verdict(with_undefended_leak))
     assert first.status == "strong leak"
     assert "dp-sgd" in first.warning
     assert "Train the model until" not in " ".join(first.next)
@@ -535,9 +541,15 @@ def test_a_client_that_is_too_small_alone_is_listed_as_not_judged() -> None:
 
 def test_advice_on_a_wrong_sign_is_to_check_the_sign_first() -> None:
     wrong = only(auc(0.13, 0.1, 0.17, target=0, significant=False))
-    assert first_screen(wrong, verdict(wrong)).next[0].startswith("Check the sign of the scores")
+    assert (
+        first_screen(wrong, summarise_verdict(wrong))
+        .next[0]
+        .startswith("Check the sign of the scores")
+    )
     unsure = only(auc(0.5, 0.3, 0.7, target=0, significant=False))
-    assert "sign of the scores" not in " ".join(first_screen(unsure, verdict(unsure)).next)
+    assert "sign of the scores" not in " ".join(
+        first_screen(unsure, summarise_verdict(unsure)).next
+    )
 
 
 def two_attacks(control: str, *, first: tuple[float, float, float], **about: Any) -> Record:
@@ -555,7 +567,7 @@ def two_attacks(control: str, *, first: tuple[float, float, float], **about: Any
 
 def test_a_failed_control_of_one_attack_keeps_leaks_of_others() -> None:
     audit = two_attacks("peer updates", first=(0.65, 0.61, 0.69), attack="b", clients=[2])
-    answer = verdict(audit)
+    answer = summarise_verdict(audit)
     assert answer.status == "clear leak", "by attack a: figures of b are not relied on"
     assert "Some figures cannot be relied on, because a control failed: b" in answer.headline
     terminal = printed(audit)
@@ -572,7 +584,7 @@ def test_a_failed_control_of_one_attack_keeps_leaks_of_others() -> None:
 
 def test_a_leak_found_only_with_a_failed_control_gives_no_verdict() -> None:
     audit = two_attacks("peer updates", first=(0.5, 0.45, 0.55), attack="b")
-    answer = verdict(audit)
+    answer = summarise_verdict(audit)
     assert answer.status == "control failed"
     for surface in (printed(audit), words(report_html(audit))):
         assert "▲ 0.900" not in surface
@@ -582,7 +594,7 @@ def test_a_leak_found_only_with_a_failed_control_gives_no_verdict() -> None:
 
 def test_a_failed_control_of_the_audit_invalidates_leaks() -> None:
     audit = two_attacks("blind classifier", first=(0.65, 0.61, 0.69))
-    assert verdict(audit).status == "control failed"
+    assert summarise_verdict(audit).status == "control failed"
     assert "▲" not in printed(audit)
     assert "not relied on: a control failed" in printed(audit)
 
@@ -590,7 +602,7 @@ def test_a_failed_control_of_the_audit_invalidates_leaks() -> None:
 @pytest.mark.parametrize("control", ["reported training metrics", "planted leak"])
 def test_a_failed_control_that_can_only_hide_leaks_keeps_them(control: str) -> None:
     audit = two_attacks(control, first=(0.65, 0.61, 0.69), target=0)
-    answer = verdict(audit)
+    answer = summarise_verdict(audit)
     assert answer.status == "strong leak"
     assert "Some figures may be too low, because a control failed: client 0" in answer.headline
     assert evaluate_policy(audit, Policy.model_validate(ATTACKS_AB)).outcome is Outcome.FAIL
@@ -602,7 +614,7 @@ def test_without_a_leak_a_control_that_can_hide_leaks_gives_no_verdict(
 ) -> None:
     audit = two_attacks(control, first=(0.5, 0.45, 0.55), target=0)
     quiet = changed(audit, estimates=audit.estimates[:1])
-    assert verdict(quiet).status == "control failed"
+    assert summarise_verdict(quiet).status == "control failed"
 
 
 def blind(passed: bool, target: int | None) -> ControlResult:
@@ -616,21 +628,27 @@ def test_a_failed_control_of_a_client_marks_its_and_pooled_estimates() -> None:
     clients = sorted({f.target for f in audit.findings if f.target is not None})
     first, *others = clients
     controls = [blind(False, None), blind(False, first), *(blind(True, c) for c in others)]
-    with_doubt = {f.target for f in cleaned(changed(audit, controls=controls)).findings if f.doubt}
+    with_doubt = {
+        f.target for f in clean_texts(changed(audit, controls=controls)).findings if f.doubt
+    }
     assert with_doubt == {None, first}
     # Without a separate control, a client is in doubt if the control of all clients fails.
     controls = [blind(False, None), *(blind(True, c) for c in others)]
-    with_doubt = {f.target for f in cleaned(changed(audit, controls=controls)).findings if f.doubt}
+    with_doubt = {
+        f.target for f in clean_texts(changed(audit, controls=controls)).findings if f.doubt
+    }
     assert with_doubt == {None, first}
     with_doubt = {
-        f.target for f in cleaned(changed(audit, controls=[blind(False, None)])).findings if f.doubt
+        f.target
+        for f in clean_texts(changed(audit, controls=[blind(False, None)])).findings
+        if f.doubt
     }
     assert with_doubt == {None, *clients}
 
 
 def test_source_inference_below_chance_is_inconclusive() -> None:
     audit = with_sources(source(right=1, clients=10, each=100))
-    assert verdict(audit).status == "inconclusive"
+    assert summarise_verdict(audit).status == "inconclusive"
     policy = Policy.model_validate(
         {
             "name": "p",
@@ -653,7 +671,9 @@ def test_controls_that_only_hide_leaks_keep_a_leak_after_deletion() -> None:
 
 def test_a_withheld_pooled_estimate_keeps_the_leak_of_a_client() -> None:
     audit = pooled_with(0.9, 0.8, 0.95, significant=True)
-    answer = verdict(changed(audit, controls=[blind(False, None), blind(True, 0), blind(False, 1)]))
+    answer = summarise_verdict(
+        changed(audit, controls=[blind(False, None), blind(True, 0), blind(False, 1)])
+    )
     assert answer.status == "strong leak"
     assert "The leak is shown for client 0 (1 of 2 audited clients)" in answer.headline
     assert "figures of all clients together are not relied on" in answer.headline
@@ -672,7 +692,7 @@ def test_estimates_with_a_failed_control_need_no_more_samples() -> None:
 
 
 def test_removing_a_failed_control_removes_its_doubts() -> None:
-    doubtful = cleaned(two_attacks("blind classifier", first=(0.65, 0.61, 0.69)))
+    doubtful = clean_texts(two_attacks("blind classifier", first=(0.65, 0.61, 0.69)))
     assert all(figure.doubt for figure in doubtful.findings)
-    cleared = cleaned(changed(doubtful, controls=[]))
+    cleared = clean_texts(changed(doubtful, controls=[]))
     assert not any(figure.doubt for figure in cleared.findings)

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import norm
 
 from fedaudit.core.metric_names import FORMAL_EPSILON
-from fedaudit.pack.suppressing import suppressed
+from fedaudit.pack.suppressing import suppress_small_groups
 from fedaudit.report.clauses import most_exposed
 from fedaudit.report.exposure import (
     ProvenPrivacy,
@@ -186,7 +186,7 @@ def test_a_summary_has_one_sentence_on_the_most_exposed_sample() -> None:
 
 def test_a_pack_has_the_same_sentence_without_single_samples() -> None:
     full = record(seeds=(1,), defenses=(("none", 1.0),))
-    packed, hidden = suppressed(full)
+    packed, hidden = suppress_small_groups(full)
     assert hidden["exposed"] > 0
     assert exposure(packed).found
     assert exposure_sentence(packed) == exposure_sentence(full)
@@ -216,7 +216,7 @@ def test_a_pack_does_not_name_a_class_that_is_too_small() -> None:
     small = of_class("7", 0.8, n_members=9)
     record = record_of(auc(0.5, 0.6), of_class("3", 0.7), of_class("4", 0.6), small)
     assert "class: 7" in exposed_class_sentence(record)
-    assert "class: 7" not in exposed_class_sentence(suppressed(record)[0])
+    assert "class: 7" not in exposed_class_sentence(suppress_small_groups(record)[0])
 
 
 def test_a_missing_most_exposed_class_is_stated() -> None:

@@ -12,7 +12,7 @@ from fedaudit.report.first import FirstScreen, first_screen
 from fedaudit.report.page import comparison_html, report_html
 from fedaudit.report.sources import source_attacks
 from fedaudit.report.text.games import game_verdict
-from fedaudit.report.text.verdict import verdict
+from fedaudit.report.text.verdict import summarise_verdict
 from fedaudit.report.wording import attack_name, format_percent
 from fedaudit.results.record import ClientRow, Record
 from fedaudit.study.comparing import compare_records
@@ -48,7 +48,7 @@ def test_sections_after_the_summary_are_collapsed(kind: str) -> None:
 
 def test_summary_chart_and_tiles_show_the_estimate_of_the_verdict() -> None:
     audit = record()
-    audit_verdict = verdict(audit)
+    audit_verdict = summarise_verdict(audit)
     first = first_screen(audit, audit_verdict)
     assert first.status == audit_verdict.status
     assert first.headline == audit_verdict.headline
@@ -62,7 +62,7 @@ def test_summary_chart_and_tiles_show_the_estimate_of_the_verdict() -> None:
 
 def test_every_attack_has_a_row_with_interval_and_chance_level() -> None:
     audit = record()
-    forest = first_screen(audit, verdict(audit)).picture[0]
+    forest = first_screen(audit, summarise_verdict(audit)).picture[0]
     assert forest.tracks[0].guess == 0.5
     ran = {figure.attack for figure in audit.findings if figure.attack}
     assert {line.label for line in forest.lines} == ran
@@ -73,7 +73,7 @@ def test_every_attack_has_a_row_with_interval_and_chance_level() -> None:
 
 def test_tile_chart_and_text_use_the_same_label_baseline() -> None:
     audit = RECORDS["sources"]
-    first = first_screen(audit, verdict(audit))
+    first = first_screen(audit, summarise_verdict(audit))
     (forest,) = first.picture
     assert forest.tracks[0].title == "Attack success rate"
     level = format_percent(source_attacks(audit)[0].label_level)
@@ -86,7 +86,7 @@ def test_tile_chart_and_text_use_the_same_label_baseline() -> None:
 
 def test_badge_headline_and_tiles_use_the_same_leak_size() -> None:
     audit = with_sources(source(), source(seed=2), membership=True)
-    audit_verdict = verdict(audit)
+    audit_verdict = summarise_verdict(audit)
     assert len({status for _, status in audit_verdict.topics}) == 2, "the topics leak differently"
     first = first_screen(audit, audit_verdict)
     assert first.headline.startswith("Strong leakage")
@@ -114,14 +114,14 @@ def test_a_custom_attacks_digest_is_printed_only_for_ambiguous_names(
 def test_the_first_advice_is_about_a_failed_control() -> None:
     broken = [changed(c, passed=False) for c in record().controls[:1]]
     audit = changed(record(), controls=[*broken, *record().controls[1:]])
-    first = first_screen(audit, verdict(audit))
+    first = first_screen(audit, summarise_verdict(audit))
     assert first.sign == "✗"
     assert first.next[0].startswith("Find out why the control failed")
 
 
 def test_uninformative_estimates_have_no_chart_and_no_tile() -> None:
     flawed = record(evaluation="redraw", details=False)
-    first = first_screen(flawed, verdict(flawed))
+    first = first_screen(flawed, summarise_verdict(flawed))
     assert (first.picture, first.numbers) == ((), ())
     assert 'class="forest ' not in report_html(flawed)
 
@@ -139,7 +139,9 @@ def test_a_comparison_starts_with_its_best_trade_off() -> None:
         for point in front.points[1:]
     ]
     assert best.cost == pytest.approx(min(front))
-    first = first_of_comparison(comparison, records, [verdict(record) for record in records])
+    first = first_of_comparison(
+        comparison, records, [summarise_verdict(record) for record in records]
+    )
     assert first.headline.startswith(f"{best.name}: {-100 * best.leakage:.1f} points less leakage")
     assert first.headline in comparison_html(comparison, records)
 
@@ -150,7 +152,7 @@ def test_without_an_undefended_leak_defenses_are_not_judged() -> None:
         for name in ("none", "cofedmid")
     ]
     first = first_of_comparison(
-        compare_records(quiet), quiet, [verdict(record) for record in quiet]
+        compare_records(quiet), quiet, [summarise_verdict(record) for record in quiet]
     )
     assert (first.look, first.status) == ("inconclusive", "nothing to lower")
     assert not first.numbers
@@ -158,7 +160,7 @@ def test_without_an_undefended_leak_defenses_are_not_judged() -> None:
 
 
 def _of(comparison_of: list[Record]) -> FirstScreen:
-    verdicts = [verdict(record) for record in comparison_of]
+    verdicts = [summarise_verdict(record) for record in comparison_of]
     return first_of_comparison(compare_records(comparison_of), comparison_of, verdicts)
 
 
@@ -174,7 +176,7 @@ def test_a_source_leak_alone_gives_no_membership_trade_off() -> None:
         )
         for name in ("none", "cofedmid")
     ]
-    assert verdict(quiet[0]).status == "clear leak", "of sources alone"
+    assert summarise_verdict(quiet[0]).status == "clear leak", "of sources alone"
     first = _of(quiet)
     assert (first.look, first.status, first.numbers) == ("inconclusive", "nothing to lower", ())
     assert "no membership attack is above guessing" in first.headline
@@ -303,7 +305,7 @@ def test_games_summary_describes_the_leak_under_the_mechanism() -> None:
 def test_a_leak_of_a_barely_trained_model_has_no_warning() -> None:
     audit = with_sources(source(), source(seed=2))
     hardly = barely_trained(audit, 0.1)
-    first = first_screen(hardly, verdict(hardly))
+    first = first_screen(hardly, summarise_verdict(hardly))
     assert not first.warning
     assert first.look in LEAKS.values()
     page = report_html(hardly)
@@ -356,7 +358,7 @@ def test_requested_attacks_without_estimates_are_listed_with_a_reason() -> None:
         with_refused = changed(audit, attacks=[*refused, *audit.attacks[1:]], config=config)
         reasons = [
             text
-            for text in first_screen(with_refused, verdict(with_refused)).caveats
+            for text in first_screen(with_refused, summarise_verdict(with_refused)).caveats
             if name in text
         ]
         assert reasons == [f"No figures of {attack_name(name)}: needs 2 peers"] * lines

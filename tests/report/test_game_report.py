@@ -12,7 +12,7 @@ from fedaudit.report.figures.forest import MOST_LINES
 from fedaudit.report.grid import Grid
 from fedaudit.report.page import report_html
 from fedaudit.report.pictures import games_picture
-from fedaudit.report.reproducing import reproducing
+from fedaudit.report.reproducing import reproduction_steps
 from fedaudit.report.tables.games import certificates_table, points_table
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.points import (
@@ -21,8 +21,8 @@ from fedaudit.report.text.points import (
     largest_empirical_epsilon,
     shown_points,
 )
-from fedaudit.report.wording import format_percent, interval
-from fedaudit.results.games import FIT, HELD_OUT, PointPlayed, Spread
+from fedaudit.report.wording import format_interval, format_percent
+from fedaudit.results.games import FIT_AUC, HELD_OUT, PointPlayed, Spread
 from tests.estimates import changed
 from tests.programs import exit_code
 from tests.report.games import HONEST, NONE, REFUTED, SPREAD, certificate, played, point, shared
@@ -206,7 +206,7 @@ def test_the_points_table_lists_success_epsilons_and_rates() -> None:
     for row, game in zip(grid.rows, ALL.games, strict=True):
         by_column = dict(zip([column.text for column in grid.columns], row, strict=True))
         for name, rate in {"Adv": game.success, "TPR": game.tpr, "TNR": game.tnr}.items():
-            limits = interval(rate.low, rate.high, "accuracy")
+            limits = format_interval(rate.low, rate.high, "accuracy")
             assert (by_column[name].text, by_column[name].detail) == (
                 format_percent(rate.value),
                 limits,
@@ -348,7 +348,7 @@ def test_the_study_file_of_a_report_reproduces_its_games(tmp_path: Path) -> None
     first, second = tmp_path / "first.toml", tmp_path / "second.toml"
     first.write_text(STUDY)
     record = run_games(read_points(first), tmp_path / "one")
-    study_file = reproducing(record)
+    study_file = reproduction_steps(record)
     assert study_file.command == "fedaudit run study.toml"
     second.write_text(study_file.study)
     assert run_games(read_points(second), tmp_path / "two").content_hash == record.content_hash
@@ -406,24 +406,24 @@ def test_damaged_games_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_untrained_neurons_give_a_warning() -> None:
-    warned = game_verdict(played(point(), point("ome", figures={FIT: 0.55}))).limits
+    warned = game_verdict(played(point(), point("ome", figures={FIT_AUC: 0.55}))).limits
     assert any("protection at ome, ε 3: neurons do not separate even" in text for text in warned)
-    text = printed(played(point("ome", figures={FIT: 0.55})))
+    text = printed(played(point("ome", figures={FIT_AUC: 0.55})))
     assert "do not separate even" in " ".join(text.split())
-    fine = game_verdict(played(point(figures={FIT: 0.9}))).limits
+    fine = game_verdict(played(point(figures={FIT_AUC: 0.9}))).limits
     assert not any("do not separate even" in text for text in fine)
 
 
 def test_memorised_neurons_give_a_warning() -> None:
     heart, fine = (
-        point(name, figures={FIT: 1.0, HELD_OUT: held_out})
+        point(name, figures={FIT_AUC: 1.0, HELD_OUT: held_out})
         for name, held_out in (("ome", 0.62), ("bitrand", 0.9))
     )
     warned = game_verdict(played(fine, heart)).limits
     (warning,) = [text for text in warned if "have memorised their training rows" in text]
     assert "protection at ome, ε 3: neurons have memorised" in warning
     assert not any("memorised" in text for text in game_verdict(played(fine)).limits)
-    unfit = point(figures={FIT: 0.8, HELD_OUT: 0.5})
+    unfit = point(figures={FIT_AUC: 0.8, HELD_OUT: 0.5})
     assert not any("memorised" in text for text in game_verdict(played(unfit)).limits)
 
 

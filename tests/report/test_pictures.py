@@ -14,7 +14,7 @@ from fedaudit.core.metric_names import (
 from fedaudit.report.figures.forest import DOUBTED
 from fedaudit.report.page import report_html
 from fedaudit.report.pictures import first_picture
-from fedaudit.report.text.verdict import verdict
+from fedaudit.report.text.verdict import summarise_verdict
 from fedaudit.report.unlearning import unlearning_section, unlearning_tile
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import NOT_RELIED_ON
@@ -113,7 +113,7 @@ def test_charts_show_epsilons_of_canary_clients_and_sums() -> None:
     assert [line.label for line in sums.lines] == ["Measured"]
     audit = audit_of(bound(SECURE_SUM_EPSILON, 0.0), bound(SECURE_SUM_EPSILON_IF_GAUSSIAN, 1.8))
     expected = "epsilon at least 1.800 if the noise is normal (0.000 without an assumption)"
-    assert expected in verdict(audit).headline, "a bound of 0 hides no other"
+    assert expected in summarise_verdict(audit).headline, "a bound of 0 hides no other"
     assert [line.cells[0].value for line in first_picture(audit)[0].lines] == ["≥ 1.800", "≥ 0.000"]
     title = "Epsilon of one client's update in one round's sum: lower bounds"
     assert (sums.title, sums.keys) == (title, ()), "nothing is claimed"

@@ -3,8 +3,8 @@ import pytest
 from fedaudit.report.first import first_screen, tiles_of
 from fedaudit.report.page import report_html
 from fedaudit.report.pictures import first_picture
-from fedaudit.report.text.verdict import PlainVerdict, verdict
-from fedaudit.report.wording import interval, limits_of_change
+from fedaudit.report.text.verdict import PlainVerdict, summarise_verdict
+from fedaudit.report.wording import format_interval, limits_of_change
 from fedaudit.results import estimate as estimates
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ClientRow, Record
@@ -38,11 +38,11 @@ def only(*figures: Estimate) -> Record:
 
 
 def verdict_of(*figures: Estimate) -> PlainVerdict:
-    return verdict(only(*figures))
+    return summarise_verdict(only(*figures))
 
 
 def test_a_strong_leak_is_reported_with_its_tpr_and_limits() -> None:
-    plain_verdict = verdict(record(details=False))
+    plain_verdict = summarise_verdict(record(details=False))
     assert plain_verdict.status == "strong leak"
     tile = next(tile for tile in tiles(record(details=False)) if "TPR" in tile.label)
     assert (tile.value, tile.tone) == ("56.8%", "strong")
@@ -54,23 +54,27 @@ def test_a_strong_leak_is_reported_with_its_tpr_and_limits() -> None:
 
 
 def test_the_verdict_lists_effective_defenses() -> None:
-    plain_verdict = verdict(record(defenses=(("none", 1.0), ("dp-sgd", 0.0)), details=False))
+    plain_verdict = summarise_verdict(
+        record(defenses=(("none", 1.0), ("dp-sgd", 0.0)), details=False)
+    )
     assert "The leak is shown with no defense, but not with dp-sgd." in plain_verdict.meaning
 
 
 def test_no_leak_shown_is_never_called_a_proof() -> None:
-    plain_verdict = verdict(none_found())
+    plain_verdict = summarise_verdict(none_found())
     assert plain_verdict.status == "no leak shown"
     assert "not a proof" in plain_verdict.meaning
     assert "No leak was planted" in plain_verdict.meaning
 
 
 def test_a_detected_planted_leak_is_evidence_that_attacks_work() -> None:
-    assert "so they work" in verdict(none_found(controls=(control("planted leak"),))).meaning
+    assert (
+        "so they work" in summarise_verdict(none_found(controls=(control("planted leak"),))).meaning
+    )
 
 
 def test_wide_intervals_are_inconclusive_and_no_sign_of_safety() -> None:
-    plain_verdict = verdict(none_found(size=30))
+    plain_verdict = summarise_verdict(none_found(size=30))
     assert plain_verdict.status == "inconclusive"
     assert "not a sign of safety" in plain_verdict.meaning
     assert (
@@ -87,13 +91,15 @@ def test_a_record_without_figures_is_inconclusive() -> None:
 def test_a_failed_control_takes_precedence_in_the_verdict() -> None:
     failed = changed(CONTROLS[2], value=0.71, passed=False)
     for strengths in (NOTHING, (2.6, 1.0)):
-        plain_verdict = verdict(record(strengths=strengths, controls=(failed,), details=False))
+        plain_verdict = summarise_verdict(
+            record(strengths=strengths, controls=(failed,), details=False)
+        )
         assert plain_verdict.status == "control failed"
         assert "do not rely on the figures that it checks" in plain_verdict.headline
 
 
 def test_a_redraw_evaluation_has_a_void_verdict() -> None:
-    plain_verdict = verdict(record(evaluation="redraw", details=False))
+    plain_verdict = summarise_verdict(record(evaluation="redraw", details=False))
     assert plain_verdict.status == "void"
     assert "no figure here describes the model" in plain_verdict.meaning
 
@@ -247,20 +253,20 @@ def barely_trained(estimates: Record, train: float) -> Record:
 def test_a_training_accuracy_near_chance_warns(train: float, warned: bool) -> None:
     """With ten equal classes, 19% is a tenth of the way from chance level to 100%."""
     warning = barely_trained(none_found(), train)
-    assert bool(verdict(warning).warning) is warned
+    assert bool(summarise_verdict(warning).warning) is warned
     assert ("Training accuracy near guessing" in report_html(warning)) is warned
 
 
 def test_no_leak_in_a_barely_trained_model_is_inconclusive() -> None:
-    assert verdict(none_found()).status == "no leak shown"
-    plain_verdict = verdict(barely_trained(none_found(), 0.1))
+    assert summarise_verdict(none_found()).status == "no leak shown"
+    plain_verdict = summarise_verdict(barely_trained(none_found(), 0.1))
     assert plain_verdict.status == "inconclusive"
     assert "barely learned" in plain_verdict.headline
     assert "intervals are too wide" not in plain_verdict.meaning
 
 
 def test_a_leak_in_a_barely_trained_model_is_reported() -> None:
-    plain_verdict = verdict(barely_trained(record(details=False), 0.1))
+    plain_verdict = summarise_verdict(barely_trained(record(details=False), 0.1))
     assert (plain_verdict.status, plain_verdict.warning) == ("strong leak", "")
     page = words(report_html(barely_trained(record(details=False), 0.1)))
     assert "barely learned" not in page
@@ -268,13 +274,13 @@ def test_a_leak_in_a_barely_trained_model_is_reported() -> None:
 
 def test_tile_badge_and_text_agree_on_the_largest_leak() -> None:
     few = only(auc(0.58, 0.52, 0.64, significant=True), rate(0.106, 0.062, 0.166, significant=True))
-    plain_verdict, first = verdict(few), tiles(few)[0]
+    plain_verdict, first = summarise_verdict(few), tiles(few)[0]
     assert (plain_verdict.status, first.value, first.tone) == ("clear leak", "10.6%", "clear")
 
 
 def test_missing_controls_are_neither_passed_nor_failed() -> None:
     bare = none_found(controls=())
-    first = first_screen(bare, verdict(bare))
+    first = first_screen(bare, summarise_verdict(bare))
     assert (first.sign, first.controls) == ("?", "No control was run")
 
 
@@ -295,7 +301,7 @@ def test_an_estimate_insignificant_after_correction_is_labelled() -> None:
 def test_missing_rounds_are_the_reason_of_an_inconclusive_verdict() -> None:
     coverage = Coverage(rounds=4, measured=2, last_measured=4, n_missing_rounds=2)
     missing = changed(none_found(), coverage=coverage)
-    plain_verdict = verdict(missing)
+    plain_verdict = summarise_verdict(missing)
     assert plain_verdict.headline.startswith(
         "Inconclusive: not every round and upload was measured."
     )
@@ -312,6 +318,6 @@ def test_attacks_are_listed_by_name_and_identifier() -> None:
 
 
 def test_limits_are_rounded_outwards() -> None:
-    assert interval(0.9184, 0.9441, "auc") == "0.918–0.945"
-    assert interval(0.3812, 0.4441, "tpr@0.01") == "38.1–44.5%"
+    assert format_interval(0.9184, 0.9441, "auc") == "0.918–0.945"
+    assert format_interval(0.3812, 0.4441, "tpr@0.01") == "38.1–44.5%"
     assert limits_of_change(-0.0123, 0.0101, "auc") == "−0.013 to +0.011"

@@ -12,7 +12,7 @@ from fedaudit.report.tables.membership import (
 )
 from fedaudit.report.tables.run import clients_table, controls_table, utility_table
 from fedaudit.report.terminal import MOST_LINES
-from fedaudit.report.text.verdict import audited, verdict
+from fedaudit.report.text.verdict import describe_audit, summarise_verdict
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ClientRow, ExposedSample, OtherClients, Record
 from tests.estimates import changed, estimate
@@ -187,7 +187,7 @@ def test_the_terminal_prints_every_attack_without_reading_markup() -> None:
 def test_terminal_output_starts_with_the_conclusion() -> None:
     text = printed(record())
     lines = text.splitlines()
-    assert lines[0].startswith(verdict(record()).status.upper())
+    assert lines[0].startswith(summarise_verdict(record()).status.upper())
     assert "▲ 0.9" in text
     assert "Next: " in text
     assert max(map(len, lines)) <= 80
@@ -275,7 +275,7 @@ def test_clients_without_a_row_share_the_last_row() -> None:
         "0",
         "2/2",
     ]
-    assert "10,000 clients with 1 to 7 samples each" in audited(large)
+    assert "10,000 clients with 1 to 7 samples each" in describe_audit(large)
 
 
 def test_only_the_first_table_states_the_independence_of_samples() -> None:

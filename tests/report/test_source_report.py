@@ -8,8 +8,8 @@ from fedaudit.report.evidence import size_of_share
 from fedaudit.report.grid import Grid
 from fedaudit.report.page import comparison_html, report_html
 from fedaudit.report.sources import source_sentence, source_table
-from fedaudit.report.text.verdict import verdict
-from fedaudit.report.wording import cleaned
+from fedaudit.report.text.verdict import summarise_verdict
+from fedaudit.report.wording import clean_texts
 from fedaudit.results import estimate as estimates
 from fedaudit.results.record import Record
 from fedaudit.results.runs import LABELS, LABELS_METHOD, OLDER_LEVEL
@@ -29,7 +29,7 @@ def details(grid: Grid | None, heading: str) -> list[str]:
 
 
 def test_source_leaks_are_reported_with_chance_and_label_baseline() -> None:
-    audit_verdict = verdict(with_sources(source_run()))
+    audit_verdict = summarise_verdict(with_sources(source_run()))
     assert audit_verdict.status == "clear leak"
     assert audit_verdict.headline == (
         "Clear source leakage: attacks identify the client of a sample clearly more often than "
@@ -65,7 +65,7 @@ def test_label_levels_of_earlier_versions_are_marked_everywhere() -> None:
 
 def test_success_explained_by_labels_is_no_sample_leak() -> None:
     record = with_sources(source_run(mixes=0.48, class_p_value=0.3))
-    audit_verdict = verdict(record)
+    audit_verdict = summarise_verdict(record)
     assert audit_verdict.status == "above guessing"
     assert (
         "not shown to do so more often than label distributions explain" in audit_verdict.headline
@@ -81,7 +81,7 @@ def test_unmeasured_clients_are_mentioned() -> None:
 
 
 def test_chance_level_success_with_a_narrow_interval_is_no_leak_shown() -> None:
-    audit_verdict = verdict(with_sources(source_run(right=120, each=120, **BY_CHANCE)))  # type: ignore[arg-type]
+    audit_verdict = summarise_verdict(with_sources(source_run(right=120, each=120, **BY_CHANCE)))  # type: ignore[arg-type]
     assert audit_verdict.status == "no leak shown"
     assert audit_verdict.headline.startswith(
         "No leak of sources shown: the attacks that were run are not"
@@ -91,7 +91,7 @@ def test_chance_level_success_with_a_narrow_interval_is_no_leak_shown() -> None:
 
 
 def test_few_samples_are_inconclusive() -> None:
-    audit_verdict = verdict(with_sources(source_run(right=3, each=3, **BY_CHANCE)))  # type: ignore[arg-type]
+    audit_verdict = summarise_verdict(with_sources(source_run(right=3, each=3, **BY_CHANCE)))  # type: ignore[arg-type]
     assert audit_verdict.status == "inconclusive"
     assert "whether attacks identify the client of a sample" in audit_verdict.headline
 
@@ -101,7 +101,7 @@ def test_few_samples_are_inconclusive() -> None:
     [(480, "strong leak"), (300, "weak leak"), (260, "trace of a leak")],
 )
 def test_the_leak_size_follows_from_the_lower_limit(right: int, status: str) -> None:
-    assert verdict(with_sources(source_run(right=right, each=100))).status == status
+    assert summarise_verdict(with_sources(source_run(right=right, each=100))).status == status
 
 
 def test_sizes_start_at_their_thresholds() -> None:
@@ -125,14 +125,17 @@ def test_the_source_table_has_corrected_and_uncorrected_p_values() -> None:
 
 
 def test_agreeing_seeds_have_a_verdict_from_run_limits() -> None:
-    assert verdict(with_sources(source_run(seed=1), source_run(seed=2))).status == "clear leak"
+    assert (
+        summarise_verdict(with_sources(source_run(seed=1), source_run(seed=2))).status
+        == "clear leak"
+    )
 
 
 def test_leaks_found_only_by_the_test_have_an_unknown_size() -> None:
     record = with_sources(source_run(seed=1, right=11), source_run(seed=2, right=17))
     assert column(source_table(record), "Attack success rate") == ["△ 11.7%"]
     assert details(source_table(record), "Attack success rate")[0].startswith("size unknown")
-    audit_verdict = verdict(record)
+    audit_verdict = summarise_verdict(record)
     assert "more seeds" in audit_verdict.meaning
 
 
@@ -144,11 +147,11 @@ def test_the_table_uses_the_significance_of_the_record() -> None:
         else estimate
         for estimate in record.estimates
     ]
-    assert verdict(changed(record, estimates=quiet)).status == "above guessing"
+    assert summarise_verdict(changed(record, estimates=quiet)).status == "above guessing"
 
 
 def test_the_headline_gives_membership_before_sources() -> None:
-    audit_verdict = verdict(with_sources(source_run(), membership=True))
+    audit_verdict = summarise_verdict(with_sources(source_run(), membership=True))
     assert audit_verdict.status == "strong leak"
     first, second = audit_verdict.headline.split(". ")
     assert first == "Strong leakage: members can be distinguished from non-members"
@@ -158,7 +161,7 @@ def test_the_headline_gives_membership_before_sources() -> None:
 
 def test_the_second_of_two_leaks_of_one_size_does_not_repeat_the_size() -> None:
     strong = source_run(right=110)
-    audit_verdict = verdict(with_sources(strong, membership=True))
+    audit_verdict = summarise_verdict(with_sources(strong, membership=True))
     assert [status for _, status in audit_verdict.topics] == ["strong leak", "strong leak"]
     assert audit_verdict.headline == (
         "Strong leakage: members can be distinguished from non-members. Attacks identify the "
@@ -168,7 +171,7 @@ def test_the_second_of_two_leaks_of_one_size_does_not_repeat_the_size() -> None:
 
 def test_the_verdict_is_at_least_as_severe_as_source_inference() -> None:
     quiet = with_sources(source_run(), membership=True, strengths=(0.02, 0.03, 0.0))
-    audit_verdict = verdict(quiet)
+    audit_verdict = summarise_verdict(quiet)
     assert audit_verdict.status == "clear leak"
     first, second = audit_verdict.headline.split(". ")
     assert first.startswith("Clear source leakage")
@@ -176,14 +179,14 @@ def test_the_verdict_is_at_least_as_severe_as_source_inference() -> None:
 
 
 def test_a_failed_control_takes_precedence_over_source_leaks() -> None:
-    audit_verdict = verdict(
+    audit_verdict = summarise_verdict(
         with_sources(source_run(), controls=(control("untrained model", passed=False),))
     )
     assert audit_verdict.status == "control failed"
 
 
 def test_estimates_with_a_failed_control_are_marked_in_the_table() -> None:
-    failed = cleaned(
+    failed = clean_texts(
         with_sources(source_run(), controls=(control("untrained model", passed=False),))
     )
     for row in source_table(failed).rows:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fedaudit.api.target_names import read_study
 from fedaudit.plan.sections import Study
 from fedaudit.report.page import report_html
-from fedaudit.report.reproducing import reproducing, study_file
+from fedaudit.report.reproducing import reproduction_steps, study_file
 from tests.estimates import changed
 from tests.report.records import hostile, record
 
@@ -58,14 +58,14 @@ def test_characters_that_would_not_show_become_escapes(char: str) -> None:
 
 def test_study_files_mention_a_required_data_folder() -> None:
     bundled = record(details=False)
-    assert reproducing(bundled).command == "fedaudit run study.toml"
+    assert reproduction_steps(bundled).command == "fedaudit run study.toml"
     other = changed(bundled, config={"data": {"name": "mnist"}})
-    assert reproducing(other).command == "fedaudit run study.toml --data-dir FOLDER"
-    assert reproducing(other).data == "mnist"
+    assert reproduction_steps(other).command == "fedaudit run study.toml --data-dir FOLDER"
+    assert reproduction_steps(other).data == "mnist"
 
 
 def test_settings_of_a_hostile_record_are_still_a_toml_file() -> None:
-    tomllib.loads(reproducing(hostile()).study)
+    tomllib.loads(reproduction_steps(hostile()).study)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_settings_of_a_hostile_record_are_still_a_toml_file() -> None:
 )
 def test_objects_of_a_script_need_the_script(section: str, name: str) -> None:
     config = record().config | {section: {"name": name, "options": {}}}
-    recipe = reproducing(record().model_copy(update={"config": config}))
+    recipe = reproduction_steps(record().model_copy(update={"config": config}))
     assert recipe.of_script
     assert not recipe.study
     page = report_html(record().model_copy(update={"config": config}))

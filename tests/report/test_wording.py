@@ -4,12 +4,12 @@ from hypothesis import strategies as st
 
 from fedaudit.core import metric_names
 from fedaudit.report.fixed import fixed_texts
-from fedaudit.report.grid import Footnotes, as_one_line, shortened
+from fedaudit.report.grid import Footnotes, as_one_line, shorten
 from fedaudit.report.wording import (
+    format_interval,
     format_number,
     format_percent,
     format_value,
-    interval,
     join_and,
     metric_name,
     with_interval,
@@ -60,11 +60,11 @@ def test_texts_exist_only_for_known_metrics() -> None:
 
 
 def test_interval_format_of_rates_and_single_limits() -> None:
-    assert interval(0.38, 0.445, "tpr@0.01") == "38.0–44.5%"
-    assert interval(0.918, 0.944, "auc") == "0.918–0.944"
-    assert interval(1.42, None, "epsilon") == "≥ 1.420"
-    assert interval(-0.5, 0.5, "cosine") == "−0.500 to 0.500"
-    assert interval(None, None, "auc") == ""
+    assert format_interval(0.38, 0.445, "tpr@0.01") == "38.0–44.5%"
+    assert format_interval(0.918, 0.944, "auc") == "0.918–0.944"
+    assert format_interval(1.42, None, "epsilon") == "≥ 1.420"
+    assert format_interval(-0.5, 0.5, "cosine") == "−0.500 to 0.500"
+    assert format_interval(None, None, "auc") == ""
 
 
 def test_estimates_in_text_state_the_confidence_level() -> None:
@@ -98,11 +98,11 @@ def test_control_and_direction_characters_become_visible() -> None:
 
 @given(st.text(), st.integers(2, 60))
 def test_shortened_text_is_never_longer_than_its_limit(text: str, limit: int) -> None:
-    assert len(shortened(text, limit)) <= limit
+    assert len(shorten(text, limit)) <= limit
 
 
 def test_text_cut_behind_an_ellipsis_ends_with_one() -> None:
-    assert shortened("avg-cosine… and others", 12) == "avg-cosine…"
+    assert shorten("avg-cosine… and others", 12) == "avg-cosine…"
 
 
 def test_footnotes_keep_their_letter_and_continue_after_z() -> None:

@@ -20,7 +20,7 @@ from fedaudit.datasets.formats.single import SingleSample
 from fedaudit.evaluation.individual_membership import (
     choose_nonmember_group,
     evaluate_membership_of_unit,
-    flag,
+    is_flagged,
     label_posterior,
     p_value_over_runs,
     reason_against_comparison,
@@ -132,7 +132,9 @@ def test_simulated_non_members_are_flagged_at_the_stated_rate(n_seeds: int) -> N
             )
             for seed in range(n_seeds)
         ]
-        flagged += flag(p_value_over_runs(runs), smallest_p_value_over_runs(runs), RATE) is True
+        flagged += (
+            is_flagged(p_value_over_runs(runs), smallest_p_value_over_runs(runs), RATE) is True
+        )
         alone += [attack.flagged is True for attack in runs[0].attacks]
     low, high = sp.stats.binom.interval(0.999, trials, RATE)
     assert flagged <= high

@@ -21,10 +21,10 @@ from fedaudit.live.setup import attacks_in
 from fedaudit.observe.views import VIEWS
 from fedaudit.plan import sections
 from fedaudit.plan.identity import settings_of
-from fedaudit.report.reproducing import reproducing
+from fedaudit.report.reproducing import reproduction_steps
 from fedaudit.results.record import Record
 from fedaudit.signals.outputs import Confidence
-from fedaudit.study.build import setup
+from fedaudit.study.build import build_setup
 from fedaudit.study.comparing import rows_of
 from fedaudit.study.running.folder import find_additions
 from fedaudit.study.running.reattack import reattack
@@ -73,14 +73,14 @@ def test_new_attacks_are_not_recorded_by_default() -> None:
 
 
 def test_global_model_attacks_are_refused_for_clustered_models() -> None:
-    run = setup(quick_study(attacks={}, algorithm={"name": "ifca"}), 1, None)
+    run = build_setup(quick_study(attacks={}, algorithm={"name": "ifca"}), 1, None)
     for name in ("fta-c-global", "fta-l-global"):
         assert "the next global model" in run.refused[name]
         assert "with one global model" in run.refused[name]
         assert name.removesuffix("-global") in run.attacks
     study = quick_study(attacks={"fta-l-global": {}}, algorithm={"name": "ifca"})
     with pytest.raises(NotVisible, match="'fta-l-global' needs the next global model"):
-        setup(study, 1, None)
+        build_setup(study, 1, None)
 
 
 def test_global_model_attacks_run_in_every_view_of_rounds() -> None:
@@ -170,7 +170,7 @@ def test_older_recordings_are_reattacked_with_their_attack_set(later: None, tmp_
 def test_study_files_of_older_records_name_their_attack_set(small: Carried, later: None) -> None:
     older = {name: value for name, value in small.record.config.items() if name != "attack_set"}
     record = small.record.model_copy(update={"config": older})
-    assert 'attack_set = "2026-1"' in reproducing(record).study
+    assert 'attack_set = "2026-1"' in reproduction_steps(record).study
 
 
 def test_the_attack_set_is_no_setting_of_a_comparison(small: Carried) -> None:

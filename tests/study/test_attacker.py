@@ -16,7 +16,7 @@ from fedaudit.fl.simulate import simulate
 from fedaudit.observe.measurements import read_measured
 from fedaudit.observe.round import Round
 from fedaudit.plan.sections import Study
-from fedaudit.study.build import setup
+from fedaudit.study.build import build_setup
 from fedaudit.study.running.run import run_study
 from tests.study.studies import quick_study
 
@@ -39,7 +39,7 @@ def attacker_study(**changes: object) -> Study:
 
 
 def rounds_of(study: Study) -> list[Round]:
-    everybody = setup(study, 1, None).all_clients
+    everybody = build_setup(study, 1, None).all_clients
     seed, rounds = seed_for(1, "federation"), study.training.rounds
     return list(
         simulate(
@@ -53,7 +53,7 @@ def rounds_of(study: Study) -> list[Round]:
 
 
 def test_the_last_client_trains_on_wrong_labels_of_the_audited_samples() -> None:
-    run = setup(attacker_study(), 1, None)
+    run = build_setup(attacker_study(), 1, None)
     (extension,) = run.extensions
     assert isinstance(extension, Attacker)
     assert extension.client == 3
@@ -85,9 +85,10 @@ def test_the_control_trains_as_if_there_were_no_malicious_client() -> None:
     nobody = attacker_study(attacker=None, attacks={"blackbox-loss": {}})
     for ours, theirs in zip(rounds_of(control), rounds_of(nobody), strict=True):
         assert torch.equal(flat(ours.after["global"].params), flat(theirs.after["global"].params))
-    assert not setup(control, 1, None).extensions
+    assert not build_setup(control, 1, None).extensions
     assert (
-        setup(control, 1, None).measured_rounds == setup(attacker_study(), 1, None).measured_rounds
+        build_setup(control, 1, None).measured_rounds
+        == build_setup(attacker_study(), 1, None).measured_rounds
     )
 
 
@@ -97,7 +98,7 @@ def test_each_poison_and_the_last_round_before_the_next_are_measured(tmp_path: P
     measured = [stored.measured.index for stored in read_measured(tmp_path / "seed-1")]
     # Only round 2 is poisoned, as honest rounds after round 5 would last until round 7.
     assert measured == [2, 3, 4, 6]
-    (extension,) = setup(study, 1, None).extensions
+    (extension,) = build_setup(study, 1, None).extensions
     assert isinstance(extension, Attacker)
     assert extension.poison.rounds == {2}
     assert [row.status for row in record.attacks] == ["run", "run"]
@@ -114,13 +115,13 @@ def test_poisoned_uploads_are_clipped_like_others() -> None:
     )
     sent = rounds_of(study)[2].uploads[3].values
     assert norm(sent) == pytest.approx(0.5, rel=1e-5)
-    everybody = setup(study, 1, None).all_clients
+    everybody = build_setup(study, 1, None).all_clients
     assert isinstance(everybody.defenses[3], Chain)
 
 
 @pytest.mark.parametrize("kind", ["none", "mislabel"])
 def test_samples_of_the_malicious_client_are_of_no_other_client(kind: str) -> None:
-    run = setup(attacker_study(attacker={"kind": kind, "first": 3}), 1, None)
+    run = build_setup(attacker_study(attacker={"kind": kind, "first": 3}), 1, None)
     owners = target_truth(run, 0).owners
     assert 3 in run.assignment.audit.owner
     assert set(owners.tolist()) == {-1, 0, 1, 2}
@@ -131,7 +132,7 @@ def test_reference_federations_have_no_malicious_client() -> None:
     study = attacker_study(
         attacks={**ALL, "rmia": {}}, references={"count": 1}, audit={"fair": 60, "view": "globals"}
     )
-    run = setup(study, 1, None)
+    run = build_setup(study, 1, None)
     (reference,) = run.additional_federations
     assert not reference.extensions
     assert reference.study.attacker is None
@@ -139,7 +140,9 @@ def test_reference_federations_have_no_malicious_client() -> None:
 
 
 def test_the_same_study_deals_the_same_poison() -> None:
-    second, first = (setup(attacker_study(), 1, None).all_clients.defenses[3] for _ in range(2))
+    second, first = (
+        build_setup(attacker_study(), 1, None).all_clients.defenses[3] for _ in range(2)
+    )
     assert isinstance(second, PoisonedUpload)
     assert isinstance(first, PoisonedUpload)
     assert torch.equal(second.probes.targets, first.probes.targets)
@@ -189,12 +192,12 @@ def test_impossible_settings_raise_before_training(
     changes: dict[str, object], refusal: type[Exception], says: str
 ) -> None:
     with pytest.raises(refusal, match=says):
-        setup(attacker_study(**changes), 1, None)
+        build_setup(attacker_study(**changes), 1, None)
 
 
 def test_the_attack_needs_a_malicious_client() -> None:
     with pytest.raises(NotVisible, match=r"control over one client's upload.*add \[attacker\]"):
-        setup(attacker_study(attacker=None), 1, None)
+        build_setup(attacker_study(attacker=None), 1, None)
 
 
 def test_a_malicious_client_has_the_view_of_a_participant() -> None:

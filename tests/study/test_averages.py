@@ -14,7 +14,13 @@ from fedaudit.results.aggregate import Value, Values, average_estimates, mean_ov
 from fedaudit.results.comparison import EVERY_ATTACK, STRONGEST_ATTACK, AttackEntry, Comparison
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ControlResult
-from fedaudit.results.tradeoffs import AttackKey, Direction, average, directions_of, strongest
+from fedaudit.results.tradeoffs import (
+    AttackKey,
+    Direction,
+    average_attacks,
+    directions_of,
+    strongest_attacks,
+)
 from fedaudit.study.comparing import (
     NO_SHARED_RUN,
     NO_UNDEFENDED_ROW,
@@ -103,7 +109,7 @@ def test_mirrored_means_without_leak_are_at_chance() -> None:
     means, folded = [], []
     for _ in range(2000):
         aucs = 0.5 + 0.03 * rng.standard_normal(2)
-        averaged = average({"a": one_run(aucs[0]), "b": one_run(aucs[1])}, signs).values
+        averaged = average_attacks({"a": one_run(aucs[0]), "b": one_run(aucs[1])}, signs).values
         means.append(averaged[1][0].value)
         folded.append(np.abs(aucs - 0.5).mean() + 0.5)
     assert np.mean(means) == pytest.approx(0.5, abs=0.002)
@@ -111,7 +117,7 @@ def test_mirrored_means_without_leak_are_at_chance() -> None:
 
 
 def test_mirroring_exchanges_the_limits() -> None:
-    averaged = average({"b": {1: {0: Value(0.3, 0.25, 0.36, "")}}}, {"b": {0: -1}})
+    averaged = average_attacks({"b": {1: {0: Value(0.3, 0.25, 0.36, "")}}}, {"b": {0: -1}})
     value = averaged.values[1][0]
     assert (value.value, value.low, value.high) == pytest.approx((0.7, 0.64, 0.75))
     assert averaged.attacks == {0: ("b, mirrored",)}
@@ -301,7 +307,7 @@ def test_an_attack_with_one_extreme_run_is_not_the_strongest() -> None:
         }
 
     figures = {"a": runs(0.6, 0.7, 0.8), "b": runs(0.7, 0.7, 0.75), "lucky": runs(0.99)}
-    averaged = strongest(figures, {})
+    averaged = strongest_attacks(figures, {})
     assert averaged.attacks == {0: ("b",)}
     assert list(averaged.values) == [0, 1, 2]
     # Without an attack that has every run, those with the most are compared where they share any.
@@ -310,17 +316,17 @@ def test_an_attack_with_one_extreme_run_is_not_the_strongest() -> None:
         "b": {1: {0: Value.without_limits(0.6)}, 2: {0: Value.without_limits(0.6)}},
         "lucky": {3: {0: Value.without_limits(0.99)}},
     }
-    assert strongest(parts, {}).attacks == {0: ("b",)}
+    assert strongest_attacks(parts, {}).attacks == {0: ("b",)}
     values_by_attack: dict[str, Values] = {
         "a": {0: {0: Value.without_limits(0.6)}},
         "b": {1: {0: Value.without_limits(0.7)}},
     }
-    assert strongest(values_by_attack, {}).attacks == {0: ("b",)}
+    assert strongest_attacks(values_by_attack, {}).attacks == {0: ("b",)}
     over: dict[str, Values] = {
         "a": {None: {0: Value.without_limits(0.6)}},
         "b": {None: {0: Value.without_limits(0.7)}},
     }
-    assert strongest(over, {}).attacks == {0: ("b",)}
+    assert strongest_attacks(over, {}).attacks == {0: ("b",)}
 
 
 def test_means_over_attacks_have_no_significance_test() -> None:
@@ -388,7 +394,7 @@ def test_the_strongest_attack_is_chosen_once_for_all_runs() -> None:
         "a": {1: {0: Value(0.9, 0.85, 0.92, "")}, 2: {0: Value(0.6, 0.5, 0.7, "")}},
         "b": {1: {0: Value(0.5, 0.1, 0.95, "")}, 2: {0: Value(0.8, 0.7, 0.9, "")}},
     }
-    averaged = strongest(figures, {})
+    averaged = strongest_attacks(figures, {})
     assert averaged.attacks == {0: ("a",)}
     assert [averaged.values[seed][0].value for seed in (1, 2)] == [0.9, 0.6]
     assert [averaged.values[seed][0].high for seed in (1, 2)] == [0.95, 0.9]

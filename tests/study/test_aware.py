@@ -11,7 +11,7 @@ from fedaudit.evaluation.analysis import trainable_by_round
 from fedaudit.observe.measurements import Measurements
 from fedaudit.observe.usage import read_usage
 from fedaudit.plan.identity import run_key
-from fedaudit.study.build import resolve, setup
+from fedaudit.study.build import build_setup, resolve
 from fedaudit.study.running.run import run_study
 from tests.study.studies import quick_study, small_study
 
@@ -26,7 +26,7 @@ def nothing_measured(rounds: tuple[int, ...]) -> Measurements:
 
 def test_side_information_lists_the_trained_samples(tmp_path: Path) -> None:
     study = quick_study(defense=GUIDED, attacks={"loss-series-aware": {}}, audit={"every": 1})
-    run = setup(study, 1, None)
+    run = build_setup(study, 1, None)
     run_study(study, tmp_path)
     mine = run.assignment.clients[0]
     trainable = trainable_by_round(run, 0, nothing_measured((1, 2, 3, 4)), mine.labels)
@@ -40,14 +40,14 @@ def test_side_information_lists_the_trained_samples(tmp_path: Path) -> None:
 
 
 def test_a_client_without_the_defense_may_have_trained_on_any_sample() -> None:
-    run = setup(small_study(defense=GUIDED), 1, None)
+    run = build_setup(small_study(defense=GUIDED), 1, None)
     trainable = trainable_by_round(run, 2, nothing_measured((1, 2)), torch.arange(10))
     assert all(bool(used.all()) for used in trainable.values())
 
 
 def test_any_merged_client_may_have_trained_on_a_sample() -> None:
-    run = setup(small_study(defense=GUIDED, audit={"merge": (0, 1)}), 1, None)
-    alone = setup(small_study(defense=GUIDED), 1, None)
+    run = build_setup(small_study(defense=GUIDED, audit={"merge": (0, 1)}), 1, None)
+    alone = build_setup(small_study(defense=GUIDED), 1, None)
     m, labels = nothing_measured((4,)), torch.arange(10)
     together = trainable_by_round(run, 0, m, labels)[4]
     parts = [trainable_by_round(alone, client, m, labels)[4] for client in (0, 1)]
@@ -56,7 +56,7 @@ def test_any_merged_client_may_have_trained_on_a_sample() -> None:
 
 
 def test_an_absent_merged_client_has_trained_on_no_sample() -> None:
-    run = setup(small_study(defense=GUIDED, audit={"merge": [0, 1]}), 1, None)
+    run = build_setup(small_study(defense=GUIDED, audit={"merge": [0, 1]}), 1, None)
     bases = torch.zeros((1, 3), dtype=torch.int64)
     without_client = Measurements(torch.zeros(1, 3, 1), (1,), (0, 2, 3), bases)
     trainable = trainable_by_round(run, 0, without_client, torch.arange(10))
@@ -65,9 +65,9 @@ def test_an_absent_merged_client_has_trained_on_no_sample() -> None:
 
 
 def test_the_aware_attack_runs_by_default_only_with_side_information(tmp_path: Path) -> None:
-    plain = setup(small_study(), 1, None)
+    plain = build_setup(small_study(), 1, None)
     assert "fedmia-2-aware" not in {**plain.attacks, **plain.refused}
-    assert "loss-series-aware" in setup(small_study(defense=GUIDED), 1, None).attacks
+    assert "loss-series-aware" in build_setup(small_study(defense=GUIDED), 1, None).attacks
     # Named, it runs without: a table over defenses has no gap, and it is the plain attack.
     study = quick_study(attacks={"loss-series-aware": {}, "loss-series": {}})
     record = run_study(study, tmp_path)

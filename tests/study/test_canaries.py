@@ -23,7 +23,7 @@ from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import Study
 from fedaudit.report.first import tiles_of
 from fedaudit.results.record import Record
-from fedaudit.study.build import setup
+from fedaudit.study.build import build_setup
 from fedaudit.study.running.run import run_study
 from tests.study.studies import quick_study
 
@@ -82,7 +82,7 @@ def canaries_in(run: Setup) -> set[int]:
 def test_statistics_are_cosines_with_the_movement_of_the_global_model(tmp_path: Path) -> None:
     study = canary_study()
     run_study(study, tmp_path)
-    run = setup(study, 1, None)
+    run = build_setup(study, 1, None)
     canaries = canaries_of(run)
     everybody, seed = run.all_clients, seed_for(1, "federation")
     rounds = list(
@@ -105,7 +105,7 @@ def test_statistics_are_cosines_with_the_movement_of_the_global_model(tmp_path: 
 
 
 def test_canary_uploads_are_clipped_and_hidden_from_views() -> None:
-    run = setup(canary_study(), 1, None)
+    run = build_setup(canary_study(), 1, None)
     (first, *_) = simulate(
         run.algorithm, run.all_clients.data, rounds=4, seed=1, defenses=run.all_clients.defenses
     )
@@ -121,7 +121,7 @@ def test_canary_uploads_are_clipped_and_hidden_from_views() -> None:
 def test_no_adversary_of_a_sample_sees_a_canary(tmp_path: Path) -> None:
     study = canary_study()
     run_study(study, tmp_path)
-    run = setup(study, 1, None)
+    run = build_setup(study, 1, None)
     for stored in read_measured(tmp_path / "seed-1"):
         assert not canaries_in(run) & set(stored.measured.clients)
 
@@ -136,7 +136,7 @@ def test_empirical_epsilon_exceeds_the_claim_only_without_noise(
     assert [
         control.passed for control in sound.controls if control.control == "claimed epsilon"
     ] == [True]
-    run = setup(study, 1, None)
+    run = build_setup(study, 1, None)
     several = len(run.assignment.clients) + 60
     claimed, measured = honest["claimed_client_epsilon"], honest["client_epsilon_if_gaussian"]
     assert claimed is not None
@@ -185,7 +185,7 @@ def test_canaries_of_several_runs_are_pooled(tmp_path: Path) -> None:
 
 
 def test_a_canary_that_sends_no_direction_sends_only_noise() -> None:
-    run = setup(canary_study(), 1, None)
+    run = build_setup(canary_study(), 1, None)
     (first, *_) = simulate(
         run.algorithm, run.all_clients.data, rounds=4, seed=1, defenses=run.all_clients.defenses
     )
@@ -199,7 +199,7 @@ def test_a_canary_that_sends_no_direction_sends_only_noise() -> None:
 
 
 def test_unprotected_buffers_invalidate_the_claimed_epsilon() -> None:
-    run = setup(canary_study(model={"name": f"{__name__}:WithBuffers"}), 1, None)
+    run = build_setup(canary_study(model={"name": f"{__name__}:WithBuffers"}), 1, None)
     canaries = canaries_of(run)
     assert canaries.claimed is None
     assert "batch normalisation" in canaries.unclaimed
@@ -221,8 +221,8 @@ def test_without_a_defense_nothing_is_claimed(tmp_path: Path) -> None:
 
 
 def test_a_study_without_canaries_keeps_its_identity() -> None:
-    assert not setup(quick_study(), 1, None).extensions
-    run = setup(quick_study(), 1, None)
+    assert not build_setup(quick_study(), 1, None).extensions
+    run = build_setup(quick_study(), 1, None)
     assert run.all_clients.data == run.assignment.clients
 
 
@@ -269,4 +269,4 @@ def test_federations_without_room_for_canaries_are_refused(
     changes: dict[str, object], kind: type[Exception], match: str
 ) -> None:
     with pytest.raises(kind, match=match):
-        setup(canary_study(**changes), 1, None)
+        build_setup(canary_study(**changes), 1, None)

@@ -18,10 +18,10 @@ from fedaudit.plan.parts import MeasuredRun, Setup
 from fedaudit.plan.sections import Study
 from fedaudit.report.clauses import measured_epsilon
 from fedaudit.report.first import tiles_of
-from fedaudit.report.text.verdict import verdict
+from fedaudit.report.text.verdict import summarise_verdict
 from fedaudit.report.wording import format_number
 from fedaudit.results.record import ControlResult, Record
-from fedaudit.study.build import setup
+from fedaudit.study.build import build_setup
 from fedaudit.study.running.run import run_study
 from tests.estimates import changed
 from tests.study.studies import quick_study
@@ -105,14 +105,14 @@ def test_an_older_record_has_a_single_bound(undefended: Record) -> None:
     older = changed(undefended, estimates=before)
     assert "if the mechanism" not in tiles_of(older)["epsilon"][0].detail
     assert "if scores" not in measured_epsilon(older).more
-    assert "if Gaussian" not in verdict(older).headline
+    assert "if Gaussian" not in summarise_verdict(older).headline
 
 
 @pytest.fixture
 def one_sided(monkeypatch: pytest.MonkeyPatch) -> Setup:
     """A run whose twelve canary samples all came to its client by their coins."""
     small = {"draw": "canaries", "options": {"count": 12, "kind": "noise"}}
-    run = setup(canary_study(1.0, audit=small), 1, None)
+    run = build_setup(canary_study(1.0, audit=small), 1, None)
     truth = truth_module.target_truth(run, 0)
     origin = np.where(truth.origin == Origin.UNSEEN, Origin.MEMBER, truth.origin)
     same_coins = replace(truth, origin=origin)
@@ -142,7 +142,7 @@ def test_identical_coins_refuse_every_bound_after_training(one_sided: Setup) -> 
 
 
 def test_canaries_keep_their_labels() -> None:
-    run = setup(canary_study(1.0), 1, None)
+    run = build_setup(canary_study(1.0), 1, None)
     ids, labels = run.assignment.audit.samples.ids, run.assignment.audit.samples.labels
     assert (labels != run.dataset.train.labels[ids]).all()
     assert run.assignment.audit.fair_for(0).all()
@@ -151,9 +151,9 @@ def test_canaries_keep_their_labels() -> None:
 def test_a_task_without_classes_has_no_wrong_labels() -> None:
     study = canary_study(1.0, task={"name": "regression"}, attacks={"blackbox-loss": {}})
     with pytest.raises(Unsupported, match="no classes"):
-        setup(study, 1, None)
+        build_setup(study, 1, None)
     plain = study.model_copy(update={"audit": replace_draw(study)})
-    assert setup(plain, 1, None).assignment.audit.fair.any()
+    assert build_setup(plain, 1, None).assignment.audit.fair.any()
 
 
 def replace_draw(study: Study) -> object:

@@ -16,7 +16,7 @@ from fedaudit.evaluation.source import SourceQueries, source_queries, sources_of
 from fedaudit.observe.measurements import Measurements
 from fedaudit.plan.parts import Setup
 from fedaudit.results.runs import ChainedInference
-from fedaudit.study.build import setup
+from fedaudit.study.build import build_setup
 from tests.study.studies import small_study
 
 CLIENTS, EACH, STRANGERS = 4, 5, 100
@@ -25,7 +25,7 @@ CLIENTS, EACH, STRANGERS = 4, 5, 100
 @cache
 def run() -> tuple[Setup, SourceQueries]:
     """Five samples of each of four clients, and a hundred held-out samples."""
-    resolved = setup(
+    resolved = build_setup(
         small_study(
             audit={"draw": "sia", "fair": 1, "options": {"per_client": EACH, "n_unseen": STRANGERS}}
         ),
@@ -98,7 +98,7 @@ def test_rounds_in_which_a_client_was_not_measured_are_left_out() -> None:
 
 
 def test_without_held_out_samples_the_audit_is_skipped() -> None:
-    resolved = setup(small_study(audit={"draw": "sia", "fair": 1}), 1, None)
+    resolved = build_setup(small_study(audit={"draw": "sia", "fair": 1}), 1, None)
     samples = source_queries(resolved)
     assert samples is not None
     right = np.ones(len(samples.positions), dtype=np.bool_)

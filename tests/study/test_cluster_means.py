@@ -13,9 +13,9 @@ from fedaudit.results.runs import (
     ClusterResult,
     ClusterRound,
     ModelState,
-    choices,
+    model_changes,
+    model_choices,
     models_of_groups,
-    moves,
 )
 from fedaudit.study.comparing import figure_entries, paired_change
 from tests.report.clustered import clustered, with_clusters
@@ -192,7 +192,7 @@ def test_agreement_is_one_for_the_groups_and_zero_for_one_model() -> None:
 
 def test_moves_are_counted_client_by_client() -> None:
     run = result([0, 0, 0, 0, 1, 1], [1, 0, 0, 0, 1, 0], [0, 0, 0, 0, 1, 0])
-    assert moves(run) == [[0, 5], [0]]
+    assert model_changes(run) == [[0, 5], [0]]
     means = figures_of([run])
     assert mean_of(means, "clients that moved").value == 2
     assert mean_of(means, "clients that moved at the end").value == 1
@@ -282,13 +282,13 @@ def late(first: list[int | None]) -> ClusterResult:
 
 def test_clients_have_no_choice_before_participating() -> None:
     violations = late([7, 1, 1, 1, 1, None])
-    assert choices(violations, violations.rounds[0]) == [None, 0, 0, 0, 1, None]
-    assert choices(violations) == [1, 0, 0, 0, 1, None]
+    assert model_choices(violations, violations.rounds[0]) == [None, 0, 0, 0, 1, None]
+    assert model_choices(violations) == [1, 0, 0, 0, 1, None]
 
 
 def test_the_first_participation_is_no_move() -> None:
-    assert moves(late([7, 1, 1, 1, 1, 1])) == [[]]
-    assert moves(result([0, 0, 0, 0, 1, 0], [1, 0, 0, 0, 1, 0])) == [[0]]
+    assert model_changes(late([7, 1, 1, 1, 1, 1])) == [[]]
+    assert model_changes(result([0, 0, 0, 0, 1, 0], [1, 0, 0, 0, 1, 0])) == [[0]]
 
 
 def test_clients_that_do_not_participate_do_not_count() -> None:

@@ -32,7 +32,7 @@ from fedaudit.results.record import Record
 from fedaudit.results.runs import ClusterResult, ClusterRound
 from fedaudit.risk.catalog import resolve_measure
 from fedaudit.risk.server import ServerRisk, shadow_sizes
-from fedaudit.study.build import raise_if_misfits, setup
+from fedaudit.study.build import build_setup, raise_if_misfits
 from fedaudit.study.running.run import run_study
 from tests.study.studies import small_study
 
@@ -74,7 +74,7 @@ def cluster_record() -> Record:
 @cache
 def trained_clusters() -> tuple[Setup, tuple[Round, ...]]:
     """The same run by hand."""
-    run = setup(clustered(), 1, None)
+    run = build_setup(clustered(), 1, None)
     seed = seed_for(1, "federation")
     return run, tuple(simulate(run.algorithm, run.assignment.clients, rounds=4, seed=seed))
 
@@ -262,7 +262,7 @@ def test_epochs_apply_to_continued_shadow_models() -> None:
 
 def test_samples_held_out_by_a_client_are_nonmembers() -> None:
     options = {"name": "ifca-mir-clients", "options": {"held_out": 0.3}}
-    run = setup(clustered(algorithm=options), 1, None)
+    run = build_setup(clustered(algorithm=options), 1, None)
     (first, *_) = simulate(
         run.algorithm, run.assignment.clients, rounds=1, seed=seed_for(1, "federation")
     )
@@ -283,7 +283,7 @@ def test_the_servers_samples_are_of_no_client() -> None:
 
 
 def test_plain_ifca_reveals_no_risk_and_has_the_same_figures() -> None:
-    run = setup(clustered(algorithm={"name": "ifca"}), 1, None)
+    run = build_setup(clustered(algorithm={"name": "ifca"}), 1, None)
     (*_, last) = simulate(run.algorithm, run.assignment.clients, rounds=4, seed=1)
     notes = cluster_notes(run, last)
     cluster = cluster_result(run, [noted(notes)])
@@ -293,7 +293,7 @@ def test_plain_ifca_reveals_no_risk_and_has_the_same_figures() -> None:
 
 
 def test_federated_averaging_has_no_clusters() -> None:
-    run = setup(clustered(algorithm={"name": "fedavg"}), 1, None)
+    run = build_setup(clustered(algorithm={"name": "fedavg"}), 1, None)
     (first, *_) = simulate(run.algorithm, run.assignment.clients, rounds=4, seed=1)
     assert cluster_notes(run, first) == {}
     assert cluster_result(run, []) is None
@@ -339,7 +339,7 @@ def test_impossible_settings_raise_before_training(
 
 def test_attacks_do_not_learn_membership_from_shifted_samples() -> None:
     with pytest.raises(Unsupported, match="learn this difference"):
-        setup(clustered(attacks={"seqmia": {}}, shadow={"mode": "known-split"}), 1, None)
+        build_setup(clustered(attacks={"seqmia": {}}, shadow={"mode": "known-split"}), 1, None)
 
 
 def test_clients_without_visible_updates_cannot_be_audited() -> None:
@@ -355,10 +355,10 @@ def test_clients_without_visible_updates_cannot_be_audited() -> None:
             audit={"fair": 60, "targets": (client,)},
         )
         if client in last.uploads:
-            assert setup(study, 1, None).study.audit.targets == (client,)
+            assert build_setup(study, 1, None).study.audit.targets == (client,)
             continue
         with pytest.raises(BadInput, match=f"client {client} takes part in no measured round"):
-            setup(study, 1, None)
+            build_setup(study, 1, None)
 
 
 def test_impossible_notes_are_reported_as_damage() -> None:
@@ -387,7 +387,7 @@ def test_groups_are_equal_parts_of_the_test_samples() -> None:
 
 
 def test_a_shadow_federation_has_separate_groups() -> None:
-    run = setup(clustered(attacks={"seqmia": {}}, audit={"fair": 30, "every": 2}), 1, None)
+    run = build_setup(clustered(attacks={"seqmia": {}}, audit={"fair": 30, "every": 2}), 1, None)
     (theirs,), ours = run.additional_federations, run
     assert not torch.equal(theirs.dataset.train.features, ours.dataset.train.features)
     assert (theirs.groups.names, theirs.groups.group) == (ours.groups.names, ours.groups.group)
@@ -399,7 +399,7 @@ def test_a_shadow_server_has_samples_of_neither_federation() -> None:
     study = clustered(
         attacks={"seqmia": {}}, audit={"fair": 30, "every": 2}, risk={"samples": 0, "shadows": 1}
     )
-    ours = setup(study, 1, None)
+    ours = build_setup(study, 1, None)
     (theirs,) = ours.additional_federations
     used = {
         int(i)
@@ -435,7 +435,7 @@ def test_a_client_that_never_participated_has_no_model_and_no_violation() -> Non
     audit = {"fair": 60, "every": 3, "targets": (target,)}
     accepted = {"samples": 200, "low": 0, "high": 0.01}
     study = clustered(algorithm=IFCA, training=training, audit=audit, risk=accepted)
-    run = setup(study, 1, None)
+    run = build_setup(study, 1, None)
     rounds = tuple(
         simulate(run.algorithm, run.assignment.clients, rounds=3, seed=seed, participation=0.34)
     )
@@ -462,4 +462,4 @@ def test_holding_out_no_or_all_samples_is_refused_before_training(
 ) -> None:
     study = clustered(algorithm={"name": "ifca-mir-clients", "options": {"held_out": share}})
     with pytest.raises(BadInput, match=f"would hold out {held_out}"):
-        setup(study, 1, None)
+        build_setup(study, 1, None)

@@ -9,7 +9,7 @@ from fedaudit.core.errors import NotVisible, Unsupported
 from fedaudit.core.values import Capability
 from fedaudit.evaluation.guarantees import formal_epsilons
 from fedaudit.plan.sections import Study
-from fedaudit.study.build import setup
+from fedaudit.study.build import build_setup
 from fedaudit.study.running.run import run_study
 from tests.study.studies import quick_study
 
@@ -28,7 +28,7 @@ def scaffold_study(option: str = "II", **changes: object) -> Study:
 
 
 def epsilon(option: str, defense: dict[str, object]) -> float | None:
-    (whole, *_) = formal_epsilons([setup(scaffold_study(option, defense=defense), 1, None)])
+    (whole, *_) = formal_epsilons([build_setup(scaffold_study(option, defense=defense), 1, None)])
     if whole.value is None:
         assert "in addition to the update" in whole.note
     return whole.value
@@ -54,17 +54,17 @@ def test_perturbed_features_cover_all_control_variates() -> None:
 
 
 def test_only_studies_of_scaffold_show_control_variates() -> None:
-    assert Capability.CONTROL_VARIATES in setup(scaffold_study(), 1, None).view.offers
+    assert Capability.CONTROL_VARIATES in build_setup(scaffold_study(), 1, None).view.offers
     others = quick_study()
-    assert Capability.CONTROL_VARIATES not in setup(others, 1, None).view.offers
+    assert Capability.CONTROL_VARIATES not in build_setup(others, 1, None).view.offers
     with pytest.raises(NotVisible, match=r"needs the clients' control variates.*such as scaffold"):
-        setup(scaffold_study(algorithm={"name": "fedavg"}), 1, None)
+        build_setup(scaffold_study(algorithm={"name": "fedavg"}), 1, None)
 
 
 @pytest.mark.parametrize("audit", [{"view": "sum"}, {"view": "globals"}, {"merge": [0, 1]}])
 def test_attacks_on_control_variates_need_single_uploads(audit: dict[str, object]) -> None:
     with pytest.raises(NotVisible, match="the clients' control variates"):
-        setup(scaffold_study(attacks={"avg-cosine-control": {}}, audit=audit), 1, None)
+        build_setup(scaffold_study(attacks={"avg-cosine-control": {}}, audit=audit), 1, None)
 
 
 def test_canaries_and_malicious_clients_are_refused() -> None:
@@ -73,7 +73,7 @@ def test_canaries_and_malicious_clients_are_refused() -> None:
         changes: dict[str, Any] = {"attacks": {"blackbox-loss": {}}, "audit": {"view": "globals"}}
         study = scaffold_study(**changes, **table)
         with pytest.raises(Unsupported, match=r"send only an update.*Scaffold"):
-            setup(study, 1, None)
+            build_setup(study, 1, None)
 
 
 @pytest.mark.slow
@@ -86,6 +86,6 @@ def test_a_study_of_control_variates_is_complete(tmp_path: Path) -> None:
     assert not [check for check in record.controls if check.passed is False]
     assert record.where(metric="test_accuracy")[0].number > 0.3
     # Each round, a client receives and sends a tensor for each parameter.
-    parameters = setup(study, 1, None).algorithm.architecture.initial(0).params
+    parameters = build_setup(study, 1, None).algorithm.architecture.initial(0).params
     size = sum(value.nbytes for value in parameters.values())
     assert {row.extra_bytes for row in record.usage} == {2 * size * study.training.rounds}

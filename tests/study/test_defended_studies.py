@@ -17,7 +17,7 @@ from fedaudit.fl.hooks import Defense, TrainingContext
 from fedaudit.observe.round import Upload
 from fedaudit.plan.file import read_studies
 from fedaudit.plan.identity import run_key, settings_of
-from fedaudit.study.build import setup
+from fedaudit.study.build import build_setup
 from fedaudit.study.running.run import run_study
 from tests.study.studies import small_study
 
@@ -28,7 +28,7 @@ HALF = {"name": "data-sampling", "options": {"share": 0.5}}
 
 
 def defenses(**defense: object) -> Mapping[ClientId, Defense]:
-    return setup(small_study(defense=defense), 1, None).defenses
+    return build_setup(small_study(defense=defense), 1, None).defenses
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import nn
 
 import fedaudit as fa
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.progress import Progress, quiet
+from fedaudit.core.progress import Progress, ignore_progress
 from fedaudit.core.seeds import seed_for
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.extensions import extensions_of
@@ -20,13 +20,13 @@ from fedaudit.fl.simulate import simulate
 from fedaudit.observe.round import Round
 from fedaudit.observe.views import view_named
 from fedaudit.plan.identity import run_key
-from fedaudit.plan.optional import OPTIONAL
+from fedaudit.plan.optional import OPTIONAL_SECTIONS
 from fedaudit.plan.parts import Extension, ExtensionResults, FitContext, MeasuredRun, Scores, Setup
 from fedaudit.plan.sections import Study
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ControlResult
 from fedaudit.study import build
-from fedaudit.study.build import resolve, setup, with_derived_settings
+from fedaudit.study.build import build_setup, resolve, with_derived_settings
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from tests.study.studies import quick_study
@@ -35,9 +35,13 @@ NOISE = {"name": "client-dp", "options": {"clip": 0.5, "noise_multiplier": 1.0}}
 
 
 def test_every_optional_table_has_an_extension() -> None:
-    kinds = [kind for name in OPTIONAL for kind in resolve(quick_study(**TABLES[name])).extensions]
-    assert [kind.table for kind in kinds] == list(OPTIONAL)
-    for name, section in OPTIONAL.items():
+    kinds = [
+        kind
+        for name in OPTIONAL_SECTIONS
+        for kind in resolve(quick_study(**TABLES[name])).extensions
+    ]
+    assert [kind.table for kind in kinds] == list(OPTIONAL_SECTIONS)
+    for name, section in OPTIONAL_SECTIONS.items():
         assert Study.model_fields[name].default is None
         assert signature(fa.AuditOptions).parameters[name].default is None
         assert getattr(fa, section.python_name().removeprefix("fedaudit.")) is section
@@ -66,12 +70,12 @@ TABLES: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("table", OPTIONAL)
+@pytest.mark.parametrize("table", OPTIONAL_SECTIONS)
 def test_an_extension_keeps_every_round_and_leaves_the_run_as_it_is(
     table: str, tmp_path: Path
 ) -> None:
     """What it does to rounds and clients, it does to them alone."""
-    run = setup(quick_study(**TABLES[table]), 1, None)
+    run = build_setup(quick_study(**TABLES[table]), 1, None)
     (extension,) = run.extensions
     assert extension.table == table
     everybody = run.all_clients
@@ -82,7 +86,9 @@ def test_an_extension_keeps_every_round_and_leaves_the_run_as_it_is(
         seed=seed_for(1, "federation"),
         defenses=everybody.defenses,
     )
-    seen = list(extension.watch(iter(rounds), replace(run, folder=tmp_path), "a key", quiet))
+    seen = list(
+        extension.watch(iter(rounds), replace(run, folder=tmp_path), "a key", ignore_progress)
+    )
     assert [round_seen.index for round_seen in seen] == list(
         range(1, run.study.training.rounds + 1)
     )
@@ -96,7 +102,7 @@ def test_an_extension_keeps_every_round_and_leaves_the_run_as_it_is(
     for federation in extension.federations:
         assert federation.is_auxiliary
         assert not federation.extensions
-        assert not any(getattr(federation.study, name) for name in OPTIONAL)
+        assert not any(getattr(federation.study, name) for name in OPTIONAL_SECTIONS)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +150,7 @@ def test_a_study_without_tables_has_no_extension() -> None:
     parts = resolve(quick_study())
     assert parts.extensions == ()
     assert parts.view == view_named("uploads")
-    assert setup(quick_study(), 1, None).extensions == ()
+    assert build_setup(quick_study(), 1, None).extensions == ()
 
 
 @pytest.mark.parametrize(
@@ -210,7 +216,7 @@ def test_extensions_are_called_in_every_phase(
     monkeypatch.setattr(
         build, "extensions_of", lambda *arguments: (*extensions_of(*arguments), Counted)
     )
-    assert [type(extension) for extension in setup(study, 1, None).extensions] == [Counted]
+    assert [type(extension) for extension in build_setup(study, 1, None).extensions] == [Counted]
     result = run_study(study, tmp_path / "counted")
     reattacked = reattack(tmp_path / "counted", ["blackbox-loss"], tmp_path / "again")
     for record, attacks in ((result, 2), (reattacked, 1)):
@@ -221,16 +227,20 @@ def test_extensions_are_called_in_every_phase(
         assert "Rounds that nobody counted." in record.untested
     others = [estimate for estimate in result.estimates if estimate.metric != "rounds"]
     assert others == plain.estimates
-    assert run_key(with_derived_settings(study), 1) == run_key(setup(study, 1, None).study, 1)
+    assert run_key(with_derived_settings(study), 1) == run_key(build_setup(study, 1, None).study, 1)
 
 
 def test_a_second_extension_of_a_kind_replaces_the_first() -> None:
-    run = setup(quick_study(), 1, None).with_extension(Counted()).with_extension(Counted(fits=3))
+    run = (
+        build_setup(quick_study(), 1, None)
+        .with_extension(Counted())
+        .with_extension(Counted(fits=3))
+    )
     assert run.extensions == (Counted(fits=3),)
     assert run.extension(Counted) == Counted(fits=3)
 
 
 def test_removed_attacks_are_listed_with_a_reason() -> None:
-    run = setup(quick_study(), 1, None).without_attacks({"loss-series": "not today"})
+    run = build_setup(quick_study(), 1, None).without_attacks({"loss-series": "not today"})
     assert list(run.attacks) == ["blackbox-loss"]
     assert run.refused["loss-series"] == "not today"

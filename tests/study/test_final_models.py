@@ -23,7 +23,7 @@ from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import Study
 from fedaudit.results.record import Record, record_json
 from fedaudit.results.runs import Coverage, ModelDigests
-from fedaudit.study.build import setup
+from fedaudit.study.build import build_setup
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from tests.live.federation import POLICY
@@ -77,7 +77,7 @@ def test_a_changed_weight_and_the_untrained_model_are_refused(
     name = next(iter(tensors))
     tensors[name].view(-1)[0] = torch.nextafter(tensors[name].view(-1)[0], torch.tensor(9.0))
     save_file(tensors, tmp_path / "changed.safetensors")
-    run = setup(tiny(), 1, None)
+    run = build_setup(tiny(), 1, None)
     save_file(
         dict(run.algorithm.architecture.initial(0).module().state_dict()),
         tmp_path / "untrained.safetensors",
@@ -88,7 +88,7 @@ def test_a_changed_weight_and_the_untrained_model_are_refused(
 
 
 def test_a_kept_file_is_a_state_dict_of_the_trained_network(kept: Carried) -> None:
-    run = setup(tiny(), 1, None)
+    run = build_setup(tiny(), 1, None)
     module = run.algorithm.architecture.build_module()
     module.load_state_dict(load_file(kept.folder / "run" / "model-seed-1.safetensors"))
     *_, last = run.simulate()
@@ -136,16 +136,16 @@ def last_digests(run: Setup, folder: Path, engine: Engine = LOCAL) -> Sequence[M
 
 @pytest.mark.slow
 def test_digests_do_not_depend_on_the_number_of_workers(kept: Carried, tmp_path: Path) -> None:
-    run = setup(tiny(), 1, None)
+    run = build_setup(tiny(), 1, None)
     digests = last_digests(run, tmp_path / "two", local_engine(2))
     assert digests == coverage_of(kept.record).models[:1]
 
 
 def test_models_of_clusters_and_clients_are_named(tmp_path: Path) -> None:
-    clusters = setup(tiny(algorithm={"name": "ifca", "options": {"models": 2}}), 1, None)
+    clusters = build_setup(tiny(algorithm={"name": "ifca", "options": {"models": 2}}), 1, None)
     names = [models.name for models in last_digests(clusters, tmp_path / "ifca")]
     assert names == ["model-0", "model-1"]
-    personal = setup(tiny(algorithm={"name": "ditto"}), 1, None)
+    personal = build_setup(tiny(algorithm={"name": "ditto"}), 1, None)
     models = last_digests(personal, tmp_path / "ditto")
     assert [each.name for each in models] == [
         "",
@@ -158,7 +158,7 @@ def test_many_personal_models_are_listed_without_digests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(final_models, "_MOST_PERSONAL", 2)
-    personal = setup(tiny(algorithm={"name": "ditto"}), 1, None)
+    personal = build_setup(tiny(algorithm={"name": "ditto"}), 1, None)
     assert len(last_digests(personal, tmp_path / "ditto")) == 1
     values = json.loads((tmp_path / "ditto" / DIGESTS_FILE).read_text())
     assert values["unidentified"] == ["3 personal models of clients"]
@@ -174,7 +174,8 @@ def test_a_file_of_another_model_is_not_replaced(kept: Carried, tmp_path: Path) 
     other = tmp_path / "model-seed-1.safetensors"
     save_file({"weight": torch.ones(2)}, other)
     runs = [
-        replace(setup(tiny(), s, None), folder=kept.folder / "run" / f"seed-{s}") for s in SEEDS
+        replace(build_setup(tiny(), s, None), folder=kept.folder / "run" / f"seed-{s}")
+        for s in SEEDS
     ]
     with pytest.raises(BadInput, match="has other tensors than the model of this study"):
         final_models.write_models(runs, tmp_path)

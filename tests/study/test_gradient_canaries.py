@@ -14,7 +14,7 @@ from fedaudit.metrics.epsilon import gaussian_budget
 from fedaudit.plan.parts import Resources, Setup
 from fedaudit.plan.sections import Study
 from fedaudit.signals.canary_gradients import canary_gradient
-from fedaudit.study.build import setup
+from fedaudit.study.build import build_setup
 from fedaudit.study.running.run import run_study
 from tests.defenses.test_dpsgd import objective, samples
 from tests.defenses.turns import context
@@ -84,7 +84,7 @@ def test_gradient_canaries_come_close_to_the_claim_and_do_not_refute_it(tmp_path
 
 
 def planted_setup(defense: str = "dp-sgd", **changes: object) -> Setup:
-    return setup(planted_study(1.0, defense, **changes), 1, None)
+    return build_setup(planted_study(1.0, defense, **changes), 1, None)
 
 
 def test_only_targets_plant_gradients_of_their_members() -> None:

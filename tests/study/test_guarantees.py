@@ -8,7 +8,7 @@ from fedaudit.defenses.ldp.bit_mechanisms import BitRandPublished
 from fedaudit.evaluation.guarantees import formal_epsilons
 from fedaudit.fl.accounting import FORMAL_DELTA, gaussian_mechanism_epsilon
 from fedaudit.results.estimate import Estimate
-from fedaudit.study.build import setup
+from fedaudit.study.build import build_setup
 from fedaudit.study.running.run import run_study
 from tests.study.studies import small_study
 
@@ -57,7 +57,7 @@ def test_with_all_clients_the_least_protected_is_stated() -> None:
         partition={"scheme": "dirichlet", "options": {"beta": 0.5}},
         audit={"draw": "sia", "fair": 1, "options": {"per_client": 2}},
     )
-    run = setup(study, 1, None)
+    run = build_setup(study, 1, None)
     smallest = min(run.assignment.sizes, key=run.assignment.sizes.__getitem__)
     assert smallest not in study.audit.targets
     epsilons = [
@@ -100,7 +100,7 @@ def test_perturbed_features_have_actual_and_nominal_epsilon(
     tmp_path: Path,
 ) -> None:
     figure = proven("bitrand", tmp_path, nominal_epsilon=5.0)["formal_epsilon"]
-    features = setup(small_study(), 1, None).dataset.train.features[0].numel()
+    features = build_setup(small_study(), 1, None).dataset.train.features[0].numel()
     assert features > 1
     assert figure.value == pytest.approx(BitRandPublished(5.0).actual_epsilon(features))
     assert figure.method == "claimed epsilon 5; log ratios summed over bits"

@@ -21,7 +21,7 @@ from fedaudit.fl.hooks import ClientContext, Defense
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.plan.assignment import HoldOutRule, exclude_held_out
 from fedaudit.risk.catalog import LossThreshold
-from fedaudit.study.build import setup
+from fedaudit.study.build import build_setup
 from tests.study.studies import small_study
 
 
@@ -109,7 +109,7 @@ def test_samples_are_held_out_with_the_given_probability_by_seed(share: float) -
 
 def test_no_sample_that_is_held_out_is_audited_as_a_member_in_a_study() -> None:
     study = small_study(defense={"name": "cofedmid", "clients": [0, 1], "options": {"start": 2}})
-    defended, plain = setup(study, 1, None), setup(small_study(), 1, None)
+    defended, plain = build_setup(study, 1, None), build_setup(small_study(), 1, None)
     before = plain.assignment.audit.origin(0) == Origin.MEMBER
     after = defended.assignment.audit.origin(0) == Origin.MEMBER
     assert 0 < after.sum() < before.sum()
@@ -118,9 +118,9 @@ def test_no_sample_that_is_held_out_is_audited_as_a_member_in_a_study() -> None:
 
 
 def test_training_accuracy_uses_trained_samples_only() -> None:
-    plain = setup(small_study(), 1, None)
+    plain = build_setup(small_study(), 1, None)
     pair = {"name": "cofedmid", "clients": [0, 1], "options": {"start": 2}}
-    defended = setup(small_study(defense=pair), 1, None)
+    defended = build_setup(small_study(defense=pair), 1, None)
     clients = [set(data.ids.tolist()) for data in plain.assignment.clients.values()]
     counted = [set(evaluation_split(run).all_clients.ids.tolist()) for run in (plain, defended)]
     assert counted[0] == set.union(*clients)

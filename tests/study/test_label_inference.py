@@ -9,7 +9,7 @@ from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.plan.sections import Study
 from fedaudit.report.page import report_html
 from fedaudit.results.labels import OTHER_CLIENT, label_estimates
-from fedaudit.study.build import setup
+from fedaudit.study.build import build_setup
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from tests.study.studies import quick_study
@@ -81,7 +81,7 @@ def test_studies_in_which_labels_cannot_be_inferred_are_refused(
     changes: dict[str, object], message: str
 ) -> None:
     with pytest.raises(FedauditError, match=f"label_inference.*{message}"):
-        setup(label_study(**changes), 1, None)
+        build_setup(label_study(**changes), 1, None)
 
 
 def test_label_inference_is_available_in_python() -> None:

@@ -17,7 +17,13 @@ from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import Capability
 from fedaudit.datasets.draws.audit_set import KnownMembers
 from fedaudit.evaluation.truth import origin_of, target_truth
-from fedaudit.extensions.examples import Examples, ExampleSource, KnownSplit, Shadow, _fit_attacks
+from fedaudit.extensions.examples import (
+    ExampleSource,
+    KnownSplit,
+    Shadow,
+    TrainingExamples,
+    _fit_attacks,
+)
 from fedaudit.metrics import auc_interval
 from fedaudit.observe.measurements import Measurements, StoredRound
 from fedaudit.observe.tensors import read_tensors
@@ -29,7 +35,7 @@ from fedaudit.plan.values import study_from
 from fedaudit.results.older import resolve_older_settings
 from fedaudit.results.record import Record
 from fedaudit.signals.outputs import Loss
-from fedaudit.study.build import setup
+from fedaudit.study.build import build_setup
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from tests.study.studies import Carried, small_study
@@ -79,7 +85,7 @@ KNOWN = {"mode": "known-split", "known": 60}
 
 
 def test_a_shadow_federation_has_the_same_defense_and_other_data() -> None:
-    run = setup(learning_study(defense=NOISE), 1, None)
+    run = build_setup(learning_study(defense=NOISE), 1, None)
     shadow = shadow_of(run)
     assert not ids_of(run) & ids_of(shadow)
     assert shadow.defenses == run.defenses != {}
@@ -95,7 +101,7 @@ def test_a_shadow_federation_has_the_same_defense_and_other_data() -> None:
 
 def test_the_shadow_depends_on_seed_training_and_defense() -> None:
     def key(seed: int = 1, **changes: object) -> str:
-        shadow = shadow_of(setup(learning_study(**changes), seed, None))
+        shadow = shadow_of(build_setup(learning_study(**changes), seed, None))
         return run_key(shadow.study, shadow.seed)
 
     plain = key()
@@ -107,8 +113,8 @@ def test_the_shadow_depends_on_seed_training_and_defense() -> None:
 @pytest.mark.slow
 def test_an_undefended_shadow_equals_that_of_the_undefended_study(tmp_path: Path) -> None:
     undefended = {"defense": "none"}
-    run = setup(learning_study(defense=NOISE, shadow=undefended), 1, None)
-    shadow, plain = shadow_of(run), shadow_of(setup(learning_study(), 1, None))
+    run = build_setup(learning_study(defense=NOISE, shadow=undefended), 1, None)
+    shadow, plain = shadow_of(run), shadow_of(build_setup(learning_study(), 1, None))
     assert not shadow.defenses
     assert run_key(shadow.study, shadow.seed) == run_key(plain.study, plain.seed)
 
@@ -125,14 +131,14 @@ def test_an_undefended_shadow_equals_that_of_the_undefended_study(tmp_path: Path
 def test_attacks_learn_from_a_shadow_client_with_the_same_defense() -> None:
     defense = {**NOISE, "clients": [0, 2]}
     audit = {"targets": [0, 1, 2], "fair": 30}
-    run = setup(learning_study(defense=defense, audit=audit), 1, None)
+    run = build_setup(learning_study(defense=defense, audit=audit), 1, None)
     extension = run.extension(Shadow)
     assert extension is not None
     assert extension.plan.representative == {0: 0, 1: 1, 2: 0}
     assert extension.federations[0].study.audit.targets == (0, 1)
     assert extension.federations[0].defenses.keys() == {0, 2}
     # Without a defense, one shadow client represents all, and no further data are used.
-    plain = setup(learning_study(audit=audit), 1, None).extension(Shadow)
+    plain = build_setup(learning_study(audit=audit), 1, None).extension(Shadow)
     assert plain is not None
     assert plain.plan.representative == dict.fromkeys((0, 1, 2), 0)
     assert plain.federations[0].study.audit.targets == (0,)
@@ -151,10 +157,10 @@ def test_attacks_learned_for_one_client_do_not_score_another() -> None:
         return Measurements(values, (1, 2), (0, 1), torch.zeros(2, 2, dtype=torch.int64))
 
     signal = Loss()
-    run = setup(learning_study(audit={"targets": [0, 1], "fair": 30}), 1, None)
+    run = build_setup(learning_study(audit={"targets": [0, 1], "fair": 30}), 1, None)
     attack = replace(resolve_attack("seqmia"), signals=(signal,)).with_settings({"epochs": 20})
     run = replace(run, attacks={"one": attack})
-    examples = {c: Examples({signal.name: cube(10 * c)}, is_member, c) for c in (0, 1)}
+    examples = {c: TrainingExamples({signal.name: cube(10 * c)}, is_member, c) for c in (0, 1)}
     each = _fit_attacks(run, FitContext(no_federation), examples, {0: 0, 1: 1})
     for client in (0, 1):
         scores = each.attacks["one"].scores({signal.name: cube(99)}, client)
@@ -173,7 +179,7 @@ def no_federation(run: Setup, purpose: str, begun: object) -> list[StoredRound]:
 def test_the_shadow_federation_has_the_same_coalition(tmp_path: Path) -> None:
     defense = {"name": "cofedmid", "clients": [0, 1], "options": {"m_max": 5, "start": 2}}
     study = learning_study(defense=defense, audit={"targets": [0, 3], "fair": 30})
-    run = setup(study, 1, None)
+    run = build_setup(study, 1, None)
     shadow = shadow_of(run)
     assert shadow.defenses == run.defenses
     assert shadow.study.audit.targets == (0, 3)
@@ -188,9 +194,9 @@ def test_the_shadow_federation_has_the_same_coalition(tmp_path: Path) -> None:
 
 def test_the_known_client_has_the_defense_of_the_audited_client() -> None:
     defense = {**NOISE, "clients": [0, 1]}
-    run = setup(learning_study(shadow=KNOWN, defense=defense), 1, None)
+    run = build_setup(learning_study(shadow=KNOWN, defense=defense), 1, None)
     assert known_members_of(run).client == 1
-    other = setup(learning_study(shadow={**KNOWN, "client": 3}, defense=defense), 1, None)
+    other = build_setup(learning_study(shadow={**KNOWN, "client": 3}, defense=defense), 1, None)
     (extension,) = other.extensions
     assert "client 3, which has another defense" in extension.untested()
     with pytest.raises(BadInput, match="trains no shadow federation"):
@@ -217,11 +223,11 @@ def test_studies_of_older_versions_keep_their_undefended_shadows() -> None:
 
 def test_learned_attacks_run_if_named_or_with_a_shadow_table() -> None:
     unnamed = small_study(partition={"samples_per_client": 120})
-    run = setup(unnamed, 1, None)
+    run = build_setup(unnamed, 1, None)
     assert run.extension(ExampleSource) is None
     assert "add [shadow], or list the attack by name" in run.refused["seqmia"]
     assert Capability.AUXILIARY_DATA not in run.view.offers
-    resolved = setup(
+    resolved = build_setup(
         unnamed.model_copy(update={"shadow": learning_study(shadow={}).shadow}), 1, None
     )
     assert "seqmia" in resolved.attacks
@@ -230,7 +236,7 @@ def test_learned_attacks_run_if_named_or_with_a_shadow_table() -> None:
 
 
 def test_a_shadow_table_without_learned_attack_trains_nothing() -> None:
-    run = setup(learning_study(attacks={"loss-series": {}}, shadow={}), 1, None)
+    run = build_setup(learning_study(attacks={"loss-series": {}}, shadow={}), 1, None)
     assert run.extension(ExampleSource) is None
 
 
@@ -323,7 +329,7 @@ def test_a_study_stopped_in_its_run_or_its_shadow_resumes(
 
 def test_a_known_split_is_measured_in_the_run_itself(tmp_path: Path) -> None:
     study = learning_study(shadow=KNOWN)
-    run = setup(study, 1, None)
+    run = build_setup(study, 1, None)
     known_members = known_members_of(run)
     assert known_members.client == 3
     assert not set(known_members.samples.ids.tolist()) & set(
@@ -339,7 +345,7 @@ def test_a_known_split_is_measured_in_the_run_itself(tmp_path: Path) -> None:
 
 def test_samples_held_out_by_a_defense_are_not_known_members() -> None:
     defense = {"name": "compensation", "options": {"validation": 0.5, "start": 2}}
-    run = setup(learning_study(shadow={**KNOWN, "known": 20}, defense=defense), 1, None)
+    run = build_setup(learning_study(shadow={**KNOWN, "known": 20}, defense=defense), 1, None)
     known_members = known_members_of(run)
     trained_ids = training_samples(run.assignment.clients, run.holdout)[3].ids
     assert len(trained_ids) < len(run.assignment.clients[3])
@@ -357,7 +363,7 @@ def test_the_known_split_is_part_of_the_run_key() -> None:
 
 def test_a_known_split_of_an_audited_client_is_refused() -> None:
     with pytest.raises(BadInput, match=r"shadow\.client is 0, .* one of \[1, 2, 3\]"):
-        setup(learning_study(shadow={**KNOWN, "client": 0}), 1, None)
+        build_setup(learning_study(shadow={**KNOWN, "client": 0}), 1, None)
     with pytest.raises(BadInput, match=r"shadow\.client is 4, but clients are numbered 0 to 3"):
         learning_study(shadow={**KNOWN, "client": 4})
 
@@ -385,7 +391,7 @@ def merged(tmp_path_factory: pytest.TempPathFactory) -> Carried:
 def test_data_of_all_merged_clients_are_members(
     merged: Carried,
 ) -> None:
-    run = setup(small_study(audit=MERGED), 1, None)
+    run = build_setup(small_study(audit=MERGED), 1, None)
     owner = run.assignment.audit.owner
     origin = origin_of(run, 0)
     assert set(owner[origin == Origin.MEMBER].tolist()) == {0, 2}
@@ -393,7 +399,7 @@ def test_data_of_all_merged_clients_are_members(
     # A bound on independent inclusion takes the target's own fair draw only.
     truth = target_truth(run, 0)
     assert set(truth.owners[truth.fair].tolist()) == {-1, 0, 1, 3}
-    outside = setup(small_study(audit={**MERGED, "targets": (1,)}), 1, None)
+    outside = build_setup(small_study(audit={**MERGED, "targets": (1,)}), 1, None)
     theirs = outside.assignment.audit.owner[origin_of(outside, 1) == Origin.MEMBER]
     assert set(theirs.tolist()) == {1}
     record = merged.record
@@ -414,7 +420,7 @@ def test_a_merged_coalition_is_measured_by_its_weighted_mean(merged: Carried) ->
 
 def test_the_shadow_is_attacked_with_the_same_merged_clients(tmp_path: Path) -> None:
     study = learning_study(audit=MERGED)
-    shadow = shadow_of(setup(study, 1, None))
+    shadow = shadow_of(build_setup(study, 1, None))
     members = shadow.assignment.audit.owner[origin_of(shadow, 0) == Origin.MEMBER]
     assert set(members.tolist()) == {0, 2}
     assert areas(run_study(study, tmp_path), "seqmia")
@@ -435,7 +441,7 @@ def test_the_shadow_is_attacked_with_the_same_merged_clients(tmp_path: Path) -> 
 )
 def test_invalid_merges_are_refused(audit: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        setup(small_study(audit=audit), 1, None)
+        build_setup(small_study(audit=audit), 1, None)
 
 
 def test_the_record_describes_learned_attacks(learned: Carried) -> None:

@@ -11,7 +11,7 @@ from fedaudit.observe.views import VIEWS
 from fedaudit.plan.identity import config_of, run_key, settings_of
 from fedaudit.plan.sections import Study
 from fedaudit.plan.values import study_from
-from fedaudit.report.reproducing import reproducing
+from fedaudit.report.reproducing import reproduction_steps
 from fedaudit.results.older import (
     DEFAULT_REFERENCES,
     REFERENCE_ATTACKS,
@@ -112,7 +112,7 @@ def test_older_reference_attacks_still_need_references() -> None:
 
 def test_the_study_file_of_a_committed_record_has_its_undefended_shadow() -> None:
     path = RECORDS / "cofedmid-adaptive" / "cofedmid-adaptive-cofedmid-half.json"
-    values = tomllib.loads(reproducing(read_record(path)).study)
+    values = tomllib.loads(reproduction_steps(read_record(path)).study)
     assert "seqmia" in values["attacks"]
     assert values["shadow"] == {"defense": "none"}
 
@@ -121,4 +121,4 @@ def test_the_study_file_of_a_committed_record_has_its_slope() -> None:
     path = RECORDS / "unlearning-location30" / "unlearning-location30.json"
     record = read_record(path)
     assert json.loads(json.dumps(record.config))["attacks"]["rmia"] == {}
-    assert tomllib.loads(reproducing(record).study)["attacks"]["rmia"] == {"offline": 0.3}
+    assert tomllib.loads(reproduction_steps(record).study)["attacks"]["rmia"] == {"offline": 0.3}

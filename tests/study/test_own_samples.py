@@ -16,7 +16,7 @@ from fedaudit.core.values import NO_CLIENT
 from fedaudit.datasets.draws.audit_set import Assignment
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.policy import policy_from
-from fedaudit.pack.suppressing import suppressed
+from fedaudit.pack.suppressing import suppress_small_groups
 from fedaudit.plan.assignment import training_samples
 from fedaudit.plan.identity import run_key
 from fedaudit.plan.sections import Study
@@ -24,7 +24,7 @@ from fedaudit.report.sources import source_attacks, source_question, source_sent
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
 from fedaudit.results.runs import FAIR, OWN
-from fedaudit.study.build import setup, with_derived_settings
+from fedaudit.study.build import build_setup, with_derived_settings
 from fedaudit.study.comparing import compare_records
 from fedaudit.study.running.folder import STUDY_FILE
 from fedaudit.study.running.reattack import contradicting_signals, reattack
@@ -80,7 +80,7 @@ def test_the_default_number_of_source_samples() -> None:
 )
 def test_other_draws_have_no_source_samples(changes: dict[str, object]) -> None:
     study = skewed_study(**changes)
-    run = setup(study, 1, None)
+    run = build_setup(study, 1, None)
     assert run.study.audit.sources == 0
     assert run.assignment.source_samples is None
     assert run.assignment.measured is run.assignment.audit.samples
@@ -98,7 +98,7 @@ def test_source_samples_raise_for_published_draws() -> None:
 
 
 def assignment(sources: int) -> Assignment:
-    return setup(skewed_study(audit={"sources": sources}), 1, None).assignment
+    return build_setup(skewed_study(audit={"sources": sources}), 1, None).assignment
 
 
 def test_source_samples_are_equally_many_per_client() -> None:
@@ -151,7 +151,7 @@ def test_source_samples_do_not_change_other_draws() -> None:
 
 def test_source_samples_exclude_samples_held_out_by_a_client() -> None:
     defense = {"name": "cofedmid", "clients": [0, 1], "options": {"start": 2}}
-    run = setup(skewed_study(audit={"sources": 1000}, defense=defense), 1, None)
+    run = build_setup(skewed_study(audit={"sources": 1000}, defense=defense), 1, None)
     assert run.assignment.source_samples is not None
     trained_samples = training_samples(run.assignment.clients, run.holdout)
     assert len(trained_samples[0]) < len(run.assignment.clients[0])
@@ -297,14 +297,14 @@ def test_a_pack_hides_figures_on_too_few_samples_of_a_draw() -> None:
     audit_record = record()
     fair = audit_record.fair_source_estimates[0].samples // 4
     assert fair > 7
-    shareable = suppressed(audit_record, fair).record
+    shareable = suppress_small_groups(audit_record, fair).record
     assert shareable.sources == []
     assert shareable.where(topic="source") == []
     larger = record(40)
-    shareable = suppressed(larger, fair + 1).record
+    shareable = suppress_small_groups(larger, fair + 1).record
     assert len(shareable.sources) == 1
     assert shareable.fair_source_estimates == []
-    assert suppressed(shareable, fair + 1).record == shareable
+    assert suppress_small_groups(shareable, fair + 1).record == shareable
 
 
 def test_python_and_study_files_use_the_same_setting(tmp_path: Path) -> None:

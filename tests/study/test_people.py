@@ -14,9 +14,9 @@ from fedaudit.plan.sections import Study
 from fedaudit.report.deciding.caveats import independence
 from fedaudit.report.page import report_html
 from fedaudit.report.tables.membership import attack_tables
-from fedaudit.report.text.verdict import verdict
+from fedaudit.report.text.verdict import summarise_verdict
 from fedaudit.results.record import Record
-from fedaudit.study.build import setup
+from fedaudit.study.build import build_setup
 from fedaudit.study.comparing import compare_records
 from fedaudit.study.running.run import run_study
 from fedaudit.summary.page import summary_markdown
@@ -91,7 +91,7 @@ def test_a_record_has_the_number_of_people_in_the_clients_data(
     one_by_one: tuple[Record, list[str]],
 ) -> None:
     record, _ = one_by_one
-    run = setup(sample_study(), 1, None)
+    run = build_setup(sample_study(), 1, None)
     assert run.dataset.person is not None
     people = {
         client: {*run.dataset.person[samples.ids].tolist()}
@@ -109,7 +109,7 @@ def test_a_report_advises_a_person_audit_if_people_are_known(
 ) -> None:
     record, _ = one_by_one
     advice_text = 'audit people (audit.unit = "person")'
-    assert advice_text in verdict(record).headline
+    assert advice_text in summarise_verdict(record).headline
     first, *others = attack_tables(record)
     assert "DeLong 95%, people ignored" in first.remark
     assert advice_text in first.remark
@@ -155,7 +155,7 @@ def test_person_audits_give_person_estimates_and_a_sample_auc(
 
 
 def test_person_scores_average_all_samples(finished: Carried) -> None:
-    run = setup(brief_study(), 1, None)
+    run = build_setup(brief_study(), 1, None)
     truth = target_truth(run, 0)
     scores_of_run = read_scores(finished.folder / "scores.safetensors")[1, 0]
     audit = run.assignment.audit
@@ -179,7 +179,7 @@ def test_mean_by_averages_rows_per_person() -> None:
 
 
 def test_report_and_terminal_describe_people(finished: Carried) -> None:
-    summary, page = verdict(finished.record), report_html(finished.record)
+    summary, page = summarise_verdict(finished.record), report_html(finished.record)
     assert "people whose data were trained on can be distinguished from others" in summary.headline
     assert "whether a given person's data were in the training data" in summary.audited
     assert "Single samples of these people" in page
@@ -189,7 +189,7 @@ def test_report_and_terminal_describe_people(finished: Carried) -> None:
 
 def test_null_members_label_half_of_the_held_out_people() -> None:
     study = people_study(figures={"null_members": True, "permutations": 20})
-    truth = target_truth(setup(study, 1, None), 0)
+    truth = target_truth(build_setup(study, 1, None), 0)
     units = truth.units
     assert set(units.origin) == {Origin.MEMBER, Origin.UNSEEN}
     assert abs(int(units.is_member.sum()) - len(units.ids) / 2) <= 1
@@ -203,7 +203,7 @@ def test_online_references_contain_each_person_in_half() -> None:
         attacks={"rmia": {}}, references={"count": 4, "online": True},
         partition={"clients": 4, "samples_per_client": 300}, audit={"fair": 40},
     )  # fmt: skip
-    run = setup(study, 1, None)
+    run = build_setup(study, 1, None)
     audit = run.assignment.audit
     assert audit.person is not None
     has = np.array(
@@ -216,7 +216,7 @@ def test_online_references_contain_each_person_in_half() -> None:
 
 def test_estimates_of_a_target_use_only_its_people() -> None:
     study = people_study(audit={"targets": [0, 2], "fair": 40})
-    run = setup(study, 1, None)
+    run = build_setup(study, 1, None)
     for target in (0, 2):
         truth = target_truth(run, target)
         assert len(truth.units.ids) == 40
@@ -227,7 +227,7 @@ def test_people_at_several_clients_count_as_members_of_the_target(
     tmp_path: Path,
 ) -> None:
     study = people_study(audit={"clients_per_person": 2, "fair": 90}, name="visits")
-    run = setup(study, 1, None)
+    run = build_setup(study, 1, None)
     units = target_truth(run, 0).units
     audit = run.assignment.audit
     assert audit.person is not None
@@ -263,8 +263,10 @@ def test_two_runs_of_people_with_one_seed_are_the_same(tmp_path: Path) -> None:
 
 def test_source_inference_raises_for_people() -> None:
     with pytest.raises(NotVisible, match="infers the source of single samples"):
-        setup(people_study(attacks={"sia": {}}, audit={"view": "uploads"}), 1, None)
-    run = setup(people_study(attacks={}, attack_set="2026-1", audit={"view": "uploads"}), 1, None)
+        build_setup(people_study(attacks={"sia": {}}, audit={"view": "uploads"}), 1, None)
+    run = build_setup(
+        people_study(attacks={}, attack_set="2026-1", audit={"view": "uploads"}), 1, None
+    )
     assert not run.source_attacks
     assert "single samples" in run.refused["sia"]
 
@@ -273,7 +275,7 @@ def test_a_person_is_drawn_fairly_only_if_all_samples_are() -> None:
     study = people_study(
         audit={"view": "uploads", "merge": [0, 1], "clients_per_person": 2, "fair": 90}
     )
-    truth = target_truth(setup(study, 1, None), 0)
+    truth = target_truth(build_setup(study, 1, None), 0)
     assert truth.person is not None
     for person, fair in zip(truth.units.ids, truth.units.fair, strict=True):
         assert fair == truth.fair[truth.person == person].all()
@@ -285,7 +287,7 @@ def test_people_of_a_malicious_client_are_left_out_with_all_samples() -> None:
         attacker={"kind": "mislabel", "client": 3, "first": 3},
         attacks={"recovery": {}},
     )
-    run = setup(study, 1, None)
+    run = build_setup(study, 1, None)
     truth, audit = target_truth(run, 0), run.assignment.audit
     assert truth.person is not None
     assert audit.person is not None

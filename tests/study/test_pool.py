@@ -14,7 +14,7 @@ from torch import nn
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.plan.sections import Study
 from fedaudit.results.record import Record
-from fedaudit.study.running.pool import RUN_FILE, RUNS_FILE, locked, run_folder
+from fedaudit.study.running.pool import RUN_FILE, RUNS_FILE, lock_run, run_folder
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from tests.study.studies import quick_study
@@ -244,10 +244,10 @@ def test_waiting_for_a_run_is_logged(tmp_path: Path) -> None:
     inside = threading.Event()
 
     def second() -> None:
-        with locked(tmp_path, lines.append):
+        with lock_run(tmp_path, lines.append):
             inside.set()
 
-    with locked(tmp_path, print):
+    with lock_run(tmp_path, print):
         thread = threading.Thread(target=second)
         thread.start()
         assert not inside.wait(0.3)

@@ -13,7 +13,7 @@ from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.evaluation.controls import _TWIN_TRAINING, _twin_training
 from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import Study
-from fedaudit.study.build import setup
+from fedaudit.study.build import build_setup
 from fedaudit.study.running.observing import observe
 from fedaudit.study.running.preflight import (
     _checked_rounds,
@@ -61,9 +61,9 @@ def normalised(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 def with_last_batch_of_one(**changes: object) -> tuple[Study, Setup]:
     """A study in which client 0 has one sample more than its batches take."""
-    sizes = setup(quick_study(**changes), 1, None).assignment.sizes
+    sizes = build_setup(quick_study(**changes), 1, None).assignment.sizes
     study = quick_study(model=NORMALISED, training={"batch_size": sizes[0] - 1}, **changes)
-    return study, setup(study, 1, None)
+    return study, build_setup(study, 1, None)
 
 
 def test_a_last_batch_of_one_raises_with_a_working_size(
@@ -79,14 +79,14 @@ def test_a_last_batch_of_one_raises_with_a_working_size(
     assert not (tmp_path / "out").exists()
     better = int(str(refused.value).partition("training.batch_size = ")[2].partition(",")[0])
     assert all(other % better != 1 for other in run.assignment.sizes.values())
-    check_run(setup(quick_study(model=NORMALISED, training={"batch_size": better}), 1, None))
+    check_run(build_setup(quick_study(model=NORMALISED, training={"batch_size": better}), 1, None))
     # A network without statistics of the batch takes a single sample.
-    check_run(setup(quick_study(training={"batch_size": size - 1}), 1, None))
+    check_run(build_setup(quick_study(training={"batch_size": size - 1}), 1, None))
 
 
 def test_preflight_checks_use_the_batches_of_the_defense() -> None:
     half = {"name": "data-sampling", "options": {"share": 0.5}}
-    sizes = setup(quick_study(), 1, None).assignment.sizes.values()
+    sizes = build_setup(quick_study(), 1, None).assignment.sizes.values()
     drawn = [max(1, int(0.5 * size)) for size in sizes]
     # Of half of its samples some client has one left, and of all of them none has.
     batch = next(
@@ -94,10 +94,10 @@ def test_preflight_checks_use_the_batches_of_the_defense() -> None:
         for n in range(2, 60)
         if any(size % n == 1 for size in drawn) and all(size % n != 1 for size in sizes)
     )
-    check_run(setup(quick_study(model=NORMALISED, training={"batch_size": batch}), 1, None))
+    check_run(build_setup(quick_study(model=NORMALISED, training={"batch_size": batch}), 1, None))
     study = quick_study(model=NORMALISED, defense=half, training={"batch_size": batch})
     with pytest.raises(BadInput, match=r"client .*one batch of round 1 has 1,"):
-        check_run(setup(study, 1, None))
+        check_run(build_setup(study, 1, None))
 
 
 CLASSES_BY_ROUND = {
@@ -109,7 +109,7 @@ CLASSES_BY_ROUND = {
 
 
 def test_preflight_checks_plan_the_batches_of_every_round() -> None:
-    run = setup(quick_study(**CLASSES_BY_ROUND), 1, None)
+    run = build_setup(quick_study(**CLASSES_BY_ROUND), 1, None)
     with pytest.raises(BadInput, match=r"client .*one batch of round \d+ has 1, ") as refused:
         check_run(run)
     round = int(str(refused.value).partition("batch of round ")[2].partition(" ")[0])
@@ -178,7 +178,7 @@ def test_the_advised_batch_size_differs_from_the_refused_one(largest: int) -> No
 
 
 def test_long_studies_plan_a_subset_of_rounds() -> None:
-    run = setup(quick_study(training={"rounds": 999_999, "epochs": 1}), 1, None)
+    run = build_setup(quick_study(training={"rounds": 999_999, "epochs": 1}), 1, None)
     planned = _checked_rounds(run, run.assignment.clients[0])
     assert planned[0] == 1
     assert planned[-1] == 999_999
@@ -197,16 +197,16 @@ def test_every_seed_and_every_federation_of_the_adversary_is_checked(
     shadows = [
         federation.seed
         for s in (1, 2)
-        for federation in setup(study, s, None).additional_federations
+        for federation in build_setup(study, s, None).additional_federations
     ]
     check_grid([study])
     assert seen == [1, shadows[0], 2, shadows[1]]
 
 
 def test_preflight_checks_do_not_change_random_streams_or_models() -> None:
-    sizes = setup(quick_study(), 1, None).assignment.sizes.values()
+    sizes = build_setup(quick_study(), 1, None).assignment.sizes.values()
     batch = _twin_training(list(sizes)).batch_size
-    run = setup(quick_study(model=NORMALISED, training={"batch_size": batch}), 1, None)
+    run = build_setup(quick_study(model=NORMALISED, training={"batch_size": batch}), 1, None)
     torch.manual_seed(4)
     np.random.seed(4)  # noqa: NPY002
     expected = torch.rand(3), np.random.rand(3)  # noqa: NPY002
@@ -282,7 +282,7 @@ def test_missing_required_settings_are_listed_with_paper_values() -> None:
         partition={"clients": 4, "scheme": "dirichlet"},
     )
     with pytest.raises(BadInput) as refused:
-        setup(study, 1, None)
+        build_setup(study, 1, None)
     message = str(refused.value)
     assert "give it as partition.options.beta (published: 0.1, 1 and 10 (FedMIA), 0.5" in message
     assert "defense.options.clip and defense.options.noise_multiplier" in message
@@ -347,7 +347,7 @@ def test_the_smallest_detectable_leak_is_printed_before_training(
     tmp_path: Path,
 ) -> None:
     study = quick_study(audit={"targets": [0, 1], "extra_unseen": 60}, figures={"fprs": [0.05]})
-    run, lines = setup(study, 1, None), list[str]()
+    run, lines = build_setup(study, 1, None), list[str]()
     (line,) = detectable_leaks(run)
     record = run_study(study, tmp_path / "one", log=lines.append)
     assert lines.index(line) < next(n for n, text in enumerate(lines) if text.startswith("seed 1"))
@@ -370,7 +370,7 @@ def test_pooled_tests_count_for_the_detectable_leak(tmp_path: Path) -> None:
     study = quick_study(
         audit={"targets": [0, 1]}, partition=skewed, seeds=[1, 2], training={"rounds": 2}
     )
-    (line,) = detectable_leaks(setup(study, 1, None))
+    (line,) = detectable_leaks(build_setup(study, 1, None))
     record = run_study(study, tmp_path)
     means = [estimate for estimate in record.findings if estimate.seed is None and estimate.tests]
     assert f"2 attacks on 2 seeds, {len(means)} tests" in line
@@ -378,7 +378,7 @@ def test_pooled_tests_count_for_the_detectable_leak(tmp_path: Path) -> None:
 
 
 def test_a_study_too_small_for_any_leak_is_reported() -> None:
-    (line,) = detectable_leaks(setup(small_study(audit={"fair": 4}), 2, None))
+    (line,) = detectable_leaks(build_setup(small_study(audit={"fair": 4}), 2, None))
     assert line.startswith("a study of this size cannot detect any leak")
 
 

@@ -9,7 +9,14 @@ from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.results.estimate import TEST_ACCURACY
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
-from fedaudit.results.text import MAX_TEXT_LENGTH, is_plain, is_plain_json, plain, plain_json, texts
+from fedaudit.results.text import (
+    MAX_TEXT_LENGTH,
+    clean_text,
+    is_plain,
+    is_plain_json,
+    iterate_texts,
+    plain_json,
+)
 from tests.report.records import record
 from tests.study.compare_records import make_record
 
@@ -84,7 +91,7 @@ DOCUMENTS = st.recursive(
 @given(DOCUMENTS, st.booleans())
 def test_a_plain_document_has_only_plain_texts(document: object, ascii_only: bool) -> None:
     if is_plain_json(json.dumps(document, ensure_ascii=ascii_only)):
-        assert all(is_plain(text) for text in texts(document))
+        assert all(is_plain(text) for text in iterate_texts(document))
 
 
 def test_plain_records_are_recognised_by_one_check() -> None:
@@ -248,9 +255,9 @@ def test_figures_of_other_kinds_may_be_negative_or_large(tmp_path: Path) -> None
 
 
 def test_forbidden_characters_are_replaced_and_plain_text_is_unchanged() -> None:
-    assert plain("Grüße, 東京 🙂\n\tשלום") == "Grüße, 東京 🙂\n\tשלום"
-    assert plain("a\u202eb\x1bc\ud800") == "a\ufffdb\ufffdc\ufffd"
-    assert len(plain("x" * 2 * MAX_TEXT_LENGTH)) == MAX_TEXT_LENGTH
+    assert clean_text("Grüße, 東京 🙂\n\tשלום") == "Grüße, 東京 🙂\n\tשלום"
+    assert clean_text("a\u202eb\x1bc\ud800") == "a\ufffdb\ufffdc\ufffd"
+    assert len(clean_text("x" * 2 * MAX_TEXT_LENGTH)) == MAX_TEXT_LENGTH
     value = {"a\x00": ["\u2066", 1, None, {"b": ("\x07",)}]}
     assert plain_json(value) == {"a\ufffd": ["\ufffd", 1, None, {"b": ["\ufffd"]}]}
 

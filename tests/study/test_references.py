@@ -18,7 +18,7 @@ from fedaudit.plan.identity import run_key, settings_of
 from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import Study
 from fedaudit.results.record import Record
-from fedaudit.study.build import setup
+from fedaudit.study.build import build_setup
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from tests.study.studies import Carried, small_study
@@ -55,7 +55,7 @@ def trained_on(run: Setup) -> set[int]:
 
 
 def test_reference_data_are_disjoint_from_the_run() -> None:
-    run = setup(final_study(), 1, None)
+    run = build_setup(final_study(), 1, None)
     first, second = run.additional_federations
     for federation in run.additional_federations:
         assert not trained_on(federation) & (
@@ -74,7 +74,7 @@ def test_reference_data_are_disjoint_from_the_run() -> None:
 
 def test_samples_of_the_first_reference_are_measured_in_all() -> None:
     study = final_study(references={"count": 6}, audit={"view": "final", "fair": 30})
-    run = setup(study, 1, None)
+    run = build_setup(study, 1, None)
     (extension,) = run.extensions
     assert isinstance(extension, References)
     other_ids = {
@@ -91,13 +91,13 @@ def test_samples_of_the_first_reference_are_measured_in_all() -> None:
             assert (is_member == (owner == client)).all()
         assert ((owner == 0).sum() >= 100) == (i < 4)
     # Who trains on what is known of one reference by the others: not of a single one.
-    alone = setup(final_study(references={"count": 1}), 1, None).additional_federations[0]
+    alone = build_setup(final_study(references={"count": 1}), 1, None).additional_federations[0]
     assert len(alone.assignment.audit) == 90
 
 
 def test_online_references_contain_every_sample_in_half() -> None:
-    offline = setup(final_study(references={"count": 4}), 1, None)
-    run = setup(final_study(references=HALVES), 1, None)
+    offline = build_setup(final_study(references={"count": 4}), 1, None)
+    run = build_setup(final_study(references=HALVES), 1, None)
     audited = run.assignment.audit.samples.ids.numpy()
     inside = np.array(
         [
@@ -125,24 +125,24 @@ def test_online_references_contain_every_sample_in_half() -> None:
 
 def test_only_views_without_uploads_have_default_references() -> None:
     data = {"partition": {"samples_per_client": 120}, "references": None}
-    run = setup(final_study(**data), 1, None)
+    run = build_setup(final_study(**data), 1, None)
     assert {"rmia", "lira"} <= run.attacks.keys()
     assert len(run.additional_federations) == 4
     assert "needs several rounds" in run.refused["rmia-series"]
     uploads = small_study(partition={"samples_per_client": 120})
-    run = setup(uploads, 1, None)
+    run = build_setup(uploads, 1, None)
     assert not run.additional_federations
     assert "add [references], or list the attack by name" in run.refused["rmia"]
     assert Capability.REFERENCE_MODELS not in run.view.offers
-    resolved = setup(small_study(**data, attacks={"lira-series": {}}), 1, None)
+    resolved = build_setup(small_study(**data, attacks={"lira-series": {}}), 1, None)
     assert len(resolved.additional_federations) == 4
-    older = setup(final_study(**data, attack_set="2026-1"), 1, None)
+    older = build_setup(final_study(**data, attack_set="2026-1"), 1, None)
     assert not older.additional_federations
 
 
 def test_references_share_the_defense_and_do_not_change_the_run() -> None:
     def keys(**changes: object) -> list[str]:
-        run = setup(final_study(**changes), 1, None)
+        run = build_setup(final_study(**changes), 1, None)
         return [
             run_key(federation.study, federation.seed)
             for federation in (run, *run.additional_federations)
@@ -178,7 +178,7 @@ def test_workers_and_interruption_do_not_change_results(final: Carried, tmp_path
     study = final_study(figures={"planted_leak": True})
     assert run_study(study, tmp_path / "two", workers=2).content_hash == final.record.content_hash
     halted = shutil.copytree(final.folder, tmp_path / "halted")
-    seed = setup(study, 1, None).additional_federations[1].seed
+    seed = build_setup(study, 1, None).additional_federations[1].seed
     shutil.rmtree(halted / "shadow" / f"seed-{seed}")
     assert run_study(study, halted).content_hash == final.record.content_hash
 
@@ -246,12 +246,12 @@ def test_too_little_data_for_references_raises_or_skips_attacks() -> None:
     with pytest.raises(
         BadInput, match=r"reference federations cannot .*partition\.samples_per_client"
     ):
-        setup(final_study(partition=large), 1, None)
-    run = setup(final_study(partition=large, references=None), 1, None)
+        build_setup(final_study(partition=large), 1, None)
+    run = build_setup(final_study(partition=large, references=None), 1, None)
     assert "reference federations cannot be trained" in run.refused["rmia"]
     assert "blackbox-loss" in run.attacks
     with pytest.raises(NotVisible, match="several rounds"):
-        setup(final_study(attacks={"rmia-series": {}}), 1, None)
+        build_setup(final_study(attacks={"rmia-series": {}}), 1, None)
 
 
 @pytest.mark.parametrize("settings", [{"count": 2, "online": True}, {"count": 5, "online": True}])
@@ -264,7 +264,7 @@ def test_reference_clients_have_the_defense_of_the_audited_client() -> None:
     defense = {**NOISE, "clients": [0, 2]}
     audit = {"view": "uploads", "targets": [0, 1, 2], "fair": 30}
     study = final_study(audit=audit, defense=defense, attacks={"rmia": {}}, references={"count": 1})
-    run = setup(study, 1, None)
+    run = build_setup(study, 1, None)
     extension = run.extension(References)
     assert extension is not None
     assert extension.plan.representative == {0: 0, 1: 1, 2: 0}
@@ -291,7 +291,7 @@ def test_reference_members_exclude_samples_held_out_by_the_defense() -> None:
     defense = {"name": "compensation", "options": {"validation": 0.3, "start": 2}}
     audit = {"view": "final", "fair": 60}
     study = final_study(references={**HALVES, "count": 6}, defense=defense, audit=audit)
-    run = setup(study.model_copy(update={"attacks": {"rmia": {}}}), 1, None)
+    run = build_setup(study.model_copy(update={"attacks": {"rmia": {}}}), 1, None)
     for federation in run.additional_federations:
         trained_samples = training_samples(federation.assignment.clients, federation.holdout)
         trained_ids = torch.cat([part.ids for part in trained_samples.values()])
@@ -303,11 +303,11 @@ def test_reference_members_exclude_samples_held_out_by_the_defense() -> None:
 def test_too_few_references_raise_before_training() -> None:
     few = {"references": {"count": 1}}
     with pytest.raises(BadInput, match=r"'lira': a likelihood ratio .*at least 2 reference models"):
-        setup(final_study(**few, attacks={"lira": {"variance": "each"}}), 1, None)
-    run = setup(final_study(**few, attacks={"lira": {}}), 1, None)
+        build_setup(final_study(**few, attacks={"lira": {"variance": "each"}}), 1, None)
+    run = build_setup(final_study(**few, attacks={"lira": {}}), 1, None)
     assert len(run.additional_federations) == 1
     defense = {"name": "compensation", "options": {"validation": 0.9, "start": 2}}
-    by_default = setup(final_study(references=HALVES, defense=defense), 1, None)
+    by_default = build_setup(final_study(references=HALVES, defense=defense), 1, None)
     assert "increase references.count, or use RMIA" in by_default.refused["lira"]
     assert "rmia" in by_default.attacks
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from fedaudit.core.seeds import seeded
 from fedaudit.evaluation.clusters import RiskSamples, risk_samples
 from fedaudit.plan.parts import Setup
-from fedaudit.study.build import setup
+from fedaudit.study.build import build_setup
 from tests.study.studies import small_study
 
 SKEWED = {"scheme": "dirichlet", "options": {"beta": 0.2}, "clients": 4, "samples_per_client": 80}
@@ -15,7 +15,7 @@ SKEWED = {"scheme": "dirichlet", "options": {"beta": 0.2}, "clients": 4, "sample
 
 def run(**partition: object) -> Setup:
     changes = {"partition": {"clients": 4, "samples_per_client": 80} | partition}
-    return setup(small_study(algorithm={"name": "ifca"}, **changes), 1, None)
+    return build_setup(small_study(algorithm={"name": "ifca"}, **changes), 1, None)
 
 
 def risk_samples_of(resolved: Setup, like: Bool[Tensor, " samples"]) -> RiskSamples:

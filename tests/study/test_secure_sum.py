@@ -18,7 +18,7 @@ from fedaudit.plan.sections import Study
 from fedaudit.report.clauses import measured_epsilon
 from fedaudit.report.first import tiles_of
 from fedaudit.results.record import Record
-from fedaudit.study.build import setup
+from fedaudit.study.build import build_setup
 from fedaudit.study.running.run import run_study
 from tests.study.studies import quick_study
 
@@ -72,7 +72,9 @@ def test_secure_sums_of_few_clients_leak_unless_noise_is_added(tmp_path: Path) -
     # Of the bounds of many seeds one in twenty is above the truth, as that of seed 1 is.
     study = sum_study(defense=NOISE, seeds=[2])
     noisy = values(run_study(study, tmp_path / "noisy"), 2)
-    sizes = torch.tensor([float(size) for size in setup(study, 2, None).assignment.sizes.values()])
+    sizes = torch.tensor(
+        [float(size) for size in build_setup(study, 2, None).assignment.sizes.values()]
+    )
     truth = gaussian_budget(float(sizes[0] / sizes.norm()), 1e-5)
     assert noisy["secure_sum_epsilon"] <= truth
     assert 0.5 * truth < noisy["secure_sum_epsilon_if_gaussian"] < truth
@@ -80,7 +82,7 @@ def test_secure_sums_of_few_clients_leak_unless_noise_is_added(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_the_sum_uses_the_targets_update_and_other_data(tmp_path: Path) -> None:
-    run = setup(sum_study(), 1, None)
+    run = build_setup(sum_study(), 1, None)
     round = last_round(run)
     share = round.weights[0] * flat(round.uploads[0].values).double()
     torch.testing.assert_close(update_of(run, round, 0), share)
@@ -96,7 +98,7 @@ def test_the_sum_uses_the_targets_update_and_other_data(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_targets_noise_is_in_the_sums_and_not_in_its_update() -> None:
-    run = setup(sum_study(defense=NOISE), 1, None)
+    run = build_setup(sum_study(defense=NOISE), 1, None)
     round = last_round(run)
     update = update_of(run, round, 0)
     assert float(update.norm()) <= round.weights[0] * 0.5 * (1 + 1e-5)
@@ -136,7 +138,7 @@ def test_bounds_of_another_run_are_refused(tmp_path: Path) -> None:
 )
 def test_studies_without_a_secure_sum_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(FedauditError, match=f"(?i).*{message}"):
-        setup(sum_study(**changes), 1, None)
+        build_setup(sum_study(**changes), 1, None)
 
 
 def test_secure_sum_is_available_in_python() -> None:

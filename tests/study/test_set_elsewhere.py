@@ -18,7 +18,7 @@ from fedaudit.models import MODELS
 from fedaudit.plan.games import GameStudy
 from fedaudit.plan.sections import Study
 from fedaudit.plan.values import settings_from, study_from
-from fedaudit.study.build import setup
+from fedaudit.study.build import build_setup
 
 NAMES = (
     *("seed", "data_dir", "shape", "classes", "task", "clients", "partition", "targets"),
@@ -77,7 +77,7 @@ def test_a_refusal_offers_no_setting_that_would_be_refused(section: str) -> None
     elsewhere = {name for field, name in passed_by_the_program() if field == section}
     for part in (part for part in PARTS[section] if ":" not in part and part != "none"):
         with pytest.raises(BadInput) as refused:
-            setup(study_from(study(section, part, "nothing_such")), 0, None)
+            build_setup(study_from(study(section, part, "nothing_such")), 0, None)
         offered = re.findall(r"\w+", str(refused.value).rpartition("known: ")[2])
         assert not elsewhere & set(offered), str(refused.value)
 
@@ -119,11 +119,11 @@ def test_nested_tables_refuse_options_that_are_set_elsewhere(table: dict[str, ob
 @pytest.mark.parametrize("section", PARTS)
 def test_any_option_name_of_any_part_is_refused_cleanly(section: str) -> None:
     """Every part of every catalogue, with every name of a parameter on the way to it."""
-    setup(study_from(SMALL), 0, None)
+    build_setup(study_from(SMALL), 0, None)
     for part in PARTS[section]:
         for name in NAMES:
             try:
-                setup(study_from(study(section, part, name)), 0, None)
+                build_setup(study_from(study(section, part, name)), 0, None)
             except FedauditError:
                 continue
 

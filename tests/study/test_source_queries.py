@@ -17,10 +17,12 @@ from fedaudit.evaluation.source import (
 )
 from fedaudit.metrics.source import infer_source, source_success
 from fedaudit.observe.measurements import Measurements
-from fedaudit.study.build import setup
+from fedaudit.study.build import build_setup
 from tests.study.studies import small_study
 
-RUN = setup(small_study(audit={"draw": "sia", "fair": 1, "options": {"per_client": 6}}), 1, None)
+RUN = build_setup(
+    small_study(audit={"draw": "sia", "fair": 1, "options": {"per_client": 6}}), 1, None
+)
 SIA = resolve_attack("sia")
 
 

@@ -21,7 +21,7 @@ from fedaudit.results.estimate import Estimate
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fedaudit.results.runs import LABEL_BASELINE, LABELS, SourceResult
-from fedaudit.study.build import raise_if_misfits, setup
+from fedaudit.study.build import build_setup, raise_if_misfits
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from tests.study.studies import Carried, quick_study, small_study
@@ -118,7 +118,7 @@ def test_with_disjoint_classes_labels_explain_all_success(
     # All the more above guessing.
     assert (figure(audit_record=record).tests[0].high or 1) < 0.4
     # The baseline by hand: of whose data a sample's class is the largest share.
-    run = setup(study, 1, None)
+    run = build_setup(study, 1, None)
     samples = source_queries(run)
     assert samples is not None
     class_shares = [
@@ -167,7 +167,7 @@ def test_overfitting_uses_all_classes_of_a_sorted_test_part(
     np.savez(
         tmp_path / "sorted.npz", x_train=features, y_train=labels, x_test=features, y_test=labels
     )
-    run = setup(source_study(data={"name": "sorted"}), 1, tmp_path)
+    run = build_setup(source_study(data={"name": "sorted"}), 1, tmp_path)
     tried = torch.bincount(evaluation_split(run).small_test.labels)
     assert tried.sum() == 1000
     assert tried.min() > 200
@@ -185,7 +185,7 @@ def test_chained_inference_respects_the_false_positive_rate() -> None:
 def test_each_seed_reports_clients_without_source_samples() -> None:
     results = EvaluationResults()
     for seed in (1, 2):
-        few = setup(source_study(audit={"fair": 1}), seed, None)
+        few = build_setup(source_study(audit={"fair": 1}), seed, None)
         assert source_results(few, {}, results, {}) == []
     assert list(results.failed) == list(SIA)
     assert list(results.failed["sia"]) == ["seed 1", "seed 2"]
@@ -207,7 +207,7 @@ def test_default_studies_include_source_inference(small: Carried) -> None:
 
 def test_missing_source_inference_names_the_client_without_samples(tmp_path: Path) -> None:
     study = quick_study(partition={"clients": 8}, audit={"fair": 5}, attacks={"sia": {}})
-    assert source_queries(setup(study, 1, None)) is None
+    assert source_queries(build_setup(study, 1, None)) is None
     (row,) = run_study(study, tmp_path).attacks
     assert row.status == "failed"
     assert "needs samples of every client" in row.note
@@ -230,7 +230,7 @@ def test_the_content_hash_covers_source_results(tmp_path: Path) -> None:
 
 def test_source_inference_is_refused_if_only_sums_are_visible() -> None:
     with pytest.raises(NotVisible, match=r"'sia' needs .*hidden in the view 'sum'"):
-        setup(source_study(audit={"draw": "sia", "fair": 1, "view": "sum"}), 1, None)
+        build_setup(source_study(audit={"draw": "sia", "fair": 1, "view": "sum"}), 1, None)
 
 
 def test_merged_clients_cannot_be_distinguished() -> None:
@@ -353,7 +353,10 @@ def test_fedmd_studies_run_all_attacks_except_on_updates(tmp_path: Path) -> None
     ],
 )  # fmt: skip
 def test_attacks_on_updates_raise_for_fedmd_before_training(changes: dict[str, object]) -> None:
-    for refuse in (lambda study: setup(study, 1, None), lambda study: raise_if_misfits([study])):
+    for refuse in (
+        lambda study: build_setup(study, 1, None),
+        lambda study: raise_if_misfits([study]),
+    ):
         with pytest.raises(NotVisible, match="outputs on public samples"):
             refuse(fedmd_study(**changes))
 
@@ -361,7 +364,7 @@ def test_attacks_on_updates_raise_for_fedmd_before_training(changes: dict[str, o
 def test_fedmd_clients_may_have_different_networks() -> None:
     options = {"public": "digits", "public_samples": 60, "nets": "2,3; 2,2,3", "student": ""}
     study = fedmd_study(algorithm={"name": "fedmd", "options": options})
-    nets = setup(study, 1, None).algorithm.nets
+    nets = build_setup(study, 1, None).algorithm.nets
     sizes = [dict(net.settings)["channels"] for net in nets]
     assert sizes == ["2,3", "2,2,3"]
 
@@ -387,18 +390,20 @@ def test_settings_that_do_not_fit_an_algorithm_raise(
     changes: dict[str, object], message: str
 ) -> None:
     with pytest.raises(BadInput, match=message):
-        setup(fedmd_study(**changes), 1, None)
+        build_setup(fedmd_study(**changes), 1, None)
 
 
 def test_the_dp_sgd_guarantee_counts_the_steps_of_the_algorithm() -> None:
-    fedsgd = setup(source_study(algorithm={"name": "fedsgd"}, training={"epochs": 1}), 1, None)
+    fedsgd = build_setup(
+        source_study(algorithm={"name": "fedsgd"}, training={"epochs": 1}), 1, None
+    )
     work = fedsgd.algorithm.workload(4, 20)
     assert (work.rounds, work.epochs, work.batch_size) == (4, 1, 20)
-    fedmd = setup(fedmd_study(), 1, None).algorithm.workload(3, 20)
+    fedmd = build_setup(fedmd_study(), 1, None).algorithm.workload(3, 20)
     assert (fedmd.rounds, fedmd.epochs) == (1, 3 + 2 * 2)
 
 
 def test_chosen_classes_keep_their_numbers_in_a_study() -> None:
-    run = setup(fedmd_study(), 1, None)
+    run = build_setup(fedmd_study(), 1, None)
     assert run.dataset.classes == 13
     assert set(torch.unique(run.assignment.audit.samples.labels).tolist()) <= {10, 11, 12}

@@ -18,7 +18,7 @@ from fedaudit.extensions.examples import KnownSplit
 from fedaudit.plan.assignment import GroupedData, draw_assignment, shifted_groups
 from fedaudit.plan.file import read_studies
 from fedaudit.plan.parts import Parts, Setup
-from fedaudit.study.build import setup
+from fedaudit.study.build import build_setup
 
 FOLDER = Path(__file__).parents[2] / "studies"
 FILES = sorted(FOLDER.glob("*.toml"))
@@ -93,7 +93,7 @@ studies_of = lru_cache(read_studies)
 @lru_cache
 def resolved(path: Path) -> dict[str, Setup]:
     """The study of a file and its variants, each resolved to the run of its first seed."""
-    return {study.name: setup(study, study.seeds[0], None) for study in studies_of(path)}
+    return {study.name: build_setup(study, study.seeds[0], None) for study in studies_of(path)}
 
 
 _dealt: dict[str, GroupedData] = {}

@@ -23,7 +23,7 @@ from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.observe.measurements import stacked
 from fedaudit.observe.tensors import read_tensors
-from fedaudit.pack.suppressing import suppressed
+from fedaudit.pack.suppressing import suppress_small_groups
 from fedaudit.plan.identity import run_key
 from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import Study
@@ -37,7 +37,7 @@ from fedaudit.report.unlearning import (
 from fedaudit.results import estimate
 from fedaudit.results.record import Record
 from fedaudit.results.unlearning import unlearning_rows, unlearning_verdict_of
-from fedaudit.study.build import setup
+from fedaudit.study.build import build_setup
 from fedaudit.study.running.observing import stored_rounds
 from fedaudit.study.running.preflight import check_run
 from fedaudit.study.running.reattack import reattack
@@ -89,7 +89,7 @@ def begun(run: Setup, folder: Path) -> Setup:
 
 
 def test_only_audited_members_of_the_target_are_unlearned() -> None:
-    run = setup(unlearning_study(), 1, None)
+    run = build_setup(unlearning_study(), 1, None)
     members = run.assignment.audit.owner == 0
     for federation in further_federations(run):
         forgotten = set(run.assignment.audit.samples.ids[torch.from_numpy(members)].tolist())
@@ -104,14 +104,14 @@ def test_only_audited_members_of_the_target_are_unlearned() -> None:
 def test_a_client_that_unlearns_all_samples_leaves_the_federation() -> None:
     noise = {"name": "gradient-noise", "options": {"sigma": 0.1}}
     alone = unlearning_study(audit=FINAL | {"background": 0}, defense=noise)
-    run = setup(alone, 1, None)
+    run = build_setup(alone, 1, None)
     for federation in further_federations(run):
         assert set(run.assignment.clients) - set(federation.assignment.clients) == {0}
         assert set(federation.defenses) == set(federation.assignment.clients)
 
 
 def test_continued_training_starts_from_the_released_model(continued: Carried) -> None:
-    run = setup(unlearning_study(), 1, None)
+    run = build_setup(unlearning_study(), 1, None)
     after = begun(run, continued.folder / "seed-1")
     clients, seed = after.all_clients.data, seed_for(after.seed, "federation")
     first = next(iter(simulate(after.algorithm, clients, rounds=2, seed=seed)))
@@ -141,7 +141,7 @@ def normalised_study(batch: int, method: str) -> Study:
 def test_unlearning_that_leaves_a_batch_of_one_raises_before_training(
     tmp_path: Path,
 ) -> None:
-    run = setup(unlearning_study(unlearning={"method": "ascent"}), 1, None)
+    run = build_setup(unlearning_study(unlearning={"method": "ascent"}), 1, None)
     after = run.extension(Unlearning)
     assert after is not None
     trained = [*run.assignment.sizes.values(), *after.retrained_run.assignment.sizes.values()]
@@ -155,11 +155,11 @@ def test_unlearning_that_leaves_a_batch_of_one_raises_before_training(
         run_study(normalised_study(batch, "ascent"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
     # Methods that do not climb have no such batches.
-    check_run(setup(normalised_study(batch, "continue"), 1, None))
+    check_run(build_setup(normalised_study(batch, "continue"), 1, None))
 
 
 def test_errors_of_retrained_federations_name_the_seed() -> None:
-    run = setup(unlearning_study(), 1, None)
+    run = build_setup(unlearning_study(), 1, None)
     after = run.extension(Unlearning)
     assert after is not None
     batch = last_of_one(
@@ -168,11 +168,11 @@ def test_errors_of_retrained_federations_name_the_seed() -> None:
     with pytest.raises(
         BadInput, match=r"the (retrained|unlearning) federation of seed 1, client 0"
     ):
-        check_run(setup(normalised_study(batch, "continue"), 1, None))
+        check_run(build_setup(normalised_study(batch, "continue"), 1, None))
 
 
 def test_display_names_of_runs_and_additional_federations() -> None:
-    run = setup(quick_study(attacks={"seqmia": {"epochs": 1}}), 1, None)
+    run = build_setup(quick_study(attacks={"seqmia": {"epochs": 1}}), 1, None)
     assert run.display_name == "seed 1"
     (shadow,) = run.additional_federations
     assert shadow.display_name == "the shadow federation of seed 1"
@@ -180,7 +180,7 @@ def test_display_names_of_runs_and_additional_federations() -> None:
 
 def test_ascent_raises_the_loss_of_forgotten_samples_within_its_radius(continued: Carried) -> None:
     study = unlearning_study(unlearning={"method": "ascent", "radius": 0.25})
-    run, folder = setup(study, 1, None), continued.folder
+    run, folder = build_setup(study, 1, None), continued.folder
     released_model, after = released(folder, run), begun(run, folder / "seed-1")
     assert isinstance(after.algorithm, FedAvg)
     climbed = after.algorithm.architecture.initial(0)
@@ -210,7 +210,7 @@ def test_estimates_cover_the_models_before_after_and_retrained(continued: Carrie
     assert row.before.value == next(auc.value for auc in aucs if auc.seed == 1)
     assert row.excess.value == pytest.approx(row.after.number - row.retrained.number)
     assert row.excess.method.endswith("90%")
-    run = setup(unlearning_study(), 1, None)
+    run = build_setup(unlearning_study(), 1, None)
     after, _ = further_federations(run)
     folder = continued.folder / "shadow" / f"seed-{after.seed}"
     rounds = stored_rounds(replace(after, folder=folder))
@@ -242,7 +242,7 @@ def test_running_a_study_again_trains_nothing(continued: Carried) -> None:
 
 def test_methods_share_the_audited_run_and_the_retrained_federation() -> None:
     first, other = (
-        setup(unlearning_study(unlearning={"method": name}), 1, None)
+        build_setup(unlearning_study(unlearning={"method": name}), 1, None)
         for name in ("continue", "ascent")
     )
     assert run_key(first.study, 1) == run_key(other.study, 1)
@@ -251,13 +251,13 @@ def test_methods_share_the_audited_run_and_the_retrained_federation() -> None:
 
 
 def test_continued_training_depends_on_the_released_model() -> None:
-    short = setup(unlearning_study(), 1, None)
-    longer = setup(unlearning_study(training={"rounds": 6}), 1, None)
+    short = build_setup(unlearning_study(), 1, None)
+    longer = build_setup(unlearning_study(training={"rounds": 6}), 1, None)
     assert further_federations(short)[0].seed != further_federations(longer)[0].seed
 
 
 def test_a_leak_of_the_retrained_model_fails_its_control() -> None:
-    run = setup(unlearning_study(), 1, None)
+    run = build_setup(unlearning_study(), 1, None)
 
     def checked(p_value: float) -> bool | None:
         alone = estimate.Estimate(
@@ -338,16 +338,16 @@ def test_person_level_unlearning_counts_people(tmp_path: Path) -> None:
 
 def test_packs_suppress_estimates_on_few_unlearned_samples(continued: Carried) -> None:
     record = continued.record
-    gone = suppressed(record, 1000).record
+    gone = suppress_small_groups(record, 1000).record
     assert all(
         estimate.value is None and estimate.low is None
         for estimate in gone.where(topic="unlearning")
         if estimate.attack
     )
-    assert suppressed(record, 1).record.where(topic="unlearning") == record.where(
+    assert suppress_small_groups(record, 1).record.where(topic="unlearning") == record.where(
         topic="unlearning"
     )
-    assert suppressed(gone, 1000).record == gone
+    assert suppress_small_groups(gone, 1000).record == gone
 
 
 def test_the_report_shows_residual_leak_and_accuracy(continued: Carried) -> None:
@@ -410,21 +410,21 @@ def test_several_targets_unlearn_with_separate_estimates(tmp_path: Path) -> None
 )
 def test_invalid_unlearning_settings_raise(changes: dict[str, object], message: str) -> None:
     with pytest.raises(BadInput, match=message):
-        setup(unlearning_study(**changes), 1, None)
+        build_setup(unlearning_study(**changes), 1, None)
 
 
 def test_continued_training_requires_a_stateless_server() -> None:
     with pytest.raises(Unsupported, match="FedAdam"):
-        setup(unlearning_study(algorithm={"name": "fedadam"}), 1, None)
+        build_setup(unlearning_study(algorithm={"name": "fedadam"}), 1, None)
     other_study = unlearning_study(algorithm={"name": "fedadam"}, unlearning={"method": "retrain"})
-    assert further_federations(setup(other_study, 1, None))
+    assert further_federations(build_setup(other_study, 1, None))
 
 
 def test_a_missing_or_changed_released_model_raises(continued: Carried, tmp_path: Path) -> None:
-    run = setup(unlearning_study(), 1, None)
+    run = build_setup(unlearning_study(), 1, None)
     with pytest.raises(BadInput, match="checkpoint"):
         begun(run, tmp_path)
-    longer = setup(unlearning_study(training={"rounds": 6}), 1, None)
+    longer = build_setup(unlearning_study(training={"rounds": 6}), 1, None)
     with pytest.raises(Damaged, match="final model"):
         begun(longer, continued.folder / "seed-1")
 

@@ -2,7 +2,7 @@
 
 from fedaudit.watch.pace import Milestone, is_silent, seconds_left, seconds_per_round
 from fedaudit.watch.state import RunState
-from fedaudit.watch.text import duration
+from fedaudit.watch.text import format_duration
 
 
 def test_a_round_takes_the_time_between_files_divided_by_the_rounds_between_them() -> None:
@@ -37,4 +37,4 @@ def test_silence_is_relative_to_the_usual_interval() -> None:
 def test_durations_are_rounded_for_a_glance() -> None:
     expected = {0.04: "0.0 s", 0.4: "0.4 s", 5: "5 s", 89: "89 s", 200: "3 min", 7200: "2 h"}
     expected |= {8000: "2 h 13 min", 400_000: "5 days"}
-    assert {seconds: duration(seconds) for seconds in expected} == expected
+    assert {seconds: format_duration(seconds) for seconds in expected} == expected

@@ -8,10 +8,10 @@ from typing import get_args
 from fedaudit.core.files import RECORDING_FILE
 from fedaudit.report.evidence import Status
 from fedaudit.report.style import page_css
-from fedaudit.results.ladder import Auc, ladder
+from fedaudit.results.ladder import Auc, read_ladder
 from fedaudit.watch.folder import state_of
 from fedaudit.watch.index_page import index_page
-from fedaudit.watch.ladder import place
+from fedaudit.watch.ladder import place_on_leak_ladder
 from fedaudit.watch.page import state_event, watch_page
 from fedaudit.watch.state import Participation, RoundEstimates, RunState, WatchState
 from fedaudit.watch.text import PROVISIONAL, View, view_of
@@ -116,12 +116,12 @@ def test_a_hostile_client_name_in_a_recording_is_escaped(tmp_path: Path) -> None
 
 
 def test_a_gap_beyond_the_ladder_is_stated() -> None:
-    rule = ladder().uploads
+    rule = read_ladder().uploads
     inside, outside = (rule.smallest_gap + rule.largest_gap) / 2, 3 * rule.largest_gap
-    sentence, expected = place(study(), [RoundEstimates(1, gap=inside)])
+    sentence, expected = place_on_leak_ladder(study(), [RoundEstimates(1, gap=inside)])
     assert expected == rule.range_at(inside)
     assert f"{expected[0]:.2f} to {expected[1]:.2f}" in sentence
-    sentence, expected = place(study(), [RoundEstimates(1, gap=outside)])
+    sentence, expected = place_on_leak_ladder(study(), [RoundEstimates(1, gap=outside)])
     assert expected is None
     assert "larger than in all federations of the leak ladder" in sentence
-    assert place(study(audit={"view": "final", "samples": 60}), []) == ("", None)
+    assert place_on_leak_ladder(study(audit={"view": "final", "samples": 60}), []) == ("", None)

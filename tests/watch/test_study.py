@@ -55,11 +55,11 @@ def test_after_the_last_round_figures_are_those_of_the_record() -> None:
 
 
 def test_a_finished_study_has_the_verdict_of_its_report() -> None:
-    from fedaudit.report.text.verdict import verdict
+    from fedaudit.report.text.verdict import summarise_verdict
 
     state = state_of(finished())
     assert state.result is not None
-    assert state.result.status == verdict(record()).badge
+    assert state.result.status == summarise_verdict(record()).badge
 
 
 def test_figures_of_a_round_use_no_later_round(tmp_path: Path) -> None:

@@ -5,9 +5,15 @@ from math import ceil
 from textwrap import wrap
 
 from fedaudit.core.errors import with_article
-from fedaudit.report.evidence import grouped
-from fedaudit.report.grid import shortened
-from fedaudit.report.wording import format_number, format_percent, join_and, plural, sentence
+from fedaudit.report.evidence import group_by
+from fedaudit.report.grid import shorten
+from fedaudit.report.wording import (
+    format_count,
+    format_number,
+    format_percent,
+    join_and,
+    with_full_stop,
+)
 from fedaudit.results.answer import AnswerFields, AttackAnswer, RunAnswer, SourceAnswer
 
 _WIDTH = 80
@@ -27,7 +33,9 @@ def answer_lines(answer: AnswerFields) -> list[str]:
         lines += ["", *_paragraph(_heading(answer, run)), *_table(answer, run)]
     texts = [*_explanations(answer), *_sources(answer.sources)]
     lines += ["", *(line for text in texts for line in _paragraph(text))]
-    return lines + [line for text in answer.caveats for line in _paragraph(f"! {sentence(text)}")]
+    return lines + [
+        line for text in answer.caveats for line in _paragraph(f"! {with_full_stop(text)}")
+    ]
 
 
 def _paragraph(text: str) -> list[str]:
@@ -43,11 +51,11 @@ def answer_summary(answer: AnswerFields) -> Iterator[str]:
     """Yield the question, its answer, and what the answer means."""
     yield (
         f"Did {answer.client} train on {answer.unit} {answer.number} (row {answer.row})? Result: "
-        f"{shortened(answer.record, 60)}, {plural(len(answer.runs), 'run')}."
+        f"{shorten(answer.record, 60)}, {format_count(len(answer.runs), 'run')}."
     )
     rate = _rate(answer.false_alarm_rate)
-    attacks = plural(len({a.attack for run in answer.runs for a in run.attacks}), "attack")
-    basis = f"by {attacks} in {plural(len(answer.runs), 'run')} together: p = "
+    attacks = format_count(len({a.attack for run in answer.runs for a in run.attacks}), "attack")
+    basis = f"by {attacks} in {format_count(len(answer.runs), 'run')} together: p = "
     basis += f"{_p_value(answer.p_value)}, at a false-alarm rate of {rate}."
     if answer.flagged is None:
         needed = ceil(len(answer.runs) / answer.false_alarm_rate) - 1
@@ -98,14 +106,14 @@ def _table(answer: AnswerFields, run: RunAnswer) -> Iterator[str]:
     yield _row(["attack", "above", "p-value", "posterior", *others_column])
     for attack in run.attacks:
         cells = [
-            shortened(attack.attack, _COLUMN_WIDTHS[0] - 2),
+            shorten(attack.attack, _COLUMN_WIDTHS[0] - 2),
             format_percent(attack.above_nonmembers, -1),
             _p_value(attack.p_value) + " *" * (attack.flagged is True),
             f"{format_percent(attack.chance_low, -1)[:-1]}–{format_percent(attack.chance_high, 1)}",
         ]
         yield _row([*cells, *(f"{attack.others_as_high} of {run.others}" for _ in others_column)])
     for name, reason in run.withdrawn.items():
-        yield from _paragraph(f"✗ {shortened(name, 60)}: not used, because {reason}.")
+        yield from _paragraph(f"✗ {shorten(name, 60)}: not used, because {reason}.")
 
 
 def _has_others(answer: AnswerFields, run: RunAnswer) -> bool:
@@ -144,18 +152,18 @@ def _agreement(attacks: Sequence[AttackAnswer], seed: int) -> str:
 
 def _sources(sources: Sequence[SourceAnswer]) -> Iterator[str]:
     """Yield posteriors over clients, assuming that one of the clients trained on the sample."""
-    for seed, seed_sources in grouped(sources, lambda source: source.seed).items():
+    for seed, seed_sources in group_by(sources, lambda source: source.seed).items():
         text = f"Which client, if one trained on it (seed {seed})"
         first = seed_sources[0]
         if first.by_labels:
             labels = _ranked(first.clients, first.by_labels)
             text += f". By label distributions only: {labels}"
-        yield sentence(text)
+        yield with_full_stop(text)
         for source in seed_sources:
-            line = f"- {shortened(source.attack, 60)}: {_ranked(source.clients, source.posterior)}"
+            line = f"- {shorten(source.attack, 60)}: {_ranked(source.clients, source.posterior)}"
             if source.with_labels:
                 line += f"; with label distributions: {_ranked(source.clients, source.with_labels)}"
-            yield sentence(line)
+            yield with_full_stop(line)
 
 
 def _ranked(clients: Sequence[str], probabilities: Sequence[float]) -> str:

@@ -10,8 +10,8 @@ from torch import Tensor
 from fedaudit.attacks import attack_set, resolve_attack
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import BadInput, Damaged, FedauditError
-from fedaudit.core.files import ATTACKED, RECORDING_FILE
-from fedaudit.evaluation.individual_membership import label_posterior, normalised, source_posterior
+from fedaudit.core.files import ATTACKED_FOLDER, RECORDING_FILE
+from fedaudit.evaluation.individual_membership import label_posterior, normalise, source_posterior
 from fedaudit.observe.measurements import measured_rounds_in
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.report.wording import client_name, client_names
@@ -26,7 +26,7 @@ _AUDIT_FILE = "audit.safetensors"
 
 def measurements_of(folder: Path) -> Path | None:
     """Return the folder with the measurements of a result; None if it is not known."""
-    candidates = [folder, folder.parent] if folder.name == ATTACKED else [folder]
+    candidates = [folder, folder.parent] if folder.name == ATTACKED_FOLDER else [folder]
     names = (STUDY_FILE, RECORDING_FILE)
     return next((c for c in candidates if any((c / name).is_file() for name in names)), None)
 
@@ -119,7 +119,7 @@ def _posterior(
         return answer
     class_counts = {client: counts[client] for client in posterior}
     label_only = label_posterior(class_counts, int(labels[position]), int(owners[position]))
-    combined = normalised({client: posterior[client] * label_only[client] for client in posterior})
+    combined = normalise({client: posterior[client] * label_only[client] for client in posterior})
     update = {"by_labels": list(label_only.values()), "with_labels": list(combined.values())}
     return SourceAnswer(**{**answer.model_dump(), **update})
 

@@ -25,7 +25,7 @@ from fedaudit.api.matching import (
     unit_of_row,
 )
 from fedaudit.core.display import describe, repr_html
-from fedaudit.core.errors import BadInput, FedauditError, option, unknown_name
+from fedaudit.core.errors import BadInput, FedauditError, format_option, unknown_name
 from fedaudit.core.files import MANIFEST_FILE, SCORES_FILE
 from fedaudit.core.naming import number_of_client
 from fedaudit.core.values import ClientId
@@ -33,7 +33,7 @@ from fedaudit.datasets.formats.single import SingleSample, read_sample
 from fedaudit.evaluation.individual_membership import (
     choose_nonmember_group,
     evaluate_membership_of_unit,
-    flag,
+    is_flagged,
     p_value_over_runs,
     reason_against_comparison,
     smallest_p_value_over_runs,
@@ -105,12 +105,14 @@ class Question:
         references = [self.row, self.line, self.sample, self.person]
         if sum(value is not None for value in references) != 1:
             raise BadInput(
-                f"a question is about one sample or person; give one of {option('row')}, "
-                f"{option('line')}, {option('sample')} and {option('person')}"
+                f"a question is about one sample or person; give one of {format_option('row')}, "
+                f"{format_option('line')}, {format_option('sample')} and {format_option('person')}"
             )
         for name, value in (("prior", self.prior), ("false-alarm-rate", self.false_alarm_rate)):
             if value is not None and not 0 < value < 1:
-                raise BadInput(f"{option(name)} is a probability between 0 and 1, got {value}")
+                raise BadInput(
+                    f"{format_option(name)} is a probability between 0 and 1, got {value}"
+                )
 
 
 class _TargetScores(NamedTuple):
@@ -195,7 +197,7 @@ def answer_to(
         prior_is_assumed=question.prior is None,
         runs=runs,
         p_value=p_value,
-        flagged=flag(p_value, smallest_p_value_over_runs(runs), question.false_alarm_rate),
+        flagged=is_flagged(p_value, smallest_p_value_over_runs(runs), question.false_alarm_rate),
         sources=sources,
         caveats=[*caveats, *source_caveats],
     )
@@ -234,7 +236,7 @@ def _scores_of_target(record: Record, stored: Scores, question: Question) -> _Ta
         audited_names = ", ".join(client_name(names.get(t, t)) for t in targets[:10])
         raise BadInput(
             f"{len(targets)} clients were audited ({audited_names}), but a question is about one "
-            f"client; give {option('target')}"
+            f"client; give {format_option('target')}"
         )
     audited = targets[0] if target is None else audited_client(record, target, targets)
     seeds = sorted(seed for seed, client in stored if client == audited)

@@ -19,12 +19,12 @@ from fedaudit.api.federation import (
 )
 from fedaudit.api.games import Games, plan_of_games
 from fedaudit.api.references import attack_settings, registering
-from fedaudit.core.arguments import Count, checked
+from fedaudit.core.arguments import Count, check_arguments
 from fedaudit.core.devices import device_named
 from fedaudit.core.display import describe, repr_html
 from fedaudit.core.errors import BadInput, Unsupported, called_by, unknown_name
 from fedaudit.core.files import (
-    ATTACKED,
+    ATTACKED_FOLDER,
     RECORD_FILE,
     REPORT_FILE,
     SCORES_FILE,
@@ -104,7 +104,7 @@ class Run:
         (300,)
     """
 
-    @checked
+    @check_arguments
     @called_by("objects")
     def __init__(
         self,
@@ -171,7 +171,7 @@ class Run:
         frame = self.record.frame()
         return frame.dropna(axis=1, how="all") if hasattr(frame, "dropna") else frame
 
-    @checked
+    @check_arguments
     def scores(
         self,
         attack: str | None = None,
@@ -208,7 +208,7 @@ class Run:
             name = names[0]
         return Scores(ids, by_attack[name], origin)
 
-    @checked
+    @check_arguments
     def signals(self, *names: str, seed: int | None = None) -> object:
         """Return the measured signals as a pandas table, or as a list of rows without pandas.
 
@@ -266,7 +266,7 @@ class Run:
         stored = read_scores(self.folder / SCORES_FILE)
         return frame_of(sample_columns(stored, full_client_names(self.record)))
 
-    @checked
+    @check_arguments
     def save_report(self, path: Path | str | None = None) -> Path:
         """Write the report, next to the record by default, and return its path.
 
@@ -316,7 +316,7 @@ class Run:
 
         return summary_markdown(self.record, self._policy_section(policy), valid_until)
 
-    @checked
+    @check_arguments
     def save_summary(
         self,
         path: Path | str | None = None,
@@ -352,7 +352,7 @@ class Run:
             return None
         return evaluated_policy_section(self.record, Path(policy))
 
-    @checked
+    @check_arguments
     @called_by("objects")
     def ask(
         self,
@@ -423,7 +423,7 @@ class Run:
         with with_registered(self._objects):
             return answer_to(question, self.folder, self.record, self._data_dir)
 
-    @checked
+    @check_arguments
     @called_by("objects")
     def attack(
         self,
@@ -448,7 +448,7 @@ class Run:
         """
         objects = dict(self._objects)
         names = list(attack_settings(attacks, registering(objects)))
-        folder = path_without_links(self.folder, ATTACKED) if out is None else Path(out)
+        folder = path_without_links(self.folder, ATTACKED_FOLDER) if out is None else Path(out)
         changed = section_settings(figures=figures).get("figures", {})
         with with_registered(objects), progress_for(progress) as report:
             record = reattack(
@@ -464,7 +464,7 @@ class Run:
         return Run._of(folder, objects, self._data_dir, record)
 
 
-@checked
+@check_arguments
 @called_by("objects")
 def audit(
     federation: "Federation | Games",

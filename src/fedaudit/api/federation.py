@@ -32,7 +32,7 @@ from fedaudit.api.target_names import target_numbers
 from fedaudit.attacks import Attack
 from fedaudit.core.arguments import Count, Range, dataclass, raise_if_invalid
 from fedaudit.core.display import repr_html
-from fedaudit.core.errors import BadInput, called_by, setting, type_of
+from fedaudit.core.errors import BadInput, called_by, format_setting, type_of
 from fedaudit.core.importing import RegisteredObject, with_registered
 from fedaudit.core.naming import AlgorithmPart, NamedPart, PartitionPart
 from fedaudit.core.tasks import Task
@@ -55,7 +55,7 @@ from fedaudit.plan.games import GameSection as Game
 from fedaudit.plan.games import GameStudy
 from fedaudit.plan.games import NeuronSection as Neuron
 from fedaudit.plan.games import RoundsSection as Rounds
-from fedaudit.plan.optional import OPTIONAL
+from fedaudit.plan.optional import OPTIONAL_SECTIONS
 from fedaudit.plan.optional import AttackerSection as Attacker
 from fedaudit.plan.optional import CanariesSection as Canaries
 from fedaudit.plan.optional import LabelInferenceSection as LabelInference
@@ -275,7 +275,7 @@ class AuditOptions:
 
     @called_by("objects")
     def __post_init__(self) -> None:
-        section_settings(**{name: getattr(self, name) for name in OPTIONAL})
+        section_settings(**{name: getattr(self, name) for name in OPTIONAL_SECTIONS})
         for metric in as_list(self.metrics):
             check_part("metric", metric)
         if self.server is not None:
@@ -349,7 +349,7 @@ def plan_of(
         **section_settings(
             audit=audit,
             figures=figures,
-            **{name: getattr(options, name) for name in OPTIONAL},
+            **{name: getattr(options, name) for name in OPTIONAL_SECTIONS},
         ),
         **federation._sections(),
     }
@@ -399,14 +399,14 @@ def _merged_targets(audit: Audit | None, targets: list[object]) -> list[object]:
         audit_targets = list(audit.targets)
         if audit_targets != targets:
             raise BadInput(
-                f"targets is {targets} and {setting('audit.targets')} is {audit_targets}; leave "
-                "one out"
+                f"targets is {targets} and {format_setting('audit.targets')} is {audit_targets}; "
+                "leave one out"
             )
     return targets
 
 
 _SECTIONS: Mapping[str, type[Section]] = {
-    **OPTIONAL,
+    **OPTIONAL_SECTIONS,
     "audit": Audit,
     "detector": Detector,
     "figures": Figures,

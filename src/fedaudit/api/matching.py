@@ -11,7 +11,7 @@ from jaxtyping import Bool, Int, Shaped
 from numpy import ndarray
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput, Damaged, option
+from fedaudit.core.errors import BadInput, Damaged, format_option
 from fedaudit.core.files import RECORD_FILE
 from fedaudit.core.values import Samples
 from fedaudit.datasets.arrays import scale_columns, scale_images
@@ -116,13 +116,13 @@ def audited_table(record: Record, data_dir: Path | None) -> StoredTable:
     if record.watched:
         raise BadInput(
             "the result is of a recording, whose samples have no lines or columns; ask by "
-            f"{option('row')}, or by {option('sample')} with the features"
+            f"{format_option('row')}, or by {format_option('sample')} with the features"
         )
     data = _study_of(record).data
     if data.classes or data.first_class:
         raise BadInput(
             "the audit used only some classes of the table, so that its rows have other numbers; "
-            f"ask by {option('row')}"
+            f"ask by {format_option('row')}"
         )
     return stored_table(data.name, data_dir=data_dir, options=data.options)
 
@@ -147,8 +147,8 @@ def rows_in_question(
         return has_values
     if table.lines is None:
         raise BadInput(
-            f"{table.name!r} has no lines of text; give {option('sample')} with the values of the "
-            "row instead"
+            f"{table.name!r} has no lines of text; give {format_option('sample')} with the values "
+            "of the row instead"
         )
     is_line: Bool[ndarray, " rows"] = table.lines == line
     if not is_line.any():
@@ -173,7 +173,7 @@ def unit_of_row(
     if len(units) > 1:
         raise BadInput(
             f"{len(units)} audited samples have these values, the first in "
-            f"{stored.table.first(in_question)}; give further columns, or {option('line')}"
+            f"{stored.table.first(in_question)}; give further columns, or {format_option('line')}"
         )
     return int(units[0]) if units else None
 
@@ -193,7 +193,7 @@ def unit_of(sample: SingleSample, audited: AuditedSamples) -> int:
         raise BadInput(
             f"the sample has the columns {', '.join(sample.cells or ())[:200]}, and audited "
             f"samples have features of the shape {audited.shape}; give the features as numbers, or "
-            f"ask by {option('row')}"
+            f"ask by {format_option('row')}"
         )
     is_same = np.zeros(len(audited.units), dtype=bool)
     for features in audited.forms:

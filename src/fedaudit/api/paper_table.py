@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias, get_args
 from fedaudit.api.comparing import Audited, record_of
 from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.metric_names import AUC
-from fedaudit.report.evidence import distinct, main_estimates
+from fedaudit.report.evidence import main_estimates, unique_items
 from fedaudit.report.wording import (
     MISSING,
     confidence_level,
@@ -79,7 +79,7 @@ def estimates_by_attack(
 
 
 def _listed(names: Iterable[str]) -> str:
-    return ", ".join(distinct(names)) or "none"
+    return ", ".join(unique_items(names)) or "none"
 
 
 def table(
@@ -122,7 +122,7 @@ def table(
         heading: estimates_by_attack(record, metric, contrast, attacks)
         for heading, record in records.items()
     }
-    attack_names = distinct(name for column in estimates.values() for name in column)
+    attack_names = unique_items(name for column in estimates.values() for name in column)
     rows = [
         [name, *(_cell(column.get(name)) for column in estimates.values())] for name in attack_names
     ]
@@ -143,7 +143,7 @@ def _cell(estimate: Estimate | None) -> str:
 def _full_caption(
     estimates: Sequence[Estimate], metric: str, nonmembers: str, lead_sentence: str
 ) -> str:
-    levels = distinct(confidence_level(estimate.method) for estimate in estimates)
+    levels = unique_items(confidence_level(estimate.method) for estimate in estimates)
     levels = [level for level in levels if level]
     interval = f", with {' or '.join(levels)} confidence intervals" if levels else ""
     means = " Values are means over seeds." * any(e.note.startswith("mean") for e in estimates)

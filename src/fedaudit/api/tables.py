@@ -7,7 +7,7 @@ import numpy as np
 from numpy import ndarray
 
 from fedaudit.core.errors import BadInput, unknown_name
-from fedaudit.core.files import ATTACKED
+from fedaudit.core.files import ATTACKED_FOLDER
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.values import NO_CLIENT
 from fedaudit.evaluation.sample_scores import SampleScores
@@ -88,7 +88,7 @@ def _named(clients: ndarray, names: Mapping[int, str]) -> ndarray:
 def _run_folder(folder: Path, seed: int) -> Path:
     """Return the folder with the measurements of a run, for a study or a live recording."""
     # Further attacks are written to a subfolder of the recording that they use.
-    folders = [folder, folder.parent] if folder.name == ATTACKED else [folder]
+    folders = [folder, folder.parent] if folder.name == ATTACKED_FOLDER else [folder]
     for recording in folders:
         if (recording / STUDY_FILE).is_file():
             return run_folder(recording, seed)

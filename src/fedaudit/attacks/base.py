@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fedaudit.core import arguments
-from fedaudit.core.arguments import attribute_meaning, checked, raise_if_invalid
+from fedaudit.core.arguments import attribute_meaning, check_arguments, raise_if_invalid
 from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.tasks import OutputKind
 from fedaudit.core.values import Capability, ClientId, Setting
@@ -564,6 +564,6 @@ def _entry(
     )
     paragraphs.append(f"Source: {attack.source}.")
     construct.__doc__ = "\n\n".join(paragraphs)
-    entry = cast(Callable[Settings, Attack], checked(construct))
+    entry = cast(Callable[Settings, Attack], check_arguments(construct))
     ENTRIES[attack.name] = entry
     return entry

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedaudit.attacks.base import Rule, measured_rounds
 from fedaudit.core import arguments
 from fedaudit.core.arguments import AboveZeroOrInfinite, AtLeastZero
-from fedaudit.core.errors import BadInput, TooFewPeers, TooFewRounds, table
+from fedaudit.core.errors import BadInput, TooFewPeers, TooFewRounds, format_table
 from fedaudit.core.values import Capability, ClientId
 from fedaudit.observe.measurements import Measurements
 
@@ -339,7 +339,7 @@ class Recovery:
                 "there are no losses after a poisoned round, or 'floor' is not above 0 (first "
                 f"{self.first}, every {self.every}, floor {self.floor:g}; measured rounds: "
                 f"{rounds}); leave out the attack's settings, which default to those of "
-                f"{table('attacker')}"
+                f"{format_table('attacker')}"
             )
         logs = (losses + self.floor).log()
         return torch.stack([logs[start] - logs[end] for start, end in intervals]).mean(0)

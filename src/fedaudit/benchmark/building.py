@@ -27,10 +27,10 @@ from fedaudit.benchmark.suite import (
     write_suite,
 )
 from fedaudit.core.devices import CPU
-from fedaudit.core.errors import BadInput, FedauditError, option, unknown_name
+from fedaudit.core.errors import BadInput, FedauditError, format_option, unknown_name
 from fedaudit.core.files import SCORES_FILE, create_subfolder, lock_folder
 from fedaudit.core.metric_names import Origin
-from fedaudit.core.progress import Progress, quiet
+from fedaudit.core.progress import Progress, ignore_progress
 from fedaudit.core.tasks import CLASSIFICATION
 from fedaudit.evaluation.sample_scores import read_scores
 from fedaudit.extensions.references import References
@@ -102,7 +102,7 @@ def build_suite(
     data_dir: Path | None = None,
     workers: int = 1,
     device: torch.device = CPU,
-    progress: Progress = quiet,
+    progress: Progress = ignore_progress,
     log: Callable[[str], None] = lambda text: None,
 ) -> Suite:
     """Build a benchmark suite, or add regimes to it.
@@ -133,7 +133,7 @@ def build_suite(
             if complete[study.name].settings != _settings(study):
                 raise BadInput(
                     f"{folder} has the regime {study.name!r} of another version "
-                    f"({suite.fedaudit}); choose another folder with {option('out')}"
+                    f"({suite.fedaudit}); choose another folder with {format_option('out')}"
                 )
             log(f"{study.name}: already in {folder}")
             continue
@@ -152,7 +152,9 @@ def build_suite(
         write_suite(suite, folder)
         shutil.rmtree(build)
     if not suite.regimes:
-        raise BadInput(f"no regime could be built; name a data folder with {option('data-dir')}")
+        raise BadInput(
+            f"no regime could be built; name a data folder with {format_option('data-dir')}"
+        )
     shutil.rmtree(folder / _BUILD, ignore_errors=True)
     lock.close()
     return suite
@@ -165,14 +167,14 @@ def _earlier_suite(folder: Path, seed: int) -> Suite:
         if {*others} - {SIGNALS, ANSWERS}:
             raise BadInput(
                 f"{folder} has other files, such as {sorted(others)[0]!r}; choose a new folder "
-                f"with {option('out')}"
+                f"with {format_option('out')}"
             )
         return Suite(seed=seed, fedaudit=__version__, regimes=[], recordings=[])
     suite = read_suite(folder)
     if suite.seed != seed:
         raise BadInput(
             f"{folder} has a benchmark with the seed {suite.seed}; choose another folder with "
-            f"{option('out')} for the seed {seed}"
+            f"{format_option('out')} for the seed {seed}"
         )
     return suite
 

@@ -25,7 +25,7 @@ from numpy import ndarray
 from fedaudit.attacks import ATTACKS, SOURCE_ATTACKS
 from fedaudit.attacks.base import Attack
 from fedaudit.benchmark.suite import Signals, read_signals
-from fedaudit.core.errors import BadInput, FedauditError, suggestion, type_of
+from fedaudit.core.errors import BadInput, FedauditError, suggest_names, type_of
 from fedaudit.core.files import write_whole
 from fedaudit.core.importing import add_module_folders, code_named_in, look_up
 from fedaudit.metrics.roc import as_array
@@ -120,7 +120,7 @@ def _attack_in(module: ModuleType, name: str) -> object:
     if name or _DEFAULT_NAME in vars(module):
         name = name or _DEFAULT_NAME
         if name not in vars(module):
-            hint = suggestion(name, candidates)
+            hint = suggest_names(name, candidates)
             raise BadInput(f"{module.__file__} has no {name!r}; {hint}check the spelling")
         return vars(module)[name]
     if len(candidates) != 1:

@@ -19,10 +19,10 @@ from fedaudit.report.figures.forest import (
     build_forest,
 )
 from fedaudit.report.first import FirstScreen
-from fedaudit.report.grid import Cell, Cells, Content, Header, Tile, Tone, grid_of, shortened, tile
-from fedaudit.report.page import rendered, write_page
+from fedaudit.report.grid import Cell, Cells, Content, Header, Tile, Tone, grid_of, shorten, tile
+from fedaudit.report.page import render_page, write_page
 from fedaudit.report.section import Section
-from fedaudit.report.wording import join_and, plural
+from fedaudit.report.wording import format_count, join_and
 from fedaudit.results.text import escape_markdown
 
 _TONES: dict[str, Tone] = {"better": "good", "worse": "alarm", "not separable": "muted"}
@@ -43,8 +43,8 @@ def write_leaderboard_page(board: Leaderboard, path: Path) -> None:
 
 def leaderboard_html(board: Leaderboard) -> str:
     """Return a leaderboard as an HTML document."""
-    title = f"Score of {shortened(board.attack, 60)}" if board.attack else "Leaderboard of attacks"
-    return rendered(
+    title = f"Score of {shorten(board.attack, 60)}" if board.attack else "Leaderboard of attacks"
+    return render_page(
         "leaderboard.html.j2",
         title,
         (),
@@ -71,11 +71,11 @@ def first_of_leaderboard(board: Leaderboard) -> FirstScreen:
         "",
         _picture(board),
         tuple(_tile(board, regime) for regime in board.regimes),
-        f"{n_passed} of {plural(len(board.controls), 'control')} passed"
+        f"{n_passed} of {format_count(len(board.controls), 'control')} passed"
         if board.controls
         else "the controls of each recording passed when it was made"
         if not board.warnings
-        else f"{plural(len(board.warnings), 'control')} of the recordings failed",
+        else f"{format_count(len(board.warnings), 'control')} of the recordings failed",
         "✗" if failed else "?" if board.warnings else "✓",
         tuple(_steps(board)),
         (*(f"{control.name}: {control.result}" for control in failed), *board.warnings[:3]),
@@ -93,7 +93,7 @@ def _conclusion(board: Leaderboard) -> tuple[evidence.Status, str, str]:
             found = f"No attack is significantly better than {join_and(always)} on {regimes}"
         return "inconclusive", "leaderboard", found
     best = [regime.regime for regime in board.regimes if _is_best(board, regime)]
-    name = shortened(board.attack, 60)
+    name = shorten(board.attack, 60)
     if best:
         found = f"{name} has a larger AUC than every attack of the catalogue on {join_and(best)}"
         return "no leak shown", f"best on {len(best)} of {n_regimes}", found
@@ -156,7 +156,7 @@ def _picture(board: Leaderboard) -> Picture:
         entries = sorted([*shown, *own], key=lambda entry: -entry.auc.value)
         rows = [
             Row(
-                shortened(entry.attack, 40),
+                shorten(entry.attack, 40),
                 (
                     TrackCell(
                         (_mark(entry, is_own=entry.attack == board.attack),),
@@ -168,9 +168,9 @@ def _picture(board: Leaderboard) -> Picture:
             for entry in entries
         ]
         n_hidden = len(regime.entries) - len(rows)
-        caption = f"95 % confidence limits for {plural(regime.recordings, 'recording')}."
+        caption = f"95 % confidence limits for {format_count(regime.recordings, 'recording')}."
         if n_hidden:
-            caption += f" The table has {plural(n_hidden, 'more attack')}."
+            caption += f" The table has {format_count(n_hidden, 'more attack')}."
         looks = {"scored attack": DEFENDED[0], "attack of the catalogue": PLAIN}
         track = charts.Axis("AUC", guess=0.5)
         forests.append(
@@ -187,8 +187,8 @@ def _mark(entry: Entry, *, is_own: bool) -> Mark:
 
 def _section(board: Leaderboard, regime: RegimeBoard) -> Section:
     texts = [
-        f"{regime.about} {plural(regime.recordings, 'recording')} with {regime.members:,} members "
-        f"and {regime.non_members:,} non-members in total."
+        f"{regime.about} {format_count(regime.recordings, 'recording')} with {regime.members:,} "
+        f"members and {regime.non_members:,} non-members in total."
     ]
     texts += [f"No TPR at {_percent(float(fpr))} FPR: {r}." for fpr, r in regime.shortage.items()]
     grid = grid_of(
@@ -202,7 +202,7 @@ def _section(board: Leaderboard, regime: RegimeBoard) -> Section:
 def _cells(board: Leaderboard, regime: RegimeBoard, entry: Entry) -> Cells:
     is_own = bool(board.attack) and entry.attack == board.attack
     cells: dict[Header, Content] = {
-        "attack": Cell(shortened(entry.attack, 60), "scored attack" if is_own else ""),
+        "attack": Cell(shorten(entry.attack, 60), "scored attack" if is_own else ""),
         "AUC": _cell(entry.auc),
     }
     for fpr in FPRS:

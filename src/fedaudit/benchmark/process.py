@@ -18,7 +18,7 @@ from numpy import ndarray
 
 from fedaudit.benchmark.child import checked_scores
 from fedaudit.benchmark.suite import Signals, write_signals
-from fedaudit.core.errors import BadInput, option
+from fedaudit.core.errors import BadInput, format_option
 from fedaudit.core.files import read_bytes
 
 _MAX_REPLY = 100_000
@@ -113,7 +113,7 @@ class AttackProcess:
         if expired:
             raise BadInput(
                 f"the attack took more than {timeout:g} s for one recording; make it faster, or "
-                f"raise {option('timeout')}"
+                f"raise {format_option('timeout')}"
             )
         if error is None:
             raise BadInput(

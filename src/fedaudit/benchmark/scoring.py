@@ -28,9 +28,9 @@ from fedaudit.benchmark.suite import (
     read_suite,
     suite_text,
 )
-from fedaudit.core.errors import BadInput, Damaged, option
+from fedaudit.core.errors import BadInput, Damaged, format_option
 from fedaudit.core.files import MAX_USER_FILE_BYTES, read_bytes
-from fedaudit.core.progress import Progress, quiet
+from fedaudit.core.progress import Progress, ignore_progress
 from fedaudit.metrics import permuted_membership
 
 TIMEOUT = 600.0
@@ -44,7 +44,7 @@ _RESTORE = "restore the benchmark from a copy, or build it again"
 
 
 def score_attack(
-    reference: str, folder: Path, *, timeout: float = TIMEOUT, progress: Progress = quiet
+    reference: str, folder: Path, *, timeout: float = TIMEOUT, progress: Progress = ignore_progress
 ) -> Leaderboard:
     """Run an attack on all recordings of a suite, and compare it with the catalogue's attacks.
 
@@ -64,7 +64,9 @@ def score_attack(
         Damaged: A file of the suite was changed.
     """
     if not timeout > 0:
-        raise BadInput(f"{option('timeout')} is a number of seconds above 0, got {timeout:g}")
+        raise BadInput(
+            f"{format_option('timeout')} is a number of seconds above 0, got {timeout:g}"
+        )
     path, name = _file_of(reference), reference
     suite = read_suite(folder)
     if path is not None:
@@ -102,7 +104,7 @@ def score_attack(
     return board.model_copy(update={"controls": controls, "code": code})
 
 
-def catalogue_leaderboard(folder: Path, *, progress: Progress = quiet) -> Leaderboard:
+def catalogue_leaderboard(folder: Path, *, progress: Progress = ignore_progress) -> Leaderboard:
     """Compare all attacks of the catalogue with each other on a suite.
 
     Raises:

@@ -25,7 +25,7 @@ from numpy import ndarray
 from pydantic import Field, ValidationError
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput, Damaged, option
+from fedaudit.core.errors import BadInput, Damaged, format_option
 from fedaudit.core.files import open_regular, path_without_links, read_object, write_object
 from fedaudit.core.values import ClientId, Params
 from fedaudit.observe.measurements import Measurements
@@ -283,7 +283,7 @@ def read_suite(folder: Path) -> Suite:
     if not path.is_file():
         raise BadInput(
             f"there is no benchmark in {folder}; build it with `fedaudit benchmark --out {folder}`,"
-            f" or give the folder of another one with {option('suite')}"
+            f" or give the folder of another one with {format_option('suite')}"
         )
     values = read_object(path)
     if was_altered(values):

@@ -22,7 +22,7 @@ from fedaudit import __version__
 from fedaudit.core.errors import BUG_EXIT_CODE, BadInput, FedauditError, called_by
 from fedaudit.core.files import MANIFEST_FILE, RECORDING_FILE, open_regular
 from fedaudit.core.importing import code_named_in
-from fedaudit.results.text import LogLines, indented, one_line
+from fedaudit.results.text import LogLines, indent_lines, one_line
 
 _PREFIX = "fedaudit: "
 _PACKAGE = Path(__file__).parents[1]
@@ -144,7 +144,7 @@ def _print_error(error: BaseException) -> int:
             BUG_EXIT_CODE,
         )
     # The message may quote another person's file, so it must not contain control characters.
-    print(f"fedaudit: {indented(exit_of_error.message)}", file=sys.stderr)
+    print(f"fedaudit: {indent_lines(exit_of_error.message)}", file=sys.stderr)
     return exit_of_error.code
 
 

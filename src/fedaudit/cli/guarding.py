@@ -4,7 +4,7 @@ from pathlib import Path
 
 from fedaudit.cli.application import GUARD_POLICY, app, explain_wrong_kind, log_wrapped
 from fedaudit.core.errors import BadInput
-from fedaudit.core.progress import LONG_SECONDS, importing
+from fedaudit.core.progress import LONG_SECONDS, without_garbage_collection
 
 
 @app.command(name="check-guard")
@@ -23,7 +23,7 @@ def check_guard(policy: Path, /, *, seconds: float = 60) -> None:
     seconds
         Time limit of the training that plants a leak; 0 plants no leak.
     """
-    with importing():
+    with without_garbage_collection():
         from fedaudit.guard.checking import check_site_policy
 
     if not 0 <= seconds <= LONG_SECONDS:

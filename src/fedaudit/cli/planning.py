@@ -21,7 +21,7 @@ from fedaudit.cli.application import (
 from fedaudit.cli.running import settings_from, value_of
 from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import code_named_in
-from fedaudit.core.progress import importing
+from fedaudit.core.progress import without_garbage_collection
 
 if TYPE_CHECKING:
     from fedaudit.core.values import Setting
@@ -55,7 +55,7 @@ def plan(
     study
         A study (TOML); its variants are not planned.
     """
-    with importing():
+    with without_garbage_collection():
         from fedaudit.api.target_names import read_study
         from fedaudit.core.devices import device_named
         from fedaudit.study.running.planning import plan_study
@@ -102,7 +102,7 @@ def check_part(
     kind
         Kind of the part; inferred by default.
     """
-    with importing():
+    with without_garbage_collection():
         from fedaudit.api.contracts.checking import check_part as check
 
     # By naming the part, the user trusts its module.

@@ -28,7 +28,7 @@ from fedaudit.cli.saved import NO_SAVED_OPTIONS, SavedOptions, write_recording_f
 from fedaudit.cli.showing import compare, raise_if_not_replaceable
 from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.files import (
-    ATTACKED,
+    ATTACKED_FOLDER,
     RECORD_FILE,
     REPORT_FILE,
     TooLarge,
@@ -40,7 +40,7 @@ from fedaudit.core.files import (
     write_whole,
 )
 from fedaudit.core.importing import code_named_in, location_of
-from fedaudit.core.progress import importing
+from fedaudit.core.progress import without_garbage_collection
 
 if TYPE_CHECKING:
     import fedaudit.plan.sections
@@ -119,7 +119,7 @@ def run_command(
         Write the model after the last round next to the record, as model.safetensors; with several
         seeds or models, one file each.
     """
-    with importing():
+    with without_garbage_collection():
         from fedaudit.plan.games import GameStudy, kind_of
         from fedaudit.plan.values import read_toml
 
@@ -147,13 +147,13 @@ def run_command(
 
 
 def _play(study: Path, overrides: tuple[str, ...], out: Path | None, data_dir: Path | None) -> None:
-    with importing():
-        from fedaudit.core.progress import bars
+    with without_garbage_collection():
+        from fedaudit.core.progress import progress_bars
         from fedaudit.games.run import read_points, run_games
 
     points = read_points(study, settings_from(overrides, games=True))
     folder = out or Path("runs") / points[0].study.name
-    with bars() as progress:
+    with progress_bars() as progress:
         record = run_games(points, folder, data_dir=data_dir, progress=progress, log=log)
     _finish(record, folder)
 
@@ -161,7 +161,7 @@ def _play(study: Path, overrides: tuple[str, ...], out: Path | None, data_dir: P
 def _run_studies(
     study: Path, overrides: tuple[str, ...], variant: str, out: Path | None, resources: _Resources
 ) -> None:
-    with importing():
+    with without_garbage_collection():
         from fedaudit.api.target_names import with_target_numbers
         from fedaudit.core.devices import device_named
         from fedaudit.engines.local import engine_named
@@ -271,9 +271,9 @@ def attack(
         Audited clients of a live recording to attack, by name or number, separated by commas; put
         a name with a comma in double quotes. By default, all that took part.
     """
-    with importing():
+    with without_garbage_collection():
         from fedaudit.core.devices import device_named
-        from fedaudit.core.progress import bars
+        from fedaudit.core.progress import progress_bars
         from fedaudit.live.attack import attack_recording
         from fedaudit.live.recording import is_recording
         from fedaudit.study.running.reattack import evaluation_settings, reattack
@@ -282,9 +282,9 @@ def attack(
     n_attacks = next((i for i, name in enumerate(names) if name.startswith("--")), len(names))
     attacks, settings = names[:n_attacks], settings_from(names[n_attacks:])
     write_recording_from_files(recording, saved, attacks, device)
-    folder = out or path_without_links(recording, ATTACKED)
+    folder = out or path_without_links(recording, ATTACKED_FOLDER)
     if is_recording(recording):
-        with bars() as progress:
+        with progress_bars() as progress:
             record = attack_recording(
                 recording,
                 attacks,
@@ -303,7 +303,7 @@ def attack(
             f"--targets applies to live recordings, but {recording} is the folder of a study, "
             "which names its targets in audit.targets; leave --targets out"
         )
-    with explain_wrong_kind(recording, RUN, RECORDING), bars() as progress:
+    with explain_wrong_kind(recording, RUN, RECORDING), progress_bars() as progress:
         record = reattack(
             recording,
             attacks,
@@ -321,13 +321,13 @@ def attack(
 def _run(
     study: "fedaudit.plan.sections.Study", out: Path, resources: _Resources, *, brief: bool = False
 ) -> None:
-    with importing():
+    with without_garbage_collection():
         from fedaudit.core.devices import device_named
-        from fedaudit.core.progress import bars
+        from fedaudit.core.progress import progress_bars
         from fedaudit.engines.local import engine_named
         from fedaudit.study.running.run import run_study
 
-    with bars() as progress:
+    with progress_bars() as progress:
         record = run_study(
             study,
             out,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from fedaudit.cli.application import DataDir, DeviceName, WorkerCount, app, log
-from fedaudit.core.progress import importing
+from fedaudit.core.progress import without_garbage_collection
 
 if TYPE_CHECKING:
     from fedaudit.benchmark.leaderboard import Leaderboard
@@ -46,13 +46,13 @@ def benchmark(
     seed
         First seed of the recordings. Another seed draws data, clients and membership again.
     """
-    with importing():
+    with without_garbage_collection():
         from fedaudit.benchmark.building import build_suite
         from fedaudit.benchmark.scoring import catalogue_leaderboard
         from fedaudit.core.devices import device_named
-        from fedaudit.core.progress import bars
+        from fedaudit.core.progress import progress_bars
 
-    with bars() as progress:
+    with progress_bars() as progress:
         build_suite(
             out,
             regimes,
@@ -97,14 +97,14 @@ def score(
     timeout
         Largest number of seconds for one recording.
     """
-    with importing():
+    with without_garbage_collection():
         from fedaudit.benchmark.scoring import score_attack
-        from fedaudit.core.progress import bars
+        from fedaudit.core.progress import progress_bars
 
     target = out or Path(f"score-{_file_name(attack)}.html")
     _raise_if_not_replaceable(target)
     try:
-        with bars() as progress:
+        with progress_bars() as progress:
             board = score_attack(attack, suite, timeout=timeout, progress=progress)
     except KeyboardInterrupt as stop:
         raise type(stop)(

@@ -190,9 +190,9 @@ def list_command(
     """Print one catalogue, or all of them."""
     from rich.console import Console
 
-    from fedaudit.catalogue import listing
+    from fedaudit.catalogue import format_catalogue
 
-    Console().print(listing(kind))
+    Console().print(format_catalogue(kind))
 
 
 @app.command
@@ -201,9 +201,9 @@ def explain(
     /,
 ) -> None:
     """Explain an attack, defense, model or other part: method, settings and source."""
-    from fedaudit.catalogue import explanation
+    from fedaudit.catalogue import explain_entry
 
-    log(*explanation(name).split("\n"))
+    log(*explain_entry(name).split("\n"))
 
 
 @app.command

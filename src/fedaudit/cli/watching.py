@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from fedaudit.cli.application import app, log
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import write_whole
-from fedaudit.core.progress import bars, importing
+from fedaudit.core.progress import progress_bars, without_garbage_collection
 
 if TYPE_CHECKING:
     from fedaudit.watch.server import Site
@@ -48,7 +48,7 @@ def watch(
     # Imported here, since these modules would slow down the help of all commands.
     from tempfile import TemporaryDirectory
 
-    with importing():
+    with without_garbage_collection():
         from fedaudit.watch.server import WatchServer
     try:
         server = WatchServer(_site_of(folder), port)
@@ -114,7 +114,7 @@ def index(folder: Path, /, *, out: Path | None = None) -> None:
         if it is an HTML page.
     """
     from fedaudit.report.page import write_page
-    from fedaudit.report.wording import plural
+    from fedaudit.report.wording import format_count
     from fedaudit.study.running.outputs import raise_if_foreign_page, raise_if_missing_folder
     from fedaudit.watch.index import Index
     from fedaudit.watch.index_page import index_page, report_links
@@ -123,7 +123,7 @@ def index(folder: Path, /, *, out: Path | None = None) -> None:
     target = folder / "index.html" if out is None else out
     raise_if_missing_folder(target)
     raise_if_foreign_page(target)
-    with bars() as progress:
+    with progress_bars() as progress:
         rows = results.rows(progress)
     if not rows:
         raise BadInput(
@@ -132,4 +132,4 @@ def index(folder: Path, /, *, out: Path | None = None) -> None:
         )
     links = report_links(folder, rows, target)
     write_page(target, index_page(folder, rows, results.notes, links=links).html)
-    log(f"index of {plural(len(rows), 'result')}: {target}")
+    log(f"index of {format_count(len(rows), 'result')}: {target}")

@@ -27,7 +27,7 @@ from typing import (
 
 from annotated_types import Interval
 
-from fedaudit.core.errors import BadArgument, nearest, unknown_name, with_article
+from fedaudit.core.errors import BadArgument, similar_names, unknown_name, with_article
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -114,7 +114,11 @@ def raise_if_invalid(
         return
     text = repr(value)
     text = text if len(text) <= 80 else f"{text[:80]}... ({len(text)} characters)"
-    near = nearest(value, _literal_strings(annotation), limit=1) if isinstance(value, str) else []
+    near = (
+        similar_names(value, _literal_strings(annotation), limit=1)
+        if isinstance(value, str)
+        else []
+    )
     hint = f"; did you mean {near[0]!r}?" if near else ""
     if not near and default is not ...:
         hint = f"; omit it to use the default {default!r}"
@@ -200,7 +204,7 @@ def describe_allowed(annotation: object) -> str:
     return description or with_article(getattr(allowed_type, "__name__", str(allowed_type)))
 
 
-def checked(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+def check_arguments(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """Return a function that checks its arguments before each call.
 
     Raises:
@@ -317,7 +321,7 @@ else:
 
         def define(cls):
             cls = dataclasses.dataclass(**options)(cls)
-            cls.__init__ = checked(cls.__init__)
+            cls.__init__ = check_arguments(cls.__init__)
             cls.__init__.__qualname__ = f"{cls.__qualname__}.__init__"
             fields = [field.name for field in dataclasses.fields(cls) if field.init]
             return documented_by(*cls.__mro__[1:], names=fields)(cls)

@@ -10,7 +10,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from fedaudit.core import arguments
-from fedaudit.core.arguments import Range, checked
+from fedaudit.core.arguments import Range, check_arguments
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.tasks import Task, Utility, describe_tensor, logits_of
@@ -114,7 +114,7 @@ def _sum_of_bits(values: Tensor) -> int:
     return int(values.detach().float().contiguous().cpu().view(torch.int32).sum())
 
 
-@checked
+@check_arguments
 def denoising(*, draws: _DrawCount = 8, seed: int = 0, fixed: bool = True) -> Denoising:
     """Prediction of a sample's noise given its label, with the mean squared error.
 

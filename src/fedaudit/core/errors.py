@@ -95,14 +95,14 @@ def called_by(caller: Caller) -> Iterator[None]:
         _caller.reset(token)
 
 
-def option(name: str) -> str:
+def format_option(name: str) -> str:
     """Return an option in the caller's form: ``--data-dir`` in a command, else ``data_dir=``."""
     return f"--{name}" if _caller.get() == "command" else f"{name.replace('-', '_')}="
 
 
-def assignment(name: str, value: str) -> str:
+def format_assignment(name: str, value: str) -> str:
     """Return an option with a value: ``--workers 0`` in a command, else ``workers=0``."""
-    return f"{option(name)}{' ' if _caller.get() == 'command' else ''}{value}"
+    return f"{format_option(name)}{' ' if _caller.get() == 'command' else ''}{value}"
 
 
 _PYTHON_ARGUMENTS = {
@@ -136,7 +136,7 @@ _PYTHON_ARGUMENTS = {
 A key applies to a setting and to all settings below it."""
 
 
-def setting(name: str) -> str:
+def format_setting(name: str) -> str:
     """Return the name of a setting in the caller's form.
 
     Args:
@@ -151,7 +151,7 @@ def setting(name: str) -> str:
     return name
 
 
-def table(name: str) -> str:
+def format_table(name: str) -> str:
     """Return a table in the caller's form: ``[shadow]`` in a study file, ``shadow=`` in Python."""
     return f"{name}=" if _caller.get() == "objects" else f"[{name}]"
 
@@ -192,7 +192,7 @@ def unknown_name(
             suggested.
     """
     names = sorted({*names})
-    hint = suggestion(present_name or name, [present_name] if present_name else names)
+    hint = suggest_names(present_name or name, [present_name] if present_name else names)
     command = list_command or (
         f"fedaudit list {CATALOGUE_NAMES[kind]}" if kind in CATALOGUE_NAMES else ""
     )
@@ -205,13 +205,13 @@ def unknown_name(
     return BadInput(f"there is no {kind} named {name!r}; {hint}{ending}".rstrip("; "))
 
 
-def suggestion(name: str, names: Iterable[str], *, limit: int = 3) -> str:
+def suggest_names(name: str, names: Iterable[str], *, limit: int = 3) -> str:
     """Return a question that suggests the most similar names; empty if no name is similar."""
-    near = nearest(name, names, limit=limit)
+    near = similar_names(name, names, limit=limit)
     return f"did you mean {' or '.join(map(repr, near))}? " if near else ""
 
 
-def nearest(name: str, names: Iterable[str], *, limit: int = 3) -> list[str]:
+def similar_names(name: str, names: Iterable[str], *, limit: int = 3) -> list[str]:
     """Return similar names, the most similar first; case, hyphens and underscores are ignored."""
     folded: dict[str, list[str]] = {}
     for candidate in names:

@@ -19,7 +19,7 @@ RECORD_FILE = "record.json"
 RECORDING_FILE = "recording.json"
 """Description of a live recording, in its folder."""
 
-ATTACKED = "attacked"
+ATTACKED_FOLDER = "attacked"
 """Default folder, in a recording, for the result file that ``fedaudit attack`` writes."""
 
 REPORT_FILE = "report.html"
@@ -511,11 +511,11 @@ def record_at(path: Path) -> Path:
         if not record.exists():
             raise_if_folder_of_recordings(path)
         return record
-    attack_record = path_without_links(path, ATTACKED) / RECORD_FILE
+    attack_record = path_without_links(path, ATTACKED_FOLDER) / RECORD_FILE
     if not attack_record.exists():
         raise BadInput(
-            f"{path} is a live recording without a record in {path / ATTACKED}; write it with "
-            f"`fedaudit attack {path}`, or name the folder that you gave with --out"
+            f"{path} is a live recording without a record in {path / ATTACKED_FOLDER}; write it "
+            f"with `fedaudit attack {path}`, or name the folder that you gave with --out"
         )
     return attack_record
 

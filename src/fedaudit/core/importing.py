@@ -28,7 +28,7 @@ from fedaudit.core.errors import (
     BadInput,
     FedauditError,
     folded_name,
-    suggestion,
+    suggest_names,
     type_of,
     unknown_name,
     with_article,
@@ -464,7 +464,7 @@ def _resolve(name: str, kind: str) -> object:
             for key, member in vars(module).items()
             if not key.startswith("_") and not isinstance(member, ModuleType)
         ]
-        hint = suggestion(attribute, sorted(names), limit=1)
+        hint = suggest_names(attribute, sorted(names), limit=1)
         raise BadInput(f"cannot import {path!r}: {error}; {hint}check the spelling") from error
     return value
 
@@ -488,7 +488,7 @@ def _import_module(path: str, name: str, kind: str, folder: Path | None) -> Modu
         module = importlib.import_module(name)
     except (ImportError, ValueError) as error:
         names = [] if study_folder is None else [file.stem for file in study_folder.glob("*.py")]
-        hint = suggestion(name, sorted(names), limit=1)
+        hint = suggest_names(name, sorted(names), limit=1)
         raise BadInput(
             f"cannot import {path!r}: {error}; {hint}check the spelling, and that "
             "the package is installed, is next to the study, or its folder is on PYTHONPATH"

@@ -8,12 +8,12 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from fedaudit.core.arguments import Count, checked
-from fedaudit.core.errors import BadInput, setting
+from fedaudit.core.arguments import Count, check_arguments
+from fedaudit.core.errors import BadInput, format_setting
 from fedaudit.core.tasks import NextTokens, OutputKind, Task, Utility, describe_tensor
 
 
-@checked
+@check_arguments
 def next_token(*, padding: int = 0, vocabulary: Count = 0) -> Task:
     """Prediction of the next token at each position, with the mean negative log-likelihood.
 
@@ -67,7 +67,7 @@ def _token_features(features: Tensor, labels: Tensor) -> Tensor:
         raise BadInput(
             "samples of the task 'next-token' must be sequences of whole numbers, one row per "
             f"sample, got {describe_tensor(features)}; if the data file contains tokens, set "
-            f"{setting('data.options.standardise')} to false"
+            f"{format_setting('data.options.standardise')} to false"
         )
     return features.int()
 

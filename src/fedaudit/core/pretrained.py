@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput, Damaged, setting
+from fedaudit.core.errors import BadInput, Damaged, format_setting
 from fedaudit.core.files import open_regular
 from fedaudit.core.importing import raise_if_missing
 
@@ -116,7 +116,8 @@ def load_pretrained(name: str) -> dict[str, Tensor]:
     if not file.is_file():
         raise BadInput(
             f"the pretrained weights {file} do not exist; 'fedaudit run' trains those of a study "
-            f"with a [pretraining] table, and {setting('model.options.weights')} names another file"
+            f"with a [pretraining] table, and {format_setting('model.options.weights')} names "
+            "another file"
         )
     try:
         check_header(file)

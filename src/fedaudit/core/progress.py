@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 @contextmanager
-def importing() -> Iterator[None]:
+def without_garbage_collection() -> Iterator[None]:
     """Disable garbage collection within the context, and exclude imported modules from it later.
 
     Imports leave barely any garbage, and collections took a seventh of a small study's start-up.
@@ -37,7 +37,7 @@ _MIN_SECONDS = 3.0
 """Seconds before the speed of a phase is estimated."""
 
 
-def quiet(phase: str, done: int, total: int) -> None:
+def ignore_progress(phase: str, done: int, total: int) -> None:
     """Ignore progress."""
 
 
@@ -93,7 +93,7 @@ class Pace:
         )
 
 
-def announce(progress: Progress, phase: str, total: int, seconds: float = 0.0) -> None:
+def announce_phase(progress: Progress, phase: str, total: int, seconds: float = 0.0) -> None:
     """Announce a phase that follows, so that the whole run's remaining time is known.
 
     Args:
@@ -107,7 +107,7 @@ def announce(progress: Progress, phase: str, total: int, seconds: float = 0.0) -
 
 
 @contextmanager
-def bars() -> Iterator[Progress]:
+def progress_bars() -> Iterator[Progress]:
     """Show progress bars with the remaining time on standard error, one line per phase."""
     from fedaudit.core.progress_display import TerminalProgress
 
@@ -120,7 +120,7 @@ def bars() -> Iterator[Progress]:
 
 @contextmanager
 def progress_for(show_progress: bool | None) -> Iterator[Progress]:
-    """Show progress in a notebook, or else as :func:`bars` do.
+    """Show progress in a notebook, or else as :func:`progress_bars` do.
 
     Args:
         show_progress: Whether to show progress; None shows it only in a terminal or a notebook.
@@ -136,10 +136,10 @@ def progress_for(show_progress: bool | None) -> Iterator[Progress]:
     elif show_progress or (
         show_progress is None and sys.stderr is not None and sys.stderr.isatty()
     ):
-        with bars() as progress:
+        with progress_bars() as progress:
             yield progress
     else:
-        yield quiet
+        yield ignore_progress
 
 
 def is_notebook() -> bool:

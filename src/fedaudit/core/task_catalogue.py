@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from fedaudit.core.arguments import checked
+from fedaudit.core.arguments import check_arguments
 from fedaudit.core.denoising import denoising
 from fedaudit.core.errors import BadInput
 from fedaudit.core.importing import look_up
@@ -30,7 +30,7 @@ from fedaudit.core.tasks import (
 )
 
 
-@checked
+@check_arguments
 def binary() -> Task:
     """Binary classification with one logit z per sample.
 
@@ -84,7 +84,7 @@ def _binary_classes(features: Tensor, targets: Tensor) -> Tensor:
     return flat[:, 0].long()
 
 
-@checked
+@check_arguments
 def multi_label() -> Task:
     """Several binary labels per sample, with one logit per label and mean binary cross-entropy.
 
@@ -120,7 +120,7 @@ def _label_rows(features: Tensor, targets: Tensor) -> Tensor:
     return targets.float()
 
 
-@checked
+@check_arguments
 def regression() -> Task:
     """Regression of one or several numbers per sample, with the mean squared error.
 
@@ -173,7 +173,7 @@ TASKS: dict[str, Callable[..., Task]] = {
 }
 
 
-@checked
+@check_arguments
 def of_loss(name: str, losses: PerSampleLoss) -> Task:
     """Return a task that uses one function as both loss and utility.
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedaudit.core import arguments
-from fedaudit.core.arguments import checked
+from fedaudit.core.arguments import check_arguments
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.inputs import InputLayout
 
@@ -229,7 +229,7 @@ CLASSIFICATION = Task(
 )
 
 
-@checked
+@check_arguments
 def classification() -> Task:
     """Classification into one class per sample, with cross-entropy.
 

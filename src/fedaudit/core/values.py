@@ -495,7 +495,7 @@ def weighted_sum(parts: Iterable[Mapping[str, Tensor]], weights: Sequence[float]
     return total
 
 
-def common(parts: Sequence[Mapping[str, Tensor]]) -> list[Params]:
+def restrict_to_common_names(parts: Sequence[Mapping[str, Tensor]]) -> list[Params]:
     """Return each dictionary of tensors restricted to the names that all dictionaries have."""
     names = [name for name in parts[0] if all(name in part for part in parts)]
     return [{name: part[name] for name in names} for part in parts]

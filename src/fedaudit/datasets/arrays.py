@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int, Shaped, UInt8
 from numpy import ndarray
 from torch import Tensor
 
-from fedaudit.core.arguments import ProperFraction, checked
+from fedaudit.core.arguments import ProperFraction, check_arguments
 from fedaudit.core.errors import BadInput
 from fedaudit.core.inputs import InputLayout
 from fedaudit.core.seeds import seeded_numpy
@@ -20,7 +20,7 @@ from fedaudit.datasets.dataset import Dataset, number_samples, with_people
 _PIXELS_AT_ONCE = 2**23
 
 
-class Scaled(NamedTuple):
+class ScaledFeatures(NamedTuple):
     """Scaled features of the training and the test part, and a description of the scaling."""
 
     train: Tensor
@@ -69,7 +69,7 @@ def scale_images(
     test: Shaped[ndarray, "others height width channels"],
     *,
     standardise: bool = True,
-) -> Scaled:
+) -> ScaledFeatures:
     """Return images as floating-point channels-first tensors, standardised per channel.
 
     Means, standard deviations and observed pixel ranges are those of the training images.
@@ -80,7 +80,7 @@ def scale_images(
     if train.dtype.kind != "u":
         scaling = f"pixels from {pixels.low:g} to {pixels.high:g} (training range) scaled to 0 to 1"
     if not standardise:
-        return Scaled(scaled_train, scaled_test, scaling)
+        return ScaledFeatures(scaled_train, scaled_test, scaling)
     mean, std = pixel_moments(train) if train.dtype == np.uint8 else _moments(scaled_train)
     # The standard deviation of a constant channel is 0, so divide by 1 instead.
     divisor = np.where(std > 0, std, 1.0)
@@ -90,7 +90,7 @@ def scale_images(
     )
     shift = torch.tensor(mean, dtype=torch.float32)[:, None, None]
     scale = torch.tensor(divisor, dtype=torch.float32)[:, None, None]
-    return Scaled(
+    return ScaledFeatures(
         scaled_train.sub_(shift).div_(scale), scaled_test.sub_(shift).div_(scale), description
     )
 
@@ -109,7 +109,7 @@ def scale_columns(
     test: Shaped[ndarray, "others ..."],
     *,
     standardise: bool = True,
-) -> Scaled:
+) -> ScaledFeatures:
     """Standardise features per column by the moments of the training rows.
 
     If all training values are 0 or 1, features are not changed.
@@ -117,14 +117,14 @@ def scale_columns(
     is_binary = bool(((train == 0) | (train == 1)).all())
     if is_binary or not standardise:
         description = "0/1 features as stored" if is_binary else "as stored"
-        return Scaled(_as_float(train), _as_float(test), description)
+        return ScaledFeatures(_as_float(train), _as_float(test), description)
     mean = train.mean(axis=0, dtype=np.float64)
     std = train.std(axis=0, dtype=np.float64)
     # The standard deviation of a constant column is 0, so divide by 1 instead.
     divisor = np.where(std > 0, std, 1.0)
     description = "every feature minus its training mean, over its training standard deviation"
     scaled_train, scaled_test = (_as_float((part - mean) / divisor) for part in (train, test))
-    return Scaled(scaled_train, scaled_test, description)
+    return ScaledFeatures(scaled_train, scaled_test, description)
 
 
 def _channels_first(
@@ -177,7 +177,7 @@ class PartPositions(NamedTuple):
     test: Int[ndarray, " test"]
 
 
-def split(
+def stratified_split(
     labels: Int[ndarray, " samples"], test_share: float, *, rng: np.random.Generator
 ) -> PartPositions:
     """Draw the same fraction of every class for testing, rounded to whole samples.
@@ -226,12 +226,14 @@ def split_arrays(
     rng: np.random.Generator,
     groups: AnyArray | None = None,
 ) -> SplitArrays:
-    """Split samples into a training and a test part; see :func:`split`.
+    """Split samples into a training and a test part; see :func:`stratified_split`.
 
     Both parts have the same fraction of every group, or of every class if groups are None.
     """
     _check_arrays("data", x, y)
-    positions = split(stratification_labels(y if groups is None else groups), test_share, rng=rng)
+    positions = stratified_split(
+        stratification_labels(y if groups is None else groups), test_share, rng=rng
+    )
     return SplitArrays(
         Arrays(x[positions.train], y[positions.train], x[positions.test], y[positions.test]),
         positions,
@@ -278,7 +280,7 @@ def from_arrays(
     if tokenizer:
         train = torch.from_numpy(arrays.x_train.astype(np.int32))
         test = torch.from_numpy(arrays.x_test.astype(np.int32))
-        scaled = Scaled(train, test, f"tokens of {tokenizer}")
+        scaled = ScaledFeatures(train, test, f"tokens of {tokenizer}")
     else:
         scaled = _scale(name, arrays, standardise, are_images)
     if are_numbers(arrays.y_train) and are_numbers(arrays.y_test):
@@ -293,7 +295,7 @@ def from_arrays(
 
 def build_dataset(
     name: str,
-    scaled: Scaled,
+    scaled: ScaledFeatures,
     y_train: Shaped[Tensor, "train ..."],
     y_test: Shaped[Tensor, "test ..."],
     *,
@@ -406,7 +408,7 @@ def count_classes(train: Int[ndarray, " train"], test: Int[ndarray, " test"]) ->
     return classes
 
 
-def _scale(name: str, arrays: Arrays, standardise: bool, are_images: bool) -> Scaled:
+def _scale(name: str, arrays: Arrays, standardise: bool, are_images: bool) -> ScaledFeatures:
     x_train, x_test = arrays.x_train, arrays.x_test
     if are_images and x_train.dtype != x_test.dtype:
         raise BadInput(
@@ -478,7 +480,7 @@ class InMemory:
         return dataset if subject is None else with_people(dataset, subject)
 
 
-@checked
+@check_arguments
 def samples(
     x: object,
     y: object,

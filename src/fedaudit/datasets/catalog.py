@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedaudit.core.arguments import parameters, raise_if_invalid
-from fedaudit.core.errors import BadInput, nearest, option, type_of, unknown_name
+from fedaudit.core.errors import BadInput, format_option, similar_names, type_of, unknown_name
 from fedaudit.core.importing import (
     call_reporting_errors,
     installed_entry_points,
@@ -140,7 +140,7 @@ def stored_table(
     source = _source(name, data_dir, options) or custom_source(name)
     if not isinstance(source, TableSource):
         raise BadInput(
-            f"the data set {name!r} is not read as a table; give {option('row')} instead"
+            f"the data set {name!r} is not read as a table; give {format_option('row')} instead"
         )
     return source.stored()
 
@@ -173,7 +173,7 @@ def custom_source(name: str) -> Callable[..., object]:
     try:
         return look_up("data set", name, GENERATED, expected=expected, is_valid=callable)
     except BadInput as error:
-        close = nearest(name.partition(":")[0], DATA_SET_PREFIXES, limit=1)
+        close = similar_names(name.partition(":")[0], DATA_SET_PREFIXES, limit=1)
         hint = f"; or did you mean {close[0]!r}, which is a format?" if close else ""
         raise BadInput(f"{error}{hint}") from error
 
@@ -189,7 +189,7 @@ def _locate(name: str, formats: Sequence[str], data_dir: Path | None) -> _Locati
     if not name or name != Path(name).name or name.startswith("."):
         raise BadInput(
             f"{name!r} is not a name of a data set; give a name without folders, and the folder as "
-            f"{option('data-dir')}"
+            f"{format_option('data-dir')}"
         )
     folder = data_directory(data_dir)
     if folder is None or not folder.is_dir():
@@ -226,7 +226,7 @@ def _missing_directory(name: str, folder: Path | None) -> BadInput:
     )
     return BadInput(
         f"data set {name!r} needs a file and {state}; set {DATA_DIR_VARIABLE} or give "
-        f"{option('data-dir')}, or use a data set without files: {', '.join(GENERATED)}"
+        f"{format_option('data-dir')}, or use a data set without files: {', '.join(GENERATED)}"
     )
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedaudit.core import arguments
 from fedaudit.core.arguments import dataclass
 from fedaudit.core.display import repr_html
-from fedaudit.core.errors import BadInput, setting
+from fedaudit.core.errors import BadInput, format_setting
 from fedaudit.core.lazy import entry_name
 from fedaudit.core.naming import DataPart, changed_fields
 from fedaudit.core.next_token import without_masked
@@ -259,13 +259,13 @@ def select_classes(dataset: Dataset, selected: Sequence[int], *, first: int = 0)
     unknown = [label for label in selected if not 0 <= label < dataset.classes]
     if unknown or len(set(selected)) < len(selected):
         raise BadInput(
-            f"{setting('data.classes')} is {list(selected)}; give classes of {dataset.name!r}, "
-            f"whole numbers from 0 to {dataset.classes - 1}, each once"
+            f"{format_setting('data.classes')} is {list(selected)}; give classes of "
+            f"{dataset.name!r}, whole numbers from 0 to {dataset.classes - 1}, each once"
         )
     if first + len(selected) < 2:
         raise BadInput(
-            f"{setting('data.classes')} is {list(selected)}; give at least two classes, as a "
-            "classifier needs them"
+            f"{format_setting('data.classes')} is {list(selected)}; give at least two classes, as "
+            "a classifier needs them"
         )
     new_label = torch.full((dataset.classes,), -1)
     new_label[list(selected)] = torch.arange(first, first + len(selected))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedaudit.core.arguments import checked
+from fedaudit.core.arguments import check_arguments
 from fedaudit.core.errors import BadInput, type_of
 from fedaudit.core.importing import import_callable
 from fedaudit.core.seeds import seed_globally
@@ -86,7 +86,7 @@ class CustomUploadDefense(ConfiguredDefense):
         return filtered
 
 
-@checked
+@check_arguments
 def imported_filter(*, path: str) -> CustomUploadDefense:
     """Defense that applies a custom function to the upload, given by its import path.
 

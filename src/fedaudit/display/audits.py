@@ -26,10 +26,10 @@ from fedaudit.report.grid import (
     Header,
     as_one_line,
     grid_of,
-    shortened,
+    shorten,
     tile,
 )
-from fedaudit.report.wording import capital, join_some, plural, printable
+from fedaudit.report.wording import capitalise, format_count, join_some, printable_record
 
 if TYPE_CHECKING:
     from fedaudit.api.asking import Answer
@@ -66,21 +66,23 @@ def conclusion_of(result: "Record | ComparedRuns") -> str:
 
 
 def _record_text(record: "Record", *, kind: str = "Record", folder: str = "") -> str:
-    safe = printable(record)
+    safe = printable_record(record)
     first = first_of_record(safe)
     audited = max((e.n_members + e.n_nonmembers for e in safe.findings), default=0)
     attacks = {estimate.attack for estimate in safe.findings} - {""}
     what = [
-        plural(audited, "audited sample") if audited else plural(len(safe.points), "point"),
-        plural(len(attacks), "attack") if attacks else "",
-        plural(len(safe.seeds), "seed"),
+        format_count(audited, "audited sample")
+        if audited
+        else format_count(len(safe.points), "point"),
+        format_count(len(attacks), "attack") if attacks else "",
+        format_count(len(safe.seeds), "seed"),
     ]
     size = ", ".join(filter(None, what))
     where = f" in {folder!r}" if folder else ""
     calls = "print(), save_report(), to_frame()" if folder else "print(), frame()"
     return (
-        f"<{kind} {shortened(safe.name, LONGEST_NAME)!r}{where}: {size}; next: {calls}>\n"
-        f"{first.status.upper()}: {shortened(first.finding, 200)}."
+        f"<{kind} {shorten(safe.name, LONGEST_NAME)!r}{where}: {size}; next: {calls}>\n"
+        f"{first.status.upper()}: {shorten(first.finding, 200)}."
     )
 
 
@@ -89,14 +91,14 @@ def _run_text(run: "Run") -> str:
 
 
 def _comparison_text(comparison: "Comparison") -> str:
-    names = join_some([shortened(source.name, 40) for source in comparison.sources])
-    return f"<Comparison of {names}: {plural(len(comparison.rows), 'row')}>"
+    names = join_some([shorten(source.name, 40) for source in comparison.sources])
+    return f"<Comparison of {names}: {format_count(len(comparison.rows), 'row')}>"
 
 
 def _compared_text(compared: "ComparedRuns") -> str:
     finding = conclusion_of(compared).partition("\n\n")[0].replace("\n", " ")
     text = _comparison_text(compared.comparison).removesuffix(">")
-    return f"{text}; next: print(), to_frame(), save_page()>\n{shortened(finding, 240)}"
+    return f"{text}; next: print(), to_frame(), save_page()>\n{shorten(finding, 240)}"
 
 
 def _record_card(record: "Record") -> str:
@@ -133,9 +135,9 @@ def _filter_card(audit: "FilterAudit") -> Card:
     ]
     return Card(
         str(audit.verdict),
-        f"{shortened(audit.filter, LONGEST_NAME)} {audit.sentence}",
+        f"{shorten(audit.filter, LONGEST_NAME)} {audit.sentence}",
         _FILTER_LOOKS.get(str(audit.verdict), OPEN),
-        caveats=tuple(f"{capital(as_one_line(check.why))}." for check in audit.serious[:3]),
+        caveats=tuple(f"{capitalise(as_one_line(check.why))}." for check in audit.serious[:3]),
         next=tuple(
             dict.fromkeys(as_one_line(check.advice) for check in audit.serious if check.advice)
         ),
@@ -152,7 +154,7 @@ def _filter_text(audit: "FilterAudit") -> str:
     counts = Counter(str(check.result) for check in audit.checks)
     results = ", ".join(f"{count} {result}" for result, count in counts.items())
     return (
-        f"<FilterAudit of {shortened(audit.filter, LONGEST_NAME)!r}: {audit.verdict.upper()}, "
+        f"<FilterAudit of {shorten(audit.filter, LONGEST_NAME)!r}: {audit.verdict.upper()}, "
         f"checks: {results}; print() shows them>"
     )
 
@@ -213,7 +215,7 @@ def _guard_card(guard: "Guard") -> Card:
     look = BAD if counts["withheld"] else OPEN if counts["filtered"] else GOOD
     return Card(
         "guard",
-        f"{plural(len(decisions), 'upload')} checked: {_counted(counts)}",
+        f"{format_count(len(decisions), 'upload')} checked: {_counted(counts)}",
         look,
         numbers=(tile("Limit", f"{guard.policy.limit:g}", "AUC"),),
         table=_decisions_table(decisions[-MOST_ROWS:]),
@@ -234,16 +236,16 @@ def _gate_card(verdict: "Verdict") -> Card:
     looks = {"pass": GOOD, "fail": BAD}
     rows: list[Cells] = [
         {
-            "check": shortened(f"{check.section}: {check.name}", 80),
+            "check": shorten(f"{check.section}: {check.name}", 80),
             "outcome": _outcome(str(check.outcome)),
             "ceiling": None if check.ceiling is None else f"{check.ceiling:g}",
-            "reason": shortened(check.reason, 240),
+            "reason": shorten(check.reason, 240),
         }
         for check in verdict.checks
     ]
     return Card(
         str(verdict.outcome),
-        shortened(f"{verdict.record} against the policy {verdict.policy}", 160),
+        shorten(f"{verdict.record} against the policy {verdict.policy}", 160),
         looks.get(str(verdict.outcome), OPEN),
         caveats=(as_one_line(verdict.reason),),
         table=grid_of("Checks", rows, words=("outcome", "reason")),
@@ -253,7 +255,7 @@ def _gate_card(verdict: "Verdict") -> Card:
 
 def _gate_text(verdict: "Verdict") -> str:
     counts = _counted(Counter(str(check.outcome) for check in verdict.checks))
-    record = shortened(verdict.record, LONGEST_NAME)
+    record = shorten(verdict.record, LONGEST_NAME)
     return f"<Verdict on {record!r}: {verdict.outcome.upper()}, checks: {counts}>"
 
 
@@ -273,7 +275,7 @@ def _answer_card(answer: "Answer") -> Card:
 def _answer_text(answer: "Answer") -> str:
     status = {None: "undecided", True: "flagged", False: "not flagged"}[answer.flagged]
     return (
-        f"<Answer about one {answer.unit} of {shortened(answer.record, LONGEST_NAME)!r}: "
+        f"<Answer about one {answer.unit} of {shorten(answer.record, LONGEST_NAME)!r}: "
         f"{status}; print() explains it>"
     )
 

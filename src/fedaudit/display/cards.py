@@ -10,10 +10,10 @@ from fedaudit.report import evidence, wording
 from fedaudit.report.figures.charts import Axis, Figures
 from fedaudit.report.figures.forest import PLAIN, Picture, Row, build_forest, mark_of, track_cell
 from fedaudit.report.first import FirstScreen, first_of_record
-from fedaudit.report.grid import Cells, Grid, Tile, grid_of, shortened
+from fedaudit.report.grid import Cells, Grid, Tile, grid_of, shorten
 from fedaudit.report.page import templates
 from fedaudit.report.style import embedded_css
-from fedaudit.report.text.verdict import verdict
+from fedaudit.report.text.verdict import summarise_verdict
 from fedaudit.results.comparison import Comparison
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Record
@@ -77,7 +77,7 @@ def card_html(card: Card | FirstScreen, front: Figures | None = None) -> str:
 
 def record_html(record: Record) -> str:
     """Return the first screen of a record's report as an HTML fragment."""
-    return card_html(first_of_record(wording.printable(record)))
+    return card_html(first_of_record(wording.printable_record(record)))
 
 
 def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
@@ -87,7 +87,9 @@ def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
     comparison, records = wording.printable_comparison(comparison, records)
     if not records:
         return card_html(_rows_card(comparison))
-    first = first_of_comparison(comparison, records, [verdict(record) for record in records])
+    first = first_of_comparison(
+        comparison, records, [summarise_verdict(record) for record in records]
+    )
     front = front_figure(comparison, records, ranked=first.look != "control failed")
     return card_html(first, front)
 
@@ -96,12 +98,13 @@ def _rows_card(comparison: Comparison) -> Card:
     from fedaudit.report.comparison.tradeoffs import labels_of
 
     rows: list[Cells] = [
-        {"row": label, "audit": shortened(comparison.sources[row.source].name, 60)}
+        {"row": label, "audit": shorten(comparison.sources[row.source].name, 60)}
         for label, row in zip(labels_of(comparison), comparison.rows, strict=True)
     ]
     return Card(
         "comparison",
-        f"{wording.plural(len(rows), 'row')} of {wording.plural(len(comparison.sources), 'audit')}",
+        f"{wording.format_count(len(rows), 'row')} of "
+        f"{wording.format_count(len(comparison.sources), 'audit')}",
         table=grid_of("Rows", rows, words=("audit",)),
         notes=("Pass the audits to fedaudit.compare to see their figures.",),
     )
@@ -109,13 +112,13 @@ def _rows_card(comparison: Comparison) -> Card:
 
 def estimate_html(estimate: Estimate) -> str:
     """Return an estimate as an HTML fragment: value, interval, and a chart of both."""
-    estimate = wording.cleaned(estimate, clients={}, name_attack=wording.attack_name)
+    estimate = wording.clean_texts(estimate, clients={}, name_attack=wording.attack_name)
     name, marker = wording.metric_name(estimate.metric), evidence.marker_of(estimate)
     is_membership = estimate.topic == "membership"
-    about = wording.join(
-        shortened(estimate.attack or estimate.topic, 60),
-        shortened(estimate.group, 40),
-        f"members {wording.versus(estimate.contrast)}" if is_membership else "",
+    about = wording.join_parts(
+        shorten(estimate.attack or estimate.topic, 60),
+        shorten(estimate.group, 40),
+        f"members {wording.nonmember_heading(estimate.contrast)}" if is_membership else "",
         f"client {estimate.target}" if estimate.target is not None else "",
         f"seed {estimate.seed}" if estimate.seed is not None else "",
     )
@@ -123,15 +126,15 @@ def estimate_html(estimate: Estimate) -> str:
     if estimate.value is not None and (estimate.metric == AUC or rate is not None):
         track = Axis(name, form="" if rate is None else "%", guess=0.5 if rate is None else rate)
         cell = track_cell(estimate, [mark_of(estimate, PLAIN, name)], marker.sign)
-        row = Row(shortened(estimate.attack, 60), (cell,), marker.tone)
+        row = Row(shorten(estimate.attack, 60), (cell,), marker.tone)
         picture = build_forest(about, about, "", [track], [row])
     sizes = f"{estimate.n_members} members, {estimate.n_nonmembers} non-members"
     has_sizes = estimate.n_members or estimate.n_nonmembers
-    notes = ("" if picture else about, sizes if has_sizes else "", shortened(estimate.note, 300))
+    notes = ("" if picture else about, sizes if has_sizes else "", shorten(estimate.note, 300))
     return card_html(
         Card(
             marker.word or "estimate",
-            f"{wording.capital(name)} {wording.with_interval(estimate)}",
+            f"{wording.capitalise(name)} {wording.with_interval(estimate)}",
             picture=picture,
             notes=tuple(filter(None, notes)),
         )
@@ -141,4 +144,4 @@ def estimate_html(estimate: Estimate) -> str:
 def hidden_rows(total: int, what: str) -> tuple[str, ...]:
     """Return a note on the rows that a table omits, if any."""
     hidden = total - MOST_ROWS
-    return (f"{wording.plural(hidden, f'earlier {what}')} not shown.",) if hidden > 0 else ()
+    return (f"{wording.format_count(hidden, f'earlier {what}')} not shown.",) if hidden > 0 else ()

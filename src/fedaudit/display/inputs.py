@@ -6,8 +6,8 @@ from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedaudit.display.cards import LONGEST_NAME, MOST_ROWS, Card, hidden_rows
-from fedaudit.report.grid import Cells, as_one_line, grid_of, shortened, tile
-from fedaudit.report.wording import join_some, plural
+from fedaudit.report.grid import Cells, as_one_line, grid_of, shorten, tile
+from fedaudit.report.wording import format_count, join_some
 
 if TYPE_CHECKING:
     from fedaudit.api.federation import Federation
@@ -49,9 +49,9 @@ def _part_words(part: object) -> str:
     from fedaudit.core.naming import changed_fields
 
     if isinstance(part, str | int):
-        return shortened(str(part), 120)
+        return shorten(str(part), 120)
     if isinstance(part, Sized) and not isinstance(part, type):
-        return f"{plural(len(part), 'sample')} ({type(part).__name__})"
+        return f"{format_count(len(part), 'sample')} ({type(part).__name__})"
     name = getattr(part, "__name__", type(part).__name__)
     settings = changed_fields(part) if is_dataclass(part) and not isinstance(part, type) else {}
     texts = [
@@ -59,20 +59,20 @@ def _part_words(part: object) -> str:
         for key, value in settings.items()
         if isinstance(value, str | int | float | tuple)
     ]
-    return shortened(" · ".join([name, *texts]), 240)
+    return shorten(" · ".join([name, *texts]), 240)
 
 
 def _dataset_card(dataset: "Dataset") -> Card:
     shape = " × ".join(map(str, dataset.train.features.shape[1:]))
     numbers = [
         tile("Samples", f"{len(dataset):,}", f"{len(dataset.train):,} to train"),
-        tile("Features", shape or "1", shortened(dataset.normalisation, 120)),
+        tile("Features", shape or "1", shorten(dataset.normalisation, 120)),
         tile("Classes", str(dataset.classes)),
     ]
     statement = tuple(map(as_one_line, dataset.statement))
     return Card(
         "data set",
-        shortened(dataset.name, LONGEST_NAME),
+        shorten(dataset.name, LONGEST_NAME),
         numbers=tuple(numbers),
         notes=statement,
     )
@@ -90,7 +90,7 @@ def _audit_set_card(audit: "AuditSet") -> Card:
     ]
     return Card(
         "audit set",
-        f"{plural(len(audit), 'audited sample')} of {plural(len(owners), 'client')}",
+        f"{format_count(len(audit), 'audited sample')} of {format_count(len(owners), 'client')}",
         numbers=(
             tile("Members", f"{owners.total():,}", "a client trains on them"),
             tile("Held out", f"{len(audit) - owners.total():,}", "no client trains on them"),
@@ -105,7 +105,7 @@ def _client(audit: "AuditSet", number: int) -> str:
     from fedaudit.live.clients import numbers_of
 
     names = {number: name for name, number in numbers_of(audit.names).items()}
-    return shortened(str(names.get(number, f"client {number}")), LONGEST_NAME)
+    return shorten(str(names.get(number, f"client {number}")), LONGEST_NAME)
 
 
 def _split_card(split: Any) -> Card:
@@ -125,7 +125,7 @@ def _assignment_card(assignment: "Assignment") -> Card:
     ]
     return Card(
         "partition",
-        f"{plural(len(sizes), 'client')} with {sum(sizes.values()):,} training samples",
+        f"{format_count(len(sizes), 'client')} with {sum(sizes.values()):,} training samples",
         table=grid_of("Samples of each client", rows),
         notes=hidden_rows(len(sizes), "client"),
     )
@@ -134,8 +134,8 @@ def _assignment_card(assignment: "Assignment") -> Card:
 def _round_card(round: "Round") -> Card:
     return Card(
         "round",
-        f"Round {round.index}: {plural(len(round.answered), 'upload')} of "
-        f"{plural(len(round.selected), 'selected client')}",
+        f"Round {round.index}: {format_count(len(round.answered), 'upload')} of "
+        f"{format_count(len(round.selected), 'selected client')}",
         numbers=(
             tile("Visible uploads", str(len(round.uploads))),
             tile("Visible models", str(len(round.observed))),
@@ -151,8 +151,8 @@ def _measured_round_card(measured: "MeasuredRound") -> Card:
     ]
     return Card(
         "round",
-        f"Round {measured.index}: {plural(len(rows), 'signal')} of "
-        f"{plural(len(measured.clients), 'client')}",
+        f"Round {measured.index}: {format_count(len(rows), 'signal')} of "
+        f"{format_count(len(measured.clients), 'client')}",
         table=grid_of("Signals", rows),
     )
 
@@ -162,7 +162,7 @@ def _recorder_card(recorder: "Recorder") -> Card:
     missing = _missing(entries, recording.names)
     return Card(
         "recording",
-        f"{shortened(recording.name, LONGEST_NAME)}: {plural(len(entries), 'round')} recorded, "
+        f"{shorten(recording.name, LONGEST_NAME)}: {format_count(len(entries), 'round')} recorded, "
         f"{len(recorder.measured)} measured",
         caveats=(f"Missing uploads: {missing}",) if missing else (),
         numbers=(
@@ -177,7 +177,7 @@ def _recorder_card(recorder: "Recorder") -> Card:
 def _missing(entries: Iterable[Any], names: Any) -> str:
     counts = Counter(client for entry in entries for client in entry.excluded)
     texts = [
-        f"{as_one_line(names.get(client, f'client {client}'))} in {plural(count, 'round')}"
+        f"{as_one_line(names.get(client, f'client {client}'))} in {format_count(count, 'round')}"
         for client, count in counts.items()
     ]
     return join_some(texts)
@@ -189,8 +189,8 @@ def _attack_call(recorder: "Recorder") -> str:
 
 
 def _recorder_text(recorder: "Recorder") -> str:
-    rounds = f"{plural(len(recorder.entries), 'round')}, {len(recorder.measured)} measured"
-    name = shortened(recorder.recording.name, LONGEST_NAME)
+    rounds = f"{format_count(len(recorder.entries), 'round')}, {len(recorder.measured)} measured"
+    name = shorten(recorder.recording.name, LONGEST_NAME)
     return f"<Recorder {name!r}: {rounds}; next: {_attack_call(recorder)}>"
 
 

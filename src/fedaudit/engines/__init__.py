@@ -6,11 +6,11 @@ This module has few imports, since worker processes import it first.
 from multiprocessing.connection import Connection
 from typing import NoReturn
 
-from fedaudit.core.progress import importing
+from fedaudit.core.progress import without_garbage_collection
 
 
 def begin(pipe: Connection) -> NoReturn:
     """Entry point of a worker process; see :func:`fedaudit.engines.local.serve`."""
-    with importing():
+    with without_garbage_collection():
         from fedaudit.engines.local import serve
     serve(pipe)

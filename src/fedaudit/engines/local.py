@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn, cast
 
 import torch
 
-from fedaudit.core.errors import BadInput, Unsupported, assignment
+from fedaudit.core.errors import BadInput, Unsupported, format_assignment
 from fedaudit.core.importing import convert_exits_to_errors
-from fedaudit.core.progress import importing
+from fedaudit.core.progress import without_garbage_collection
 from fedaudit.engines import begin
 from fedaudit.engines.base import Item, Result, Shared, pickled
 
@@ -161,7 +161,7 @@ def _prepare_work(messages: "SimpleQueue[bytes]") -> Callable[[], bytes]:
     If the job cannot be unpickled, the result for every item is this error.
     """
     try:
-        with importing():
+        with without_garbage_collection():
             work, shared = pickle.loads(messages.get())
     except Exception as error:
         job_error = _pickle_error(error)
@@ -213,7 +213,7 @@ class Workers:
         if self.count < 1:
             raise BadInput(
                 f"workers must be at least 1, got {self.count}; "
-                f"{assignment('workers', '0')} starts one process per core"
+                f"{format_assignment('workers', '0')} starts one process per core"
             )
 
     @contextmanager

@@ -14,7 +14,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from fedaudit.core.devices import CPU
-from fedaudit.core.errors import BadInput, setting
+from fedaudit.core.errors import BadInput, format_setting
 from fedaudit.core.modules import outputs_of
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Capability, ClientId, Model, Samples, chunks
@@ -168,7 +168,7 @@ def are_notes_valid(run: Setup, notes: Mapping[str, str], *, means: bool = True)
     )
 
 
-def utility(run: Setup, stored: Sequence[StoredRound]) -> list[Estimate]:
+def utility_estimates(run: Setup, stored: Sequence[StoredRound]) -> list[Estimate]:
     """Return estimates of the utility of the run's models after the last measured round.
 
     Accuracies are averaged if there are several models. The result is empty if a recording has no
@@ -234,7 +234,7 @@ def _has_no_models(run: Setup) -> bool:
     return run.recording_info is not None and not run.recording_info.has_models
 
 
-def overfitting(notes: Mapping[str, str], clients: Sequence[ClientId]) -> list[float]:
+def generalisation_gaps(notes: Mapping[str, str], clients: Sequence[ClientId]) -> list[float]:
     """Return the generalisation gap of each client's model; empty if it was not measured."""
     keys = [f"{_GAP}{client}" for client in clients]
     return [float(notes[key]) for key in keys] if all(key in notes for key in keys) else []
@@ -316,7 +316,7 @@ def _utilities(model: Model, samples: Samples, device: torch.device) -> Float[Te
     if not bool((utilities.abs() <= MAX_NUMBER).all()):
         raise BadInput(
             f"training has diverged: predictions are infinite, or differ from targets by more than "
-            f"{MAX_NUMBER:g}; lower {setting('training.lr')}"
+            f"{MAX_NUMBER:g}; lower {format_setting('training.lr')}"
         )
     return utilities
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import FedauditError, TooFewPeers, TooFewRounds
 from fedaudit.core.metric_names import AUC, EPSILON, Origin, rate_of
-from fedaudit.core.progress import Progress, quiet
+from fedaudit.core.progress import Progress, ignore_progress
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import ClientId
 from fedaudit.evaluation.truth import (
@@ -25,8 +25,8 @@ from fedaudit.evaluation.truth import (
     TargetTruth,
     UnitTruth,
     has_iid_clients,
-    pooled,
-    repeats,
+    pooled_targets,
+    repeats_other_contrast,
     run_coordinates,
     target_truth,
     view_coordinates,
@@ -76,11 +76,11 @@ class AttackRun(NamedTuple):
     seed: int
 
 
-def analyse(
+def evaluate_attacks(
     setup: Setup,
     measured: Mapping[str, Measurements],
     results: EvaluationResults,
-    progress: Progress = quiet,
+    progress: Progress = ignore_progress,
 ) -> None:
     """Run every attack on every target of one run, and add the estimates to ``results``."""
     phase = f"seed {setup.seed}: attacks"
@@ -275,7 +275,7 @@ def _add_contrast(
         rate, estimate = rate_of(evaluated.metric), _estimate(attack, truth, evaluated, compared)
         # An estimate that repeats another one gets no test, since the test would otherwise count
         # twice in the correction for multiple tests.
-        if evaluated.p_value is not None and not repeats(contrast, truth):
+        if evaluated.p_value is not None and not repeats_other_contrast(contrast, truth):
             estimate = estimate.model_copy(update={"tests": [Test(p_value=evaluated.p_value)]})
         if rate is not None and evaluated.value is not None:
             limits = tpr_limits_function(scaled, origin == Origin.MEMBER, rate)
@@ -292,7 +292,7 @@ def _add_pooled(setup: Setup, audited: Sequence[UnitTruth], results: EvaluationR
     for name in setup.membership_attacks:
         attack = AttackRun(attack=name, **view_coordinates(setup))
         truths, scores_by_client = list[UnitTruth](), []
-        for truth in pooled(setup, audited):
+        for truth in pooled_targets(setup, audited):
             client_scores = results.scores.get((setup.seed, truth.target, name))
             if client_scores is not None:
                 truths.append(truth)

@@ -34,17 +34,17 @@ from fedaudit.plan.assignment import GroupedData, training_samples
 from fedaudit.plan.parts import Setup
 from fedaudit.results.estimate import (
     ACCURACY,
-    AGREEMENT,
     CHANCE_VIOLATIONS,
     CLIENT_ESTIMATE,
     CLIENT_RISK,
+    CLIENTS_OF_MODEL,
     ESTIMATE_ERROR,
     EXPECTED_VIOLATIONS,
+    GROUP_AGREEMENT,
     MODEL_ESTIMATE,
     MODEL_RISK,
-    MOVED,
     MOVED_AT_THE_END,
-    OWN_MODEL,
+    MOVED_CLIENTS,
     SIGNIFICANT_VIOLATIONS,
     VIOLATIONS,
     Estimate,
@@ -55,13 +55,13 @@ from fedaudit.results.runs import (
     ClusterResult,
     ClusterRound,
     ModelState,
-    choices,
     clients_in,
     groups_by_size,
     mean_or_none,
+    model_changes,
+    model_choices,
     models_of_groups,
     models_used_by,
-    moves,
     shares_its_model,
 )
 from fedaudit.risk.server import ServerRisk, ShadowSuccess
@@ -518,9 +518,9 @@ def _model_estimates(run: ClusterResult) -> Iterator[Estimate]:
             yield _estimate(run, MODEL_RISK, name, state.risk, note=note, **limits, **counts)
         if state.estimated is not None:
             yield _estimate(run, MODEL_ESTIMATE, name, state.estimated, note=note)
-        chosen_model, clients = choices(run), clients_in(run, group)
+        chosen_model, clients = model_choices(run), clients_in(run, group)
         users = float(sum(chosen_model[client] == model for client in clients))
-        yield _estimate(run, OWN_MODEL, name, users, ceiling=len(clients), note=note)
+        yield _estimate(run, CLIENTS_OF_MODEL, name, users, ceiling=len(clients), note=note)
 
 
 def _client_estimates(run: ClusterResult) -> Iterator[Estimate]:
@@ -584,7 +584,7 @@ def _violation_estimates(run: ClusterResult) -> Iterator[Estimate]:
 
 def _violations_by_chance(run: ClusterResult) -> float | None:
     """Return the number of violations that chance explains; None if no risk was measured."""
-    chosen_model = choices(run)
+    chosen_model = model_choices(run)
     models = []
     for number, state in enumerate(run.rounds[-1].models):
         if state.risk is not None and state.members and state.others:
@@ -601,7 +601,7 @@ def _violations_by_chance(run: ClusterResult) -> float | None:
 def _stability_estimates(run: ClusterResult) -> Iterator[Estimate]:
     groups_and_models = [
         (group, model)
-        for group, model in zip(run.group, choices(run), strict=True)
+        for group, model in zip(run.group, model_choices(run), strict=True)
         if model is not None
     ]
     if len(set(run.group)) > 1 and groups_and_models:
@@ -609,11 +609,11 @@ def _stability_estimates(run: ClusterResult) -> Iterator[Estimate]:
         from sklearn.metrics import adjusted_rand_score
 
         agreement = float(adjusted_rand_score(*zip(*groups_and_models, strict=True)))
-        yield _estimate(run, AGREEMENT, ALL_CLIENTS, agreement)
-    changed_by_round = moves(run)
+        yield _estimate(run, GROUP_AGREEMENT, ALL_CLIENTS, agreement)
+    changed_by_round = model_changes(run)
     if changed_by_round:
         total = len(run.clients)
         n_ever_moved = float(len({client for changed in changed_by_round for client in changed}))
         n_moved_last = float(len(changed_by_round[-1]))
-        yield _estimate(run, MOVED, ALL_CLIENTS, n_ever_moved, ceiling=total)
+        yield _estimate(run, MOVED_CLIENTS, ALL_CLIENTS, n_ever_moved, ceiling=total)
         yield _estimate(run, MOVED_AT_THE_END, ALL_CLIENTS, n_moved_last, ceiling=total)

@@ -24,7 +24,7 @@ from fedaudit.attacks.rules import Recovery
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import FedauditError
 from fedaudit.core.metric_names import Origin
-from fedaudit.core.progress import Progress, quiet
+from fedaudit.core.progress import Progress, ignore_progress
 from fedaudit.core.seeds import seed_for, seeded, seeded_numpy
 from fedaudit.core.values import (
     NO_CLIENT,
@@ -106,8 +106,11 @@ def number_of_controls(setup: Setup) -> int:
     return total + len(setup.study.audit.targets) * per_target
 
 
-def controls(
-    setup: Setup, results: EvaluationResults, device: torch.device = CPU, progress: Progress = quiet
+def evaluate_controls(
+    setup: Setup,
+    results: EvaluationResults,
+    device: torch.device = CPU,
+    progress: Progress = ignore_progress,
 ) -> Iterator[ControlResult]:
     """Yield all controls of one run that need no further training."""
     phase, total = f"seed {setup.seed}: controls", number_of_controls(setup)
@@ -132,7 +135,7 @@ def _controls(
         yield from _attacks_on_untrained(setup, truth, device)
 
 
-class Outcome(NamedTuple):
+class ControlOutcome(NamedTuple):
     """Outcome of a control, with some fields of :class:`ControlResult`."""
 
     value: float | None
@@ -143,7 +146,7 @@ class Outcome(NamedTuple):
 
 
 def run_control(
-    make_result: Callable[..., ControlResult], compute_outcome: Callable[[], Outcome]
+    make_result: Callable[..., ControlResult], compute_outcome: Callable[[], ControlOutcome]
 ) -> ControlResult:
     """Compute the outcome of a control, and return its result.
 
@@ -156,7 +159,7 @@ def run_control(
     try:
         outcome = compute_outcome()
     except FedauditError as error:
-        outcome = Outcome(None, note=str(error))
+        outcome = ControlOutcome(None, note=str(error))
     return make_result(**outcome._asdict())
 
 
@@ -301,7 +304,7 @@ def _blind_control(
         target: The audited client; None for a control over all clients.
     """
 
-    def outcome() -> Outcome:
+    def outcome() -> ControlOutcome:
         blind = blind_classifier(
             features,
             is_member,
@@ -313,8 +316,8 @@ def _blind_control(
         note, passed = f"{blind.classifier}, {blind.method}", not blind.shifted
         if passed and blind.high > _CONCLUSIVE_LIMIT:
             inconclusive = f"{note}; inconclusive with so few samples, audit more"
-            return Outcome(blind.auc, blind.low, blind.high, None, inconclusive)
-        return Outcome(blind.auc, blind.low, blind.high, passed, note)
+            return ControlOutcome(blind.auc, blind.low, blind.high, None, inconclusive)
+        return ControlOutcome(blind.auc, blind.low, blind.high, passed, note)
 
     result = run_control(
         partial(
@@ -352,16 +355,16 @@ def _attacks_on_untrained(
     mask = units.control_comparison.mask
     is_member = units.is_member[mask]
 
-    def outcome(attack: Attack) -> Outcome:
+    def outcome(attack: Attack) -> ControlOutcome:
         # Some attacks know which samples a client may have used in a round: here, all of them.
         attack = attack.with_side_information(dict.fromkeys((1, 2), torch.tensor(True)))
         attack = _for_unpoisoned_rounds(attack.on_samples(torch.from_numpy(truth.positions)))
         scores = attack.scores(measurements_for(attack, measured), truth.target).numpy()
         if not 0 < is_member.sum() < len(is_member):
-            return Outcome(None, note="no class has both members and non-members")
+            return ControlOutcome(None, note="no class has both members and non-members")
         auc = auc_interval(truth.unit_scores(scores)[mask], is_member, confidence=confidence)
         passed = auc.low <= 0.5 <= auc.high
-        return Outcome(auc.value, auc.low, auc.high, passed, auc.method)
+        return ControlOutcome(auc.value, auc.low, auc.high, passed, auc.method)
 
     for name, attack in setup.membership_attacks.items():
         control = partial(
@@ -568,7 +571,7 @@ def planted_leak(setup: Setup, resources: Resources) -> Iterator[ControlResult]:
             for number in range(1, 1 + _REFERENCE_FEDERATIONS)
         ]
 
-    def outcome(name: str, attack: Attack) -> Outcome:
+    def outcome(name: str, attack: Attack) -> ControlOutcome:
         # Without a defense, the target trains on all of its data in every round.
         rounds = range(1, _TWIN_ROUNDS + 1)
         attack = attack.with_side_information(dict.fromkeys(rounds, torch.tensor(True)))
@@ -585,7 +588,7 @@ def planted_leak(setup: Setup, resources: Resources) -> Iterator[ControlResult]:
             # from the twin's. So it may work and still miss the canaries.
             passed = passed or None
             note += "; fitted to a run whose training settings differ from the twin's"
-        return Outcome(auc.value, auc.low, auc.high, passed, note)
+        return ControlOutcome(auc.value, auc.low, auc.high, passed, note)
 
     for name, attack in setup.membership_attacks.items():
         yield run_control(partial(control, attack=name), partial(outcome, name, attack))

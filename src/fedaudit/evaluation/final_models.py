@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from fedaudit.core.errors import BadInput, Damaged, FedauditError, Unsupported, option
+from fedaudit.core.errors import BadInput, Damaged, FedauditError, Unsupported, format_option
 from fedaudit.core.files import CHECKPOINT_FILE, read_object, write_object
 from fedaudit.core.values import Architecture, Model, Params, with_prefix
 from fedaudit.observe.digests import digest_of_model
@@ -190,7 +190,7 @@ def raise_if_no_server_model(run: Setup) -> None:
     if not run.algorithm.models(run.algorithm.start(0)):
         raise Unsupported(
             f"the server of {type(run.algorithm).__name__} has no model that could be kept; leave "
-            f"out {option('keep-model')}"
+            f"out {format_option('keep-model')}"
         )
 
 

@@ -87,7 +87,7 @@ def evaluate_membership_of_unit(
                 # Fraction of the non-members that score below the unit.
                 above_nonmembers=float((nonmembers[:, column] < score).mean()),
                 p_value=p_value,
-                flagged=flag(p_value, smallest_p_value, false_alarm_rate),
+                flagged=is_flagged(p_value, smallest_p_value, false_alarm_rate),
                 **_posterior_limits(score, members[:, column], nonmembers[:, column], prior),
                 others_as_high=int((other_client_scores[:, column] >= score).sum()),
             )
@@ -105,13 +105,13 @@ def evaluate_membership_of_unit(
         attacks=answers,
         withdrawn=dict(excluded or {}),
         p_value=test.combined,
-        flagged=flag(test.combined, smallest_p_value, false_alarm_rate),
+        flagged=is_flagged(test.combined, smallest_p_value, false_alarm_rate),
         members_flagged=count_flagged(members),
         others_flagged=count_flagged(other_client_scores),
     )
 
 
-def flag(p_value: float, smallest_p_value: float, false_alarm_rate: float) -> bool | None:
+def is_flagged(p_value: float, smallest_p_value: float, false_alarm_rate: float) -> bool | None:
     """Return whether a unit is flagged as a member; None if no p-value would be small enough.
 
     Args:
@@ -197,10 +197,10 @@ def label_posterior(
         total = sum(classes) - is_owner
         count = (classes[label] if 0 <= label < len(classes) else 0) - is_owner
         frequencies[client] = max(count, 0) / total if total > 0 else 0.0
-    return normalised(frequencies)
+    return normalise(frequencies)
 
 
-def normalised(weights: Mapping[ClientId, float]) -> dict[ClientId, float]:
+def normalise(weights: Mapping[ClientId, float]) -> dict[ClientId, float]:
     """Return weights divided by their sum; equal weights if all are 0."""
     total = sum(weights.values())
     return {

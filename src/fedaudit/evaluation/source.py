@@ -20,12 +20,17 @@ from numpy import ndarray
 from fedaudit.attacks.base import Attack
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, FedauditError, TooFewPeers
-from fedaudit.core.progress import Progress, quiet
+from fedaudit.core.progress import Progress, ignore_progress
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import NO_CLIENT, Capability, ClientId, positions_of
 from fedaudit.datasets.draws.fair import CLIENT_SAMPLE_DRAWS
-from fedaudit.evaluation.accuracy import overfitting
-from fedaudit.evaluation.controls import Outcome, measured_untrained, measurements_for, run_control
+from fedaudit.evaluation.accuracy import generalisation_gaps
+from fedaudit.evaluation.controls import (
+    ControlOutcome,
+    measured_untrained,
+    measurements_for,
+    run_control,
+)
 from fedaudit.evaluation.truth import EvaluationResults, run_coordinates, view_coordinates
 from fedaudit.metrics import EstimateWithLimits
 from fedaudit.metrics.source import (
@@ -194,7 +199,7 @@ def source_results(
     measured: Mapping[str, Measurements],
     results: EvaluationResults,
     notes: Mapping[str, str],
-    progress: Progress = quiet,
+    progress: Progress = ignore_progress,
 ) -> list[SourceEvaluation]:
     """Return the evaluation of each source attack of a run.
 
@@ -266,7 +271,7 @@ def _evaluate(
         chained=sources_of_inferred_members(run, attack, measured, is_correct, queries),
         rounds=list(run.measured_rounds),
         by_round=success_by_round,
-        overfitting=overfitting(notes, queries.clients),
+        overfitting=generalisation_gaps(notes, queries.clients),
         absent=sorted({*queries.clients} - measured_clients),
     )
     estimates_by_draw = []
@@ -456,7 +461,7 @@ def source_controls(run: Setup, device: torch.device = CPU) -> Iterator[ControlR
         return
     measured = measured_untrained(run, queries.positions, device)
 
-    def outcome(attack: Attack) -> Outcome:
+    def outcome(attack: Attack) -> ControlOutcome:
         posterior = posteriors(run, attack, measurements_for(attack, measured), queries)
         inferred = infer_source(posterior)
         rng = seeded_numpy(run.seed, "untrained owners")
@@ -467,7 +472,7 @@ def source_controls(run: Setup, device: torch.device = CPU) -> Iterator[ControlR
             f"owners shuffled within classes: {null.mean:.3f} on average; limit at "
             f"{_LIMIT_IN_DEVIATIONS} standard deviations above: {limit:.3f}"
         )
-        return Outcome(value, None, limit, value <= limit, note)
+        return ControlOutcome(value, None, limit, value <= limit, note)
 
     for name, attack in run.source_attacks.items():
         control = partial(

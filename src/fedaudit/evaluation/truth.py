@@ -292,7 +292,7 @@ def target_truth(setup: Setup, target: ClientId) -> TargetTruth:
     )
 
 
-def repeats(contrast: str, truth: UnitTruth) -> bool:
+def repeats_other_contrast(contrast: str, truth: UnitTruth) -> bool:
     """Return True if the contrast "mixed" has the same units as another contrast.
 
     This is true if all non-members are held out, or all belong to other clients.
@@ -301,7 +301,7 @@ def repeats(contrast: str, truth: UnitTruth) -> bool:
     return contrast == "mixed" and has_one_origin
 
 
-def pooled(setup: Setup, truths: Sequence[UnitTruth]) -> list[UnitTruth]:
+def pooled_targets(setup: Setup, truths: Sequence[UnitTruth]) -> list[UnitTruth]:
     """Return the audited clients whose fair draws are pooled in estimates over all clients.
 
     The list is empty if all clients have the same distribution, or if only some are defended. It is

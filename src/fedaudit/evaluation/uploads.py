@@ -29,7 +29,7 @@ from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import digest_of
 from fedaudit.plan.parts import Setup
 from fedaudit.results.record import ControlResult
-from fedaudit.results.text import plain
+from fedaudit.results.text import clean_text
 
 _PEER_CONTROL = "peer updates"
 _UPDATE = "update/client-"
@@ -51,7 +51,7 @@ _MAX_LISTED = 5
 ACCURACY: Final = "accuracy"
 LOSS: Final = "loss"
 Metric = Literal["accuracy", "loss"]
-Reported = Mapping[ClientId, Mapping[Metric, float]]
+ReportedMetrics = Mapping[ClientId, Mapping[Metric, float]]
 
 _REPORTED_CONTROL = "reported training metrics"
 _REPORT = "reported/client-"
@@ -150,8 +150,8 @@ def _describe(flagged: dict[ClientId, list[float]], run: Setup) -> str:
         ratio = median(ratios)
         repeated = ", the same as another client's," * (_MIN_NORM <= ratio <= _MAX_NORM)
         sentences.append(
-            f"client {plain(run.names.get(client, str(client)))} sent updates of {ratio:.2g} times "
-            f"the median norm{repeated} in {len(ratios)} rounds"
+            f"client {clean_text(run.names.get(client, str(client)))} sent updates of {ratio:.2g} "
+            f"times the median norm{repeated} in {len(ratios)} rounds"
         )
     n_further = len(flagged) - _MAX_LISTED
     if n_further > 0:
@@ -190,7 +190,7 @@ def _updates(stored: StoredRound) -> dict[ClientId, _Update]:
     return updates
 
 
-class Comparison(NamedTuple):
+class MetricComparison(NamedTuple):
     """Metrics of one client in one round: reported, and measured on its audited members.
 
     Attributes:
@@ -235,7 +235,7 @@ def metrics_in(values: object) -> dict[Metric, float]:
 
 
 def reported_notes(
-    reported: Reported,
+    reported: ReportedMetrics,
     members: Mapping[ClientId, Samples],
     round: Round,
     device: torch.device = CPU,
@@ -265,7 +265,7 @@ def reported_notes(
 
 def _compare(
     model: Model, samples: Samples, reported: dict[Metric, float], device: torch.device
-) -> Comparison | None:
+) -> MetricComparison | None:
     """Return the metrics of a model on samples; None if a loss is not finite."""
     task = model.architecture.task
     outputs = outputs_of(model, samples.features, device)
@@ -274,10 +274,10 @@ def _compare(
         return None
     correct = int(task.utility.per_sample(outputs, samples.targets).sum()) if task.classes else None
     standard_error = float(losses.std(correction=0)) / len(samples) ** 0.5
-    return Comparison(reported, len(samples), float(losses.mean()), standard_error, correct)
+    return MetricComparison(reported, len(samples), float(losses.mean()), standard_error, correct)
 
 
-def _read(stored: StoredRound, client: ClientId) -> Comparison | None:
+def _read(stored: StoredRound, client: ClientId) -> MetricComparison | None:
     """Return the comparison of a client in one round; None if its note is missing or malformed."""
     try:
         reported, samples, loss, error, correct = json.loads(stored.notes[f"{_REPORT}{client}"])
@@ -286,7 +286,9 @@ def _read(stored: StoredRound, client: ClientId) -> Comparison | None:
         if not (all(map(isfinite, numbers)) and is_possible):
             return None
         count = None if correct is None else int(correct)
-        return Comparison(metrics_in(reported), int(samples), float(loss), float(error), count)
+        return MetricComparison(
+            metrics_in(reported), int(samples), float(loss), float(error), count
+        )
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
         return None
 
@@ -329,7 +331,7 @@ class _Outcome(NamedTuple):
     note: str
 
 
-def _compare_reports(rounds: Sequence[Comparison], classes: int) -> _Outcome:
+def _compare_reports(rounds: Sequence[MetricComparison], classes: int) -> _Outcome:
     as_fractions = [c for c in rounds if ACCURACY in c.reported and c.correct is not None]
     # Prefer accuracies, since clients may report losses with different scales.
     if not as_fractions:
@@ -358,7 +360,7 @@ def _compare_reports(rounds: Sequence[Comparison], classes: int) -> _Outcome:
     return outcome
 
 
-def _compare_accuracies(rounds: Sequence[Comparison]) -> _Outcome:
+def _compare_accuracies(rounds: Sequence[MetricComparison]) -> _Outcome:
     measured = median(c.accuracy for c in rounds)
     reported = median(c.reported[ACCURACY] for c in rounds)
     excesses = (
@@ -371,7 +373,7 @@ def _compare_accuracies(rounds: Sequence[Comparison]) -> _Outcome:
     return _Outcome(measured, passed, note)
 
 
-def _compare_losses(rounds: Sequence[Comparison]) -> _Outcome:
+def _compare_losses(rounds: Sequence[MetricComparison]) -> _Outcome:
     rounds = [c for c in rounds if LOSS in c.reported]
     if not rounds:
         return _Outcome(None, None, "no accuracy or loss that can be compared")
@@ -393,7 +395,7 @@ def _compare_losses(rounds: Sequence[Comparison]) -> _Outcome:
     return _Outcome(None, False, note)
 
 
-def _scope(rounds: Sequence[Comparison]) -> str:
+def _scope(rounds: Sequence[MetricComparison]) -> str:
     count = len(rounds)
     members = f"{rounds[-1].samples} audited members"
     return f" on {members}" + (f" (medians of {count} rounds)" if count > 1 else "")

@@ -4,7 +4,7 @@ import json
 
 from fedaudit.core.importing import raise_if_missing
 from fedaudit.exports.evidence import Evidence, describe_check, identifier
-from fedaudit.report.wording import printable
+from fedaudit.report.wording import printable_record
 from fedaudit.results.estimate import TEST_ACCURACY
 
 
@@ -37,7 +37,7 @@ def bill_of_materials(evidence: Evidence) -> str:
         properties["fedaudit:tensors"] = tensors
     ancestors = {"initial model": manifest.initial_model, "base model": manifest.base_model}
     model = Component(
-        name=printable(evidence.record).name,
+        name=printable_record(evidence.record).name,
         type=ComponentType.MACHINE_LEARNING_MODEL,
         bom_ref="model",
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=file.sha256)] if file else [],

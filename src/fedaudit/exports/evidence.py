@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import NAMESPACE_URL, UUID, uuid5
 
-from fedaudit.core.errors import BadInput, Damaged, option
+from fedaudit.core.errors import BadInput, Damaged, format_option
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.verdict import Check, FigureCheck, Verdict
 from fedaudit.pack.manifest import Manifest, ModelFile
 from fedaudit.pack.models import compare_model, describe_file
 from fedaudit.pack.verifying import verify
-from fedaudit.report.grid import shortened
+from fedaudit.report.grid import shorten
 from fedaudit.results.record import Record
 from fedaudit.summary.statement import Statement
 
@@ -88,7 +88,7 @@ def read_evidence(
             raise BadInput(
                 f"{folder} is not exported as evidence of {model.name}, which is not confirmed as "
                 f"its final model ({findings.unchecked[0]}); give the model after the last round "
-                f"of a study or of a closed recording, or omit {option('model')}"
+                f"of a study or of a closed recording, or omit {format_option('model')}"
             )
     record, manifest, policy = verified.record, verified.manifest, verified.policy
     if verified.problems or record is None or manifest is None or policy is None:
@@ -117,7 +117,7 @@ def _time(text: str) -> datetime:
         return datetime.fromisoformat(text)
     except ValueError:
         raise Damaged(
-            f"the record has an invalid time of the audit ({shortened(text, 40)!r}); use the "
+            f"the record has an invalid time of the audit ({shorten(text, 40)!r}); use the "
             "original pack"
         ) from None
 

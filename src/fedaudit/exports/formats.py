@@ -5,7 +5,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from fedaudit.core.errors import BadInput, option, unknown_name
+from fedaudit.core.errors import BadInput, format_option, unknown_name
 from fedaudit.core.files import raise_if_other_suffix, write_whole
 from fedaudit.exports.cyclonedx import bill_of_materials
 from fedaudit.exports.estimates import estimates_csv, estimates_parquet
@@ -80,8 +80,8 @@ def write_export(evidence: Evidence, name: str, out: Path, options: Options) -> 
     chosen = format_named(name)
     if options.sign is not None and name != "in-toto":
         raise BadInput(
-            f"{option('sign')} is only for the format in-toto, but the format is {name!r}; leave "
-            "it out (a signature of the pack itself stays valid)"
+            f"{format_option('sign')} is only for the format in-toto, but the format is {name!r}; "
+            "leave it out (a signature of the pack itself stays valid)"
         )
     if chosen.content is None:
         write_crate(evidence, out, agent=options.agent, organisation=options.organisation)
@@ -89,6 +89,6 @@ def write_export(evidence: Evidence, name: str, out: Path, options: Options) -> 
     raise_if_other_suffix(out, chosen.suffix, format_name=chosen.what)
     if out.exists():
         raise BadInput(
-            f"{out} already exists; give another file with {option('out')}, or delete it"
+            f"{out} already exists; give another file with {format_option('out')}, or delete it"
         )
     write_whole(out, chosen.content(evidence, options))

@@ -5,7 +5,7 @@ from fedaudit.exports.evidence import Evidence, describe_check
 from fedaudit.gate.outputs import policy_section
 from fedaudit.gate.policy import read_policy
 from fedaudit.pack.packing import POLICY_FILE
-from fedaudit.report.wording import printable
+from fedaudit.report.wording import printable_record
 from fedaudit.summary.page import summary_markdown
 
 
@@ -20,7 +20,7 @@ def model_card(evidence: Evidence) -> str:
     raise_if_missing("this export", "exports", "huggingface_hub")
     from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-    record, verdict = printable(evidence.record), evidence.verdict
+    record, verdict = printable_record(evidence.record), evidence.verdict
     data_name = str(evidence.manifest.data) or "not stated"
 
     def result(metric: str, name: str, value: float) -> EvalResult:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from fedaudit import __version__
-from fedaudit.core.errors import BadInput, option
+from fedaudit.core.errors import BadInput, format_option
 from fedaudit.core.files import MANIFEST_FILE, RECORD_FILE, REPORT_FILE, write_whole
 from fedaudit.core.importing import raise_if_missing
 from fedaudit.exports.evidence import Evidence, identifier
@@ -22,7 +22,7 @@ from fedaudit.pack.packing import (
     VERDICT_FILE,
 )
 from fedaudit.pack.statement import STATEMENT_FILE
-from fedaudit.report.wording import printable
+from fedaudit.report.wording import printable_record
 from fedaudit.summary.page import SUMMARY_FILE
 
 PROFILE = "https://w3id.org/5s-crate/1.0"
@@ -83,9 +83,10 @@ def write_crate(evidence: Evidence, folder: Path, *, agent: str, organisation: s
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput(
-            f"{folder} exists and is not empty; give a new or empty folder with {option('out')}"
+            f"{folder} exists and is not empty; give a new or empty folder with "
+            f"{format_option('out')}"
         )
-    record, manifest = printable(evidence.record), evidence.manifest
+    record, manifest = printable_record(evidence.record), evidence.manifest
     person = _named(agent, "agent")
     provider = _named(organisation, "organisation")
     begin = evidence.started
@@ -236,8 +237,8 @@ def _named(text: str, argument: str) -> tuple[str, str]:
     match = _NAMED.fullmatch(text)
     if match is None:
         raise BadInput(
-            f"an RO-Crate needs the name of the {argument}; give {option(argument)} as 'NAME' or "
-            "'NAME <https://...>', where the address may be an ORCID or ROR identifier"
+            f"an RO-Crate needs the name of the {argument}; give {format_option(argument)} as "
+            "'NAME' or 'NAME <https://...>', where the address may be an ORCID or ROR identifier"
         )
     name, iri = match[1], match[2]
     return name, iri or _urn(name, argument)

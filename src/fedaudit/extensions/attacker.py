@@ -13,7 +13,7 @@ from torch import Tensor
 from fedaudit.attacks.base import Attack
 from fedaudit.attacks.rules import Recovery
 from fedaudit.core.devices import samples_on
-from fedaudit.core.errors import BadInput, NotVisible, Unsupported, setting, table
+from fedaudit.core.errors import BadInput, NotVisible, Unsupported, format_setting, format_table
 from fedaudit.core.modules import in_model_dtype
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Batch, Capability, ClientId, Samples, scaled
@@ -154,7 +154,7 @@ def poisoned_rounds(study: Study) -> tuple[int, ...]:
         raise BadInput(
             f"with attacker.first = {section.first} and attacker.every = {section.every}, a "
             f"malicious client needs {needed} rounds, but training has {training_rounds}; set "
-            f"{setting('training.rounds')} to {needed} or more"
+            f"{format_setting('training.rounds')} to {needed} or more"
         )
     return rounds
 
@@ -190,7 +190,7 @@ def _create_attacker(run: Setup, section: AttackerSection, classes: int) -> Atta
     if study.task.name != "classification":
         raise Unsupported(
             f"a malicious client needs a task with classes, but the task is {study.task.name!r}; "
-            f"use classification, or leave out {table('attacker')}"
+            f"use classification, or leave out {format_table('attacker')}"
         )
     client = study.malicious_client
     defense = run.defenses.get(client)
@@ -199,19 +199,19 @@ def _create_attacker(run: Setup, section: AttackerSection, classes: int) -> Atta
     ):
         raise Unsupported(
             f"client {client} is the malicious client, whose training cannot also be changed by a "
-            f"defense; list only the other clients in {setting('defense.clients')}, or use a "
-            "defense that only changes updates, such as client-dp"
+            f"defense; list only the other clients in {format_setting('defense.clients')}, or use "
+            "a defense that only changes updates, such as client-dp"
         )
     if study.training.participation < 1:
         raise Unsupported(
-            f"{setting('training.participation')} is {study.training.participation:g}, but a "
-            "malicious client must participate in each round that it poisons; set it to 1, or "
-            f"leave out {table('attacker')}"
+            f"{format_setting('training.participation')} is {study.training.participation:g}, but "
+            "a malicious client must participate in each round that it poisons; set it to 1, or "
+            f"leave out {format_table('attacker')}"
         )
     if study.canaries is not None:
         raise Unsupported(
-            f"{table('canaries')} measures how well honest clients' updates are hidden, but "
-            f"{table('attacker')} makes a client malicious; leave out one of the two tables"
+            f"{format_table('canaries')} measures how well honest clients' updates are hidden, but "
+            f"{format_table('attacker')} makes a client malicious; leave out one of the two tables"
         )
     # Training hooks receive samples in the model's data type, so convert the probes to it.
     samples = run.assignment.audit.samples

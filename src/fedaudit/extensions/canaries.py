@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from numpy import ndarray
 
 from fedaudit.attacks.base import Attack
-from fedaudit.core.errors import BadInput, Unsupported, setting, table
+from fedaudit.core.errors import BadInput, Unsupported, format_setting, format_table
 from fedaudit.core.metric_names import (
     CLAIMED_CLIENT_EPSILON,
     CLAIMED_CLIENT_EPSILON_WITHOUT_CANARIES,
@@ -98,7 +98,7 @@ class Canaries(Extension):
             if not set(extended.cohort(index)) & run.assignment.clients.keys():
                 raise BadInput(
                     f"in round {index} of seed {run.seed}, only canary clients would participate; "
-                    f"raise {setting('training.participation')}, or lower canaries.count"
+                    f"raise {format_setting('training.participation')}, or lower canaries.count"
                 )
         return extended
 
@@ -188,13 +188,14 @@ def _create_canaries(run: Setup, section: CanariesSection) -> Canaries:
     run.raise_if_several_models("canaries")
     if study.audit.merge:
         raise Unsupported(
-            f"{table('canaries')} measures how well single clients are hidden, but audit.merge "
-            f"attacks clients {list(study.audit.merge)} as one; leave out one of the two"
+            f"{format_table('canaries')} measures how well single clients are hidden, but "
+            f"audit.merge attacks clients {list(study.audit.merge)} as one; leave out one of the "
+            "two"
         )
     defense = client_dp_of(run.defenses)
     if run.defenses and (defense is None or len(run.defenses) != len(sizes)):
         raise Unsupported(
-            f"{table('canaries')} measures clipping and noise that all clients use; set the "
+            f"{format_table('canaries')} measures clipping and noise that all clients use; set the "
             'defense "client-dp" for all clients, or no defense'
         )
     length = section.length or (defense.clip if defense else 0.0)

@@ -13,7 +13,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from fedaudit.attacks.base import Attack, PerClient, Rule
-from fedaudit.core.errors import BadInput, Damaged, Unsupported, table
+from fedaudit.core.errors import BadInput, Damaged, Unsupported, format_table
 from fedaudit.core.files import create_subfolder, path_without_links
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seed_for
@@ -21,7 +21,7 @@ from fedaudit.core.values import Capability, ClientId
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import KnownMembers, known_split, shadow_assignment
 from fedaudit.evaluation.truth import origin_of
-from fedaudit.fl.algorithms.base import HONEST
+from fedaudit.fl.algorithms.base import HONEST_SERVER
 from fedaudit.fl.algorithms.ifca_mir import IfcaMir
 from fedaudit.observe.measurements import (
     MeasuredRound,
@@ -42,7 +42,7 @@ from fedaudit.plan.assignment import (
     training_samples,
 )
 from fedaudit.plan.named import defense_key, defenses_of, representatives
-from fedaudit.plan.optional import OPTIONAL, DefenseSection, ShadowSection
+from fedaudit.plan.optional import OPTIONAL_SECTIONS, DefenseSection, ShadowSection
 from fedaudit.plan.parts import Extension, FitContext, Setup
 from fedaudit.plan.sections import ServerSection, Study
 from fedaudit.signals.base import Signal
@@ -69,7 +69,7 @@ def additional_study(
     # The seed is larger than any seed of a study, so no run repeats these random choices.
     seed = _LARGEST_SEED + 1 + seed_for(run.seed, name) % _LARGEST_SEED
     section = run.study.audit.model_copy(update={"keep": "signals", **audit})
-    update = {**dict.fromkeys(OPTIONAL), "seeds": (seed,), "audit": section, **changes}
+    update = {**dict.fromkeys(OPTIONAL_SECTIONS), "seeds": (seed,), "audit": section, **changes}
     return run.study.model_copy(update=update)
 
 
@@ -159,7 +159,7 @@ class AdversaryFederations(Extension):
         )
 
 
-class Examples(NamedTuple):
+class TrainingExamples(NamedTuple):
     """Samples from which attacks learn.
 
     Attributes:
@@ -211,7 +211,7 @@ class Shadow(AdversaryFederations, ExampleSource):
             return run
         return _fit_attacks(run, context, self._examples(context), self.plan.representative)
 
-    def _examples(self, context: FitContext) -> dict[ClientId, Examples]:
+    def _examples(self, context: FitContext) -> dict[ClientId, TrainingExamples]:
         (shadow,) = self.federations
         stored_rounds = context.measure(
             shadow, f"attacks learn on a shadow federation, seed {shadow.seed}", None
@@ -228,7 +228,7 @@ class Shadow(AdversaryFederations, ExampleSource):
                 signal: replace(values, values=values.values[:, :, is_used])
                 for signal, values in measurements.items()
             }
-            examples[target] = Examples(measured, is_member[is_used], target)
+            examples[target] = TrainingExamples(measured, is_member[is_used], target)
         return examples
 
 
@@ -271,7 +271,7 @@ class KnownSplit(ExampleSource):
         if not _learning_attacks(run):
             return run
         client = self.known.client
-        examples = Examples(stacked(self._read_rounds(run)), self.known.is_member, client)
+        examples = TrainingExamples(stacked(self._read_rounds(run)), self.known.is_member, client)
         representative = dict.fromkeys(run.study.audit.targets, client)
         return _fit_attacks(run, context, {client: examples}, representative)
 
@@ -313,7 +313,7 @@ def _learned_signals(run: Setup) -> tuple[Signal, ...]:
 def _fit_attacks(
     run: Setup,
     context: FitContext,
-    examples: Mapping[ClientId, Examples],
+    examples: Mapping[ClientId, TrainingExamples],
     representative: Mapping[ClientId, ClientId],
 ) -> Setup:
     """Return the run with fitted attacks.
@@ -352,8 +352,9 @@ def _clients(clients: tuple[ClientId, ...]) -> str:
 def _known_members(run: Setup, section: ShadowSection) -> KnownMembers:
     if run.study.shift is not None:
         raise Unsupported(
-            f"a known split is not possible with {table('shift')}: the features of one client's "
-            "samples and of held-out samples differ, so attacks would learn this difference; set "
+            f"a known split is not possible with {format_table('shift')}: the features of one "
+            "client's samples and of held-out samples differ, so attacks would learn this "
+            "difference; set "
             'shadow.mode to "federation"'
         )
     audit = run.study.audit
@@ -450,6 +451,6 @@ def adversary_federation(
         algorithm=algorithm,
         groups=data.groups,
         defenses=defenses_of(study),
-        server=HONEST,
+        server=HONEST_SERVER,
         attacks=attacks,
     )

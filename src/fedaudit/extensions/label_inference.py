@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool
 from numpy import ndarray
 
-from fedaudit.core.errors import BadInput, Damaged, Unsupported, setting, table
+from fedaudit.core.errors import BadInput, Damaged, Unsupported, format_setting, format_table
 from fedaudit.core.files import create_subfolder, path_without_links
 from fedaudit.core.metric_names import AUC
 from fedaudit.core.seeds import seeded_numpy
@@ -65,7 +65,7 @@ class LabelInference(Extension):
 
     @classmethod
     def extend_view(cls, study: Study, view: View) -> View:
-        view.raise_unless_offered(_NEEDS, table(cls.table))
+        view.raise_unless_offered(_NEEDS, format_table(cls.table))
         return view
 
     @classmethod
@@ -73,18 +73,18 @@ class LabelInference(Extension):
         section = run.study.label_inference
         assert section is not None
         # The algorithm may offer less than the view of the study.
-        run.view.raise_unless_offered(_NEEDS, table(cls.table))
+        run.view.raise_unless_offered(_NEEDS, format_table(cls.table))
         if run.study.audit.merge:
             raise BadInput(
-                f"{table(cls.table)} infers the classes of single clients, but audit.merge "
+                f"{format_table(cls.table)} infers the classes of single clients, but audit.merge "
                 f"attacks clients {list(run.study.audit.merge)} as one; leave out one of the two"
             )
         (net, *_) = run.algorithm.nets
         if net.task.name != "classification":
             raise Unsupported(
-                f"{table(cls.table)} infers classes from the gradient of the cross-entropy, but "
-                f"the task is {net.task.name!r}; use the task 'classification', or remove "
-                f"{table(cls.table)}"
+                f"{format_table(cls.table)} infers classes from the gradient of the cross-entropy, "
+                f"but the task is {net.task.name!r}; use the task 'classification', or remove "
+                f"{format_table(cls.table)}"
             )
         features = dataset.train.features[:_SAMPLES_TO_COMPARE]
         layer = output_layer(net.initial(0), features)
@@ -95,10 +95,10 @@ class LabelInference(Extension):
             has_class[row, samples[client].labels.numpy()] = True
         if (has_class == has_class[0]).all():
             raise BadInput(
-                f"{table(cls.table)} needs clients with different classes, but with seed "
+                f"{format_table(cls.table)} needs clients with different classes, but with seed "
                 f"{run.seed}, all {len(trained)} clients train on the same {has_class[0].sum()} "
                 f"classes, so that their updates could not reveal which; change "
-                f"{setting('partition.scheme')}, for example to 'dirichlet'"
+                f"{format_setting('partition.scheme')}, for example to 'dirichlet'"
             )
         return run.with_extension(cls(section.permutations, layer, trained, has_class))
 

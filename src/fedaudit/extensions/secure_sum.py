@@ -14,7 +14,7 @@ from jaxtyping import Float
 from numpy import ndarray
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput, Unsupported, setting, table
+from fedaudit.core.errors import BadInput, Unsupported, format_setting, format_table
 from fedaudit.core.metric_names import SECURE_SUM_EPSILON, SECURE_SUM_EPSILON_IF_GAUSSIAN
 from fedaudit.core.progress import Progress
 from fedaudit.core.seeds import seed_for, seeded
@@ -138,32 +138,35 @@ def _raise_if_unsupported(run: Setup) -> None:
     study = run.study
     if run.view.name != "sum" or study.audit.merge or study.training.participation < 1:
         raise BadInput(
-            f"{table('secure_sum')} needs an adversary that sees only sums of updates, and clients "
+            f"{format_table('secure_sum')} needs an adversary that sees only sums of updates, and "
+            "clients "
             'that participate in every round; set audit.view = "sum" and '
-            f"{setting('training.participation')} = 1, and leave out audit.merge"
+            f"{format_setting('training.participation')} = 1, and leave out audit.merge"
         )
     run.raise_if_several_models("secure_sum")
     if isinstance(run.algorithm, CorrectsDrift):
         raise Unsupported(
-            f"{table('secure_sum')} simulates updates of clients without an earlier round, but "
-            f"clients of {type(run.algorithm).__name__} keep tensors between rounds; use fedavg"
+            f"{format_table('secure_sum')} simulates updates of clients without an earlier round, "
+            f"but clients of {type(run.algorithm).__name__} keep tensors between rounds; use fedavg"
         )
     all_defended = len(run.defenses) == len(run.assignment.clients)
     has_other_defense = client_dp_of(run.defenses) is None or not all_defended
     if run.extension(Canaries) is not None or (run.defenses and has_other_defense):
         raise Unsupported(
-            f"{table('secure_sum')} simulates every client's update with its clipping and noise; "
+            f"{format_table('secure_sum')} simulates every client's update with its clipping and "
+            "noise; "
             'use the defense "client-dp" for all clients, or none, and leave out '
-            f"{table('canaries')}"
+            f"{format_table('canaries')}"
         )
     for target in study.audit.targets:
         needed = sum(size for client, size in run.assignment.sizes.items() if client != target)
         available = len(others_pool(run, target))
         if available < needed:
             raise BadInput(
-                f"{table('secure_sum')} needs {needed} training samples without those of client "
-                f"{target}, but there are only {available}; lower "
-                f"{setting('partition.samples_per_client')} or {setting('partition.clients')}"
+                f"{format_table('secure_sum')} needs {needed} training samples without those of "
+                f"client {target}, but there are only {available}; lower "
+                f"{format_setting('partition.samples_per_client')} or "
+                f"{format_setting('partition.clients')}"
             )
 
 

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from numpy import ndarray
 from torch import nn
 
-from fedaudit.core.errors import BadInput, Unsupported, custom_code, setting, table
+from fedaudit.core.errors import BadInput, Unsupported, custom_code, format_setting, format_table
 from fedaudit.core.metric_names import AUC, Origin
 from fedaudit.core.modules import load_module
 from fedaudit.core.seeds import seed_for, seeded
@@ -36,8 +36,8 @@ from fedaudit.core.values import (
 )
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import Assignment
-from fedaudit.evaluation.accuracy import utility
-from fedaudit.evaluation.analysis import analyse
+from fedaudit.evaluation.accuracy import utility_estimates
+from fedaudit.evaluation.analysis import evaluate_attacks
 from fedaudit.evaluation.final_models import models_in_checkpoint
 from fedaudit.evaluation.truth import (
     EvaluationResults,
@@ -102,7 +102,7 @@ class Unlearning(Extension):
         if not assignment.clients:
             raise BadInput(
                 "clients have only samples that they must forget, so no model can be retrained; "
-                f"raise {setting('partition.samples_per_client')}, or audit fewer clients"
+                f"raise {format_setting('partition.samples_per_client')}, or audit fewer clients"
             )
         training_rounds = run.study.training.rounds
         retrained_run = _federation(run, assignment, "retrained", training_rounds, "retrained")
@@ -199,8 +199,8 @@ def _raise_if_unsupported(run: Setup, section: UnlearningSection) -> None:
     has_other_value = {
         "audit.draw": study.audit.draw != "fair",
         "audit.merge": bool(study.audit.merge),
-        table("shift"): study.shift is not None,
-        table("canaries"): study.canaries is not None,
+        format_table("shift"): study.shift is not None,
+        format_table("canaries"): study.canaries is not None,
         "server": study.server != ServerSection(),
         "figures.evaluation": study.figures.evaluation != "aligned",
         "figures.null_members": study.figures.null_members,
@@ -208,8 +208,8 @@ def _raise_if_unsupported(run: Setup, section: UnlearningSection) -> None:
     for name, differs in has_other_value.items():
         if differs:
             raise BadInput(
-                f"{table('unlearning')} is only possible with the default of {name}; leave out "
-                f"{name} or {table('unlearning')}"
+                f"{format_table('unlearning')} is only possible with the default of {name}; leave "
+                f"out {name} or {format_table('unlearning')}"
             )
     if section.method in _CONTINUING and type(algorithm) not in (FedAvg, FedProx):
         raise Unsupported(
@@ -306,8 +306,8 @@ def _ascent_error(
         f"{run.display_name}, {run.client_name(target)}: the model "
         f"{run.algorithm.nets[0].name!r} cannot take a step of gradient ascent on a batch of "
         f"{size} of {count:,} forgotten samples ({described}); change "
-        f"{setting('training.batch_size')}, or use a model without batch normalisation, since this "
-        "needs several samples per batch"
+        f"{format_setting('training.batch_size')}, or use a model without batch normalisation, "
+        "since this needs several samples per batch"
     )
 
 
@@ -376,7 +376,7 @@ def _run_estimates(measured: MeasuredRun, scores: Scores) -> Iterator[Estimate]:
         RETRAINED: (extension.retrained_run, retrained_round),
     }
     for point, (setup, stored) in models.items():
-        for estimate in utility(setup, [stored]):
+        for estimate in utility_estimates(setup, [stored]):
             metric = estimate.metric
             if metric in (TEST_ACCURACY, TRAIN_ACCURACY) or metric.startswith("test "):
                 fields = {"topic": UNLEARNING, "point": point, "seed": run.seed}
@@ -388,7 +388,7 @@ def _scores_on(stored: StoredRound, run: Setup, released: StoredRound) -> Scores
     # Use the released model's round index, because attacks look up reference models by it.
     measured = replace(stored.measured, index=released.measured.index)
     results = EvaluationResults()
-    analyse(run, stacked([measured]), results)
+    evaluate_attacks(run, stacked([measured]), results)
     return results.scores
 
 

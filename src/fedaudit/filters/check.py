@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from fedaudit.core.errors import BadInput, FedauditError, option
+from fedaudit.core.errors import BadInput, FedauditError, format_option
 from fedaudit.core.importing import look_up
 from fedaudit.filters.claim import Claim, FilterAudit, FilterCheck, Result
-from fedaudit.filters.kinds import KINDS, kind_of, required_arguments
+from fedaudit.filters.kinds import FILTER_KINDS, kind_of, required_arguments
 from fedaudit.filters.layout import layout_for
 from fedaudit.filters.neighbours import (
     batch_inputs,
@@ -95,11 +95,13 @@ def check_dp(
     )
     if calls < _MIN_CALLS or seed < 0:
         raise BadInput(
-            f"{option('calls')} is at least {_MIN_CALLS} and {option('seed')} at least 0, got "
-            f"{calls} and {seed}"
+            f"{format_option('calls')} is at least {_MIN_CALLS} and {format_option('seed')} at "
+            f"least 0, got {calls} and {seed}"
         )
-    if kind and kind not in KINDS:
-        raise BadInput(f"{option('kind')} is {kind!r}; give one of {', '.join(KINDS)}")
+    if kind and kind not in FILTER_KINDS:
+        raise BadInput(
+            f"{format_option('kind')} is {kind!r}; give one of {', '.join(FILTER_KINDS)}"
+        )
     calls -= calls % 4
     name, value = _look_up(filter, "filter")
     snapshot = Snapshot(value, is_factory=isinstance(value, type) or required_arguments(value) == 0)
@@ -123,7 +125,7 @@ def check_dp(
         f"({sum(value.size for value in layout.values.values())} entries), {2 * calls} draws of "
         f"noise; correct noise fails with probability {ERROR**2:.2%} at most"
     )
-    return FilterAudit(name, KINDS[filter_kind], claim, tuple(checks), effort)
+    return FilterAudit(name, FILTER_KINDS[filter_kind], claim, tuple(checks), effort)
 
 
 def _run_checks(replay: Replay, calls: int) -> Iterator[FilterCheck]:
@@ -154,7 +156,7 @@ def _load_example(source: object) -> object:
     _, value = _look_up(source, "example")
     if not callable(value) or required_arguments(value) != 0:
         return value
-    return _call_or_raise(value, f"the function given as {option('shape-from')} failed")
+    return _call_or_raise(value, f"the function given as {format_option('shape-from')} failed")
 
 
 def _call_or_raise(function: Callable[[], object], problem: str) -> object:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from fedaudit.core.display import describe, repr_html
-from fedaudit.core.errors import BadInput, option
+from fedaudit.core.errors import BadInput, format_option
 
 Arrays: TypeAlias = dict[str, np.ndarray]
 """Input or output of a filter: arrays by name, for every kind of filter."""
@@ -50,7 +50,9 @@ class Claim:
         }
         for name, (is_allowed, allowed) in limits.items():
             if not is_allowed:
-                raise BadInput(f"{option(name)} must be {allowed}, got {getattr(self, name)!r}")
+                raise BadInput(
+                    f"{format_option(name)} must be {allowed}, got {getattr(self, name)!r}"
+                )
 
     @property
     def std(self) -> float:

@@ -17,7 +17,7 @@ from threading import Timer
 from time import monotonic
 from typing import NamedTuple, cast
 
-from fedaudit.core.errors import BadInput, FedauditError, called_by, option
+from fedaudit.core.errors import BadInput, FedauditError, called_by, format_option
 from fedaudit.core.importing import code_named_in
 from fedaudit.filters.claim import FilterVerdict
 
@@ -93,7 +93,7 @@ def check_in_child(
         if seconds and monotonic() - start >= seconds:
             raise BadInput(
                 f"the check of {filter!r} was stopped after {seconds:g} s; call the filter outside "
-                f"fedaudit to see where it hangs, or raise {option('seconds')} (0: no limit)"
+                f"fedaudit to see where it hangs, or raise {format_option('seconds')} (0: no limit)"
             )
         raise BadInput(
             f"{filter!r} ended the process in which it was checked "

@@ -9,13 +9,13 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from fedaudit.core.errors import BadInput, Unsupported, option, type_of
+from fedaudit.core.errors import BadInput, Unsupported, format_option, type_of
 from fedaudit.core.values import Architecture, Model
 from fedaudit.filters.claim import Claim
 from fedaudit.fl.hooks import Defense, TrainingContext, apply_upload_hook
 from fedaudit.observe.round import Update
 
-KINDS: dict[str, str] = {
+FILTER_KINDS: dict[str, str] = {
     "function": "a function from update to update",
     "step": "a function from a batch of samples to an update",
     "defense": "a fedaudit defense that changes uploads",
@@ -40,9 +40,9 @@ def kind_of(filter: object) -> str:
     kinds = {1: "function", 2: "step", 3: "flower-mod"}
     if n_arguments not in kinds:
         raise BadInput(
-            f"a filter is one of: {', '.join(KINDS.values())}; got {type_of(filter)}"
+            f"a filter is one of: {', '.join(FILTER_KINDS.values())}; got {type_of(filter)}"
             + (f" that takes {n_arguments} arguments" if n_arguments >= 0 else "")
-            + f"; give a filter, or its kind with {option('kind')}"
+            + f"; give a filter, or its kind with {format_option('kind')}"
         )
     return kinds[n_arguments]
 
@@ -72,7 +72,7 @@ def as_function(filter: object, kind: str, claim: Claim) -> object:
         adapter: Callable[[object, Claim], object] = import_module(module).as_update_function
     except ImportError as error:
         raise Unsupported(
-            f"{KINDS[kind]} needs a framework that is not installed ({error}); run "
+            f"{FILTER_KINDS[kind]} needs a framework that is not installed ({error}); run "
             f"pip install 'fedaudit[{extra}]'"
         ) from error
     return adapter(filter, claim)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedaudit.core.errors import BadInput, option, type_of
+from fedaudit.core.errors import BadInput, format_option, type_of
 from fedaudit.filters.claim import Arrays
 
 DEFAULT_EXAMPLE = {
@@ -39,8 +39,8 @@ class UpdateLayout:
             if invalid:
                 reason = f"{invalid[0]!r} in it is {type_of(leaves[invalid[0]])}"
             raise BadInput(
-                f"{option('shape-from')} is not an example of an update: {reason}; give a network, "
-                "or tensors or arrays by name or in a list"
+                f"{format_option('shape-from')} is not an example of an update: {reason}; give a "
+                "network, or tensors or arrays by name or in a list"
             )
         self.values: Arrays = {path: to_numpy(leaf) for path, leaf in leaves.items()}
         self.shapes = {path: value.shape for path, value in self.values.items()}
@@ -62,14 +62,14 @@ def layout_for(kind: str, example: object) -> UpdateLayout:
     """Return the layout of the updates of a filter.
 
     Args:
-        kind: Kind of the filter; see :data:`fedaudit.filters.kinds.KINDS`.
+        kind: Kind of the filter; see :data:`fedaudit.filters.kinds.FILTER_KINDS`.
         example: An update, or the batch of a step; None for the update of a small network.
     """
     if kind == "step" and example is None:
         raise BadInput(
             "a training step needs a batch of samples; give a function with "
-            f"{option('shape-from')} that returns the step's arguments as a tuple of arrays, with "
-            "one row per sample"
+            f"{format_option('shape-from')} that returns the step's arguments as a tuple of "
+            "arrays, with one row per sample"
         )
     layout = UpdateLayout(DEFAULT_EXAMPLE if example is None else example)
     if kind in ("flower-mod", "nvflare-filter"):

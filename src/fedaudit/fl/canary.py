@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput, setting
+from fedaudit.core.errors import BadInput, format_setting
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Batch, ClientId, Params, Samples, add_scaled, flat, norm, scaled
 from fedaudit.fl.hooks import Defense, TrainingContext
@@ -131,7 +131,7 @@ def canary_statistics(
     if not 0 < length < math.inf:
         raise BadInput(
             "the last model equals the first or is not finite, so canary clients measure nothing; "
-            f"change {setting('training.lr')}"
+            f"change {format_setting('training.lr')}"
         )
     # Only one direction is in memory at a time, because each is as large as the model.
     projections = [

@@ -18,7 +18,7 @@ from fedaudit.core.values import ClientId, Model, Params, Samples
 from fedaudit.engines.base import CountedEngine, Engine, SharedByKey
 from fedaudit.engines.local import LOCAL
 from fedaudit.fl.algorithms.base import (
-    HONEST,
+    HONEST_SERVER,
     Algorithm,
     ChoosesModels,
     ClientResult,
@@ -86,7 +86,7 @@ def simulate(
     rounds: int,
     seed: int,
     defenses: Mapping[ClientId, Defense] | None = None,
-    server: Server = HONEST,
+    server: Server = HONEST_SERVER,
     engine: Engine = LOCAL,
     participation: float = 1.0,
     checkpoint: Path | None = None,

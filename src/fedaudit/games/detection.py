@@ -14,13 +14,13 @@ from torch import Tensor
 from fedaudit.attacks.ami.game import Contest
 from fedaudit.attacks.ami.plant import (
     Neurons,
-    Planted,
+    PlantedModel,
     PlantedRow,
     plant,
     plant_disguised,
     plant_one_row,
 )
-from fedaudit.core.errors import BadInput, setting
+from fedaudit.core.errors import BadInput, format_setting
 from fedaudit.core.modules import outputs_of
 from fedaudit.core.progress import Progress
 from fedaudit.core.seeds import seed_for, seeded, seeded_numpy
@@ -100,7 +100,7 @@ def detector_roc(models: InspectedModels, *, seed: int) -> list[Estimate]:
             detected, false_alarms = rates_at_calibrated_threshold(
                 values[is_calibration], values[planted_tests], values[honest_tests], fpr=FPR
             )
-            estimates.append(rate_estimate(estimate, figures.DETECTED, detected))
+            estimates.append(rate_estimate(estimate, figures.DETECTION_RATE, detected))
             estimates.append(rate_estimate(estimate, figures.FALSE_ALARMS, false_alarms))
     return estimates
 
@@ -139,7 +139,7 @@ class TargetKnowledge(NamedTuple):
     batch: int
 
 
-SERVERS: dict[str, Callable[[Model, TargetKnowledge], Planted]] = {
+SERVERS: dict[str, Callable[[Model, TargetKnowledge], PlantedModel]] = {
     "planted": lambda model, knowledge: plant(model, knowledge.neuron),
     "disguised": lambda model, knowledge: plant_disguised(model, knowledge.neuron),
     "one-row": lambda model, knowledge: plant_one_row(
@@ -261,7 +261,7 @@ def _train_federation(
     if len(clients) < 3 * settings.clients:
         raise BadInput(
             f"{len(clients)} samples are too few for {settings.clients} clients of a federation; "
-            f"lower detector.clients or raise {setting('samples.clients')}"
+            f"lower detector.clients or raise {format_setting('samples.clients')}"
         )
     features = mechanism.randomisers.client(clients, seeded(seed, "noise"))
     all_samples = Samples(features, samples.labels.clients, torch.arange(len(features)))

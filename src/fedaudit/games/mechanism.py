@@ -4,8 +4,8 @@ import dataclasses
 import math
 from typing import NamedTuple
 
-from fedaudit.attacks.ami.game import NONE, Randomisers
-from fedaudit.core.errors import BadInput, setting
+from fedaudit.attacks.ami.game import NO_RANDOMISERS, Randomisers
+from fedaudit.core.errors import BadInput, format_setting
 from fedaudit.core.importing import look_up
 from fedaudit.defenses import DEFENSES
 from fedaudit.defenses.ldp import FixedPoint, LocalDP
@@ -41,9 +41,10 @@ def resolve_mechanism(section: MechanismSection, features: int) -> GameMechanism
     if section.name == NO_MECHANISM:
         if section.options:
             raise BadInput(
-                f'the mechanism "none" has no settings; leave {setting("mechanism.options")} out'
+                f'the mechanism "none" has no settings; leave '
+                f"{format_setting('mechanism.options')} out"
             )
-        return GameMechanism(NONE, None, math.inf, 0.0, False, math.inf)
+        return GameMechanism(NO_RANDOMISERS, None, math.inf, 0.0, False, math.inf)
     mechanisms = {name: make for name, make in DEFENSES.items() if _is_local(make)}
     make = look_up(
         "mechanism",

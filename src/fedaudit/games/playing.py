@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from fedaudit.attacks.ami import NeuronTraining, Rules
-from fedaudit.attacks.ami.game import Contest, Played, Pools, split_games
+from fedaudit.attacks.ami import GameRules, NeuronTraining
+from fedaudit.attacks.ami.game import Contest, GameOutcomes, SampleSources, split_games
 from fedaudit.attacks.ami.plant import Neurons, range_over_box
 from fedaudit.core.errors import BadInput
 from fedaudit.core.progress import Progress
@@ -39,7 +39,7 @@ from fedaudit.plan.games import GameStudy
 from fedaudit.results import games as figures
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (
-    DETECTED,
+    DETECTION_RATE,
     InRounds,
     NeuronMean,
     PointPlayed,
@@ -47,7 +47,7 @@ from fedaudit.results.games import (
     TargetCertificate,
     TrainingLength,
 )
-from fedaudit.results.text import plain
+from fedaudit.results.text import clean_text
 
 _N_BINS = 40
 """Number of bins of a histogram of a neuron's values."""
@@ -88,7 +88,7 @@ def play_point(point: Point[GameStudy], samples: GameSamples, *, progress: Progr
 
 def settings_as_text(settings: Mapping[str, object]) -> dict[str, str]:
     """Convert the values of settings to text, for a record."""
-    return {name: plain(str(value)) for name, value in settings.items()}
+    return {name: clean_text(str(value)) for name, value in settings.items()}
 
 
 class _GameResults(NamedTuple):
@@ -109,13 +109,13 @@ def _play_by_signs(
     progress: Progress,
 ) -> _GameResults:
     """Play games in which the server reads the sign of the neuron's value."""
-    played_chunks, done = list[Played](), 0
+    played_chunks, done = list[GameOutcomes](), 0
     for chunks in _chunks_of_targets(contest, study, 32):
         progress("games", done, study.game.games)
         played_chunks += run_in_parallel(contest.play_some, chunks)
         done += sum(sum(chunk.values()) for chunk in chunks)
     progress("games", done, study.game.games)
-    played, batch = Played.concatenate(played_chunks), study.game.batch
+    played, batch = GameOutcomes.concatenate(played_chunks), study.game.batch
     success = _success_of(played.inferred_in, played.contains_target, delta=mechanism.delta)
     max_success = max_success_rate(mechanism.actual_epsilon, mechanism.delta)
     fires_for_target = proportion(int(played.by_target.sum()), int(played.contains_target.sum()))
@@ -123,9 +123,9 @@ def _play_by_signs(
     claimed_success = None if claimed is None else max_success_rate(claimed, mechanism.delta)
     without_limits = {
         figures.PREDICTED_NEGATIVES: _predicted_tnr(played, batch),
-        figures.CLAIMED: claimed,
+        figures.CLAIMED_EPSILON: claimed,
         figures.CLAIMED_SUCCESS: claimed_success,
-        figures.FIT: float(played.fit.mean()),
+        figures.FIT_AUC: float(played.fit.mean()),
         figures.HELD_OUT: float(played.held_out.mean()),
     }
     estimates = [
@@ -179,7 +179,7 @@ def _play_in_rounds(
     n_samples = total * study.game.batch * n_planted_clients
     distance = _max_distance(study)
     without_limits = {
-        figures.FIT: float(torch.cat(fits).mean()),
+        figures.FIT_AUC: float(torch.cat(fits).mean()),
         figures.HELD_OUT: float(torch.cat(held_out).mean()),
         figures.PLANTED_SHARE: float(played.shares.mean()),
         figures.DISTANCE: distance,
@@ -235,9 +235,9 @@ def _actual_epsilon(estimate: MakeEstimate, mechanism: GameMechanism) -> Estimat
     """Return the exact epsilon, which is computed from the probabilities of the mechanism."""
     actual = mechanism.actual_epsilon
     if math.isinf(actual):
-        return estimate(metric=figures.ACTUAL, value=None, note="there is no bound")
+        return estimate(metric=figures.ACTUAL_EPSILON, value=None, note="there is no bound")
     method = f"of the mechanism itself, delta {mechanism.delta:g}"
-    return estimate(metric=figures.ACTUAL, value=actual, high=actual, method=method)
+    return estimate(metric=figures.ACTUAL_EPSILON, value=actual, high=actual, method=method)
 
 
 def raise_if_invalid_settings(study: GameStudy) -> None:
@@ -251,11 +251,11 @@ def raise_if_invalid_settings(study: GameStudy) -> None:
 def raise_if_too_few_samples(study: GameStudy, draw: DrawnSamples) -> None:
     """Raise if the games need more samples than were drawn."""
     features = draw.samples.features.flatten(1)
-    pools = Pools(features[: draw.n_clients], features[draw.n_clients :])
+    pools = SampleSources(features[: draw.n_clients], features[draw.n_clients :])
     Contest(pools, rules_of(study), study.seed)
 
 
-def rules_of(study: GameStudy) -> Rules:
+def rules_of(study: GameStudy) -> GameRules:
     """Return the rules of games that a study sets."""
     game = study.game
     copies, background_copies = game.copies, game.background_copies
@@ -264,7 +264,7 @@ def rules_of(study: GameStudy) -> Rules:
         # Without noise, all copies are equal, so one copy is enough, unless batches need more.
         copies = copies if study.neuron.batch_size else 1
         background_copies, validation_copies = 1, min(1, validation_copies)
-    return Rules(
+    return GameRules(
         batch=game.batch,
         copies=copies,
         background=game.background,
@@ -275,7 +275,9 @@ def rules_of(study: GameStudy) -> Rules:
     )
 
 
-def _training_length(estimate: MakeEstimate, played: Played) -> tuple[Estimate, TrainingLength]:
+def _training_length(
+    estimate: MakeEstimate, played: GameOutcomes
+) -> tuple[Estimate, TrainingLength]:
     """Return the mean number of epochs over targets, and its range."""
     epochs = played.epochs.tolist()
     epochs_estimate = partial(estimate, metric=figures.EPOCHS, samples=len(epochs))
@@ -290,7 +292,7 @@ def _training_length(estimate: MakeEstimate, played: Played) -> tuple[Estimate, 
 
 
 def _fires_for_others(
-    estimate: MakeEstimate, played: Played, batch: int, shared_mask: bool
+    estimate: MakeEstimate, played: GameOutcomes, batch: int, shared_mask: bool
 ) -> Estimate:
     """Compute the fraction of other samples for which neurons fire.
 
@@ -310,7 +312,7 @@ def _fires_for_others(
     return rate_estimate(estimate, figures.FIRES_FOR_OTHERS, rate, figures.SHARED_MASK_METHOD)
 
 
-def _predicted_tnr(played: Played, batch: int) -> float | None:
+def _predicted_tnr(played: GameOutcomes, batch: int) -> float | None:
     """Predict the TNR from how often each target's neuron fires for other samples."""
     n_games = torch.bincount(played.target)
     n_fired = torch.bincount(played.target, played.by_others.double()).long()
@@ -350,7 +352,7 @@ def _values_on_new_copies(
 
 
 def _certificate(
-    new_values: _NewValues, mechanism: GameMechanism, played: Played, batch: int
+    new_values: _NewValues, mechanism: GameMechanism, played: GameOutcomes, batch: int
 ) -> TargetCertificate:
     """Return the certificate of one target's games, with their outcomes."""
     sound_width = None
@@ -399,7 +401,7 @@ def _mean(values: Tensor, sound_width: float | None) -> NeuronMean:
     )
 
 
-def _success_for(played: Played, target: int) -> float | None:
+def _success_for(played: GameOutcomes, target: int) -> float | None:
     """Return the server's success (Adv) in the games of one target; None without both outcomes."""
     is_game = played.target == target
     true_positives = played.inferred_in[is_game & played.contains_target]
@@ -475,7 +477,7 @@ def success_estimates(
         over_all_games(metric=figures.SUCCESS, ceiling=max_success, **asdict(success.adv)),
         rate_estimate(estimate, figures.TRUE_POSITIVES, success.tpr),
         rate_estimate(estimate, figures.TRUE_NEGATIVES, success.tnr),
-        over_all_games(metric=figures.PROVEN, value=proven, low=proven, method=method),
+        over_all_games(metric=figures.PROVEN_EPSILON, value=proven, low=proven, method=method),
     ]
 
 
@@ -483,7 +485,7 @@ def rate_estimate(
     estimate: MakeEstimate, metric: str, rate: Proportion, method: str = figures.EXACT_METHOD
 ) -> Estimate:
     """Return a rate as an estimate, with its number of games or samples."""
-    counts_members = metric in (figures.TRUE_POSITIVES, figures.FIRES_FOR_TARGET, DETECTED)
+    counts_members = metric in (figures.TRUE_POSITIVES, figures.FIRES_FOR_TARGET, DETECTION_RATE)
     size = {"n_members" if counts_members else "n_nonmembers": rate.total}
     limits = {"value": rate.value, "low": rate.low, "high": rate.high}
     return estimate(metric=metric, method=method, **limits, **size)

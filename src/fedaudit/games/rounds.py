@@ -13,7 +13,7 @@ from torch import Tensor
 from fedaudit.attacks.ami.game import Contest
 from fedaudit.attacks.ami.plant import (
     Neurons,
-    Planted,
+    PlantedModel,
     TargetGradient,
     average_uploads,
     best_shift,
@@ -24,7 +24,7 @@ from fedaudit.attacks.ami.plant import (
     silence_planted_neurons,
     target_gradient,
 )
-from fedaudit.core.errors import BadInput, setting
+from fedaudit.core.errors import BadInput, format_setting
 from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import Architecture, Model, Samples
 from fedaudit.defenses import create_defense, defense_named
@@ -33,7 +33,7 @@ from fedaudit.defenses.cofedmid.partition import CoalitionDefense
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.ldp import LocalDP
 from fedaudit.defenses.noise import GradientNoise
-from fedaudit.fl.algorithms.base import Tampering
+from fedaudit.fl.algorithms.base import TamperingServer
 from fedaudit.fl.algorithms.fedsgd import FedSGD, as_gradient
 from fedaudit.fl.hooks import Defense
 from fedaudit.fl.simulate import simulate
@@ -51,7 +51,8 @@ def defense_of(section: RoundsSection) -> Defense:
     if isinstance(make, type) and issubclass(make, LocalDP):
         raise BadInput(
             f"{name!r} perturbs samples before training, so the neurons must be trained on "
-            f'perturbed samples; set it as {setting("mechanism.name")}, with rounds.play = "signs"'
+            f"perturbed samples; set it as {format_setting('mechanism.name')}, "
+            'with rounds.play = "signs"'
         )
     is_for_coalition = isinstance(make, type) and issubclass(make, CoalitionDefense)
     if is_for_coalition or "coalition" in signature(make).parameters:
@@ -125,7 +126,7 @@ class PlayedInRounds(NamedTuple):
     distances: Float[Tensor, " targets"]
 
 
-class Models(NamedTuple):
+class SentModels(NamedTuple):
     """Models that the server sends to clients in every round.
 
     Attributes:
@@ -133,11 +134,11 @@ class Models(NamedTuple):
         others: Model for the other clients of a sum.
     """
 
-    target_client: Planted
+    target_client: PlantedModel
     others: Model
 
 
-class Batches(NamedTuple):
+class ClientBatches(NamedTuple):
     """Data of the clients of some games.
 
     Attributes:
@@ -217,7 +218,7 @@ class RoundGames:
             distances=torch.tensor([self._distance(neuron_reading)]).double(),
         )
 
-    def models(self, number: int, neuron: Neurons) -> Models:
+    def models(self, number: int, neuron: Neurons) -> SentModels:
         """Return the models to send, with the target's neuron repeated and scaled."""
         honest = self._honest_model(number, neuron)
         scaled = scale_first_layer(neuron, self.settings.louder)
@@ -229,7 +230,7 @@ class RoundGames:
             "planted": planted.model,
             "dead": silence_planted_neurons(planted),
         }[self.settings.others]
-        return Models(planted, model_of_others)
+        return SentModels(planted, model_of_others)
 
     def target(self, number: int) -> Samples:
         """Return the target with its label."""
@@ -237,7 +238,7 @@ class RoundGames:
         return _samples(self.contest.pools.clients[[index]], self.labels.clients[[index]])
 
     def scores(
-        self, models: Models, neuron_reading: TargetGradient, batches: Batches, seed: int
+        self, models: SentModels, neuron_reading: TargetGradient, batches: ClientBatches, seed: int
     ) -> Float[Tensor, " games"]:
         """Return the mean score of each game over its simulated rounds."""
         n_games, n_clients = batches.labels.shape[:2]
@@ -246,7 +247,9 @@ class RoundGames:
         # All rounds have the same models, so that their scores can be averaged.
         planted = models.target_client.model
         sent = {client: models.others if client % n_clients else planted for client in data}
-        server = Tampering({client: partial(_constant, model) for client, model in sent.items()})
+        server = TamperingServer(
+            {client: partial(_constant, model) for client, model in sent.items()}
+        )
         rounds = simulate(
             FedSGD(models.others.architecture, LocalTraining()),
             data,
@@ -263,7 +266,7 @@ class RoundGames:
                 total[game] += neuron_reading.score(average_uploads(game_gradients))
         return total / self.simulated
 
-    def _threshold(self, number: int, models: Models, neuron_reading: TargetGradient) -> float:
+    def _threshold(self, number: int, models: SentModels, neuron_reading: TargetGradient) -> float:
         """Choose the threshold from games with the server's samples."""
         seed, n_games = self._seed(number), self.settings.own_games
         servers = self.contest.pools.servers
@@ -273,7 +276,7 @@ class RoundGames:
         has_target = torch.arange(n_games) % 2 == 0
         target = self.target(number)
         features[has_target, 0, 0], labels[has_target, 0, 0] = target.features[0], target.labels[0]
-        batches = Batches(features, labels)
+        batches = ClientBatches(features, labels)
         scores = self.scores(models, neuron_reading, batches, seed_for(seed, "own games"))
         n_draws = _N_NOISE_DRAWS if self.decomposed and self.decomposed.std else 1
         noise = self._noise(neuron_reading, (n_games, n_draws), seeded(seed, "own noise"))
@@ -285,17 +288,17 @@ class RoundGames:
         )
         return -float(shift)
 
-    def batches(self, number: int, count: int) -> tuple[Tensor, Batches]:
+    def batches(self, number: int, count: int) -> tuple[Tensor, ClientBatches]:
         """Return whether each game's batch has the target, and the data of all clients."""
         drawn_batches = self.contest.draw_batches(number, count)
         size = (count, self.settings.clients - 1, drawn_batches.samples.shape[1])
         others = self.contest.others(number, size, seeded(self._seed(number), "others"))
         chosen = torch.cat([drawn_batches.samples[:, None], others], dim=1)
-        return drawn_batches.contains_target, Batches(
+        return drawn_batches.contains_target, ClientBatches(
             self.contest.pools.clients[chosen], self.labels.clients[chosen]
         )
 
-    def _fires(self, neuron: Neurons, batches: Batches) -> Bool[Tensor, "games samples"]:
+    def _fires(self, neuron: Neurons, batches: ClientBatches) -> Bool[Tensor, "games samples"]:
         """Return whether the neuron fires, for all samples on which a planted model is trained."""
         all_planted = self.settings.others == "planted"
         features = batches.features if all_planted else batches.features[:, :1]

@@ -25,7 +25,7 @@ from fedaudit.core.files import (
     write_object,
 )
 from fedaudit.core.importing import convert_exits_to_errors
-from fedaudit.core.progress import Progress, quiet
+from fedaudit.core.progress import Progress, ignore_progress
 from fedaudit.games.detection import detect
 from fedaudit.games.mechanism import resolve_mechanism
 from fedaudit.games.playing import (
@@ -41,7 +41,7 @@ from fedaudit.plan.identity import config_of, with_code
 from fedaudit.plan.values import read_toml
 from fedaudit.results.games import DESCRIPTIVE_SETTINGS, Detection, PointPlayed
 from fedaudit.results.record import Record, games_record, write_record
-from fedaudit.study.running.environment import Clock, environment
+from fedaudit.study.running.environment import Clock, describe_environment
 from fedaudit.study.running.folder import mark_recorded, store_study
 
 _POINTS = "points"
@@ -78,7 +78,7 @@ def run_games(
     out: Path,
     *,
     data_dir: Path | None = None,
-    progress: Progress = quiet,
+    progress: Progress = ignore_progress,
     log: Callable[[str], None] = lambda text: None,
 ) -> Record:
     """Play all points and write their record. Stored results of points are reused.
@@ -115,7 +115,9 @@ def run_games(
         for number, point in enumerate(points, 1)
     ]
     detection = session.detect(points[0]) if study.detector.runs > 0 else None
-    record = games_record(study.name, config_of(study), played, detection, environment(clock))
+    record = games_record(
+        study.name, config_of(study), played, detection, describe_environment(clock)
+    )
     with exclusive_access(out):
         # This raises if another process has written a different study to the folder.
         mark_recorded(out, study)

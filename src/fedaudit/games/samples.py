@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from fedaudit.attacks.ami.game import Pools
-from fedaudit.core.errors import BadInput, setting
+from fedaudit.attacks.ami.game import SampleSources
+from fedaudit.core.errors import BadInput, format_setting
 from fedaudit.core.importing import call_reporting_errors, look_up, raise_if_missing
 from fedaudit.core.seeds import seeded
 from fedaudit.core.tasks import CLASSIFICATION
@@ -44,7 +44,8 @@ def efficientnet_lite0(pictures: Float[Tensor, "pictures channels height width"]
         raise BadInput(
             f"{_EXTRACTOR_NAME} needs images of 1 or 3 channels with values from 0 to 1, got "
             f"samples of shape {tuple(pictures.shape[1:])}; set "
-            f"{setting('data.options.standardise')} to false, or {setting('samples.features')} to "
+            f"{format_setting('data.options.standardise')} to false, or "
+            f"{format_setting('samples.features')} to "
             '"pixels"'
         )
     net = _net()
@@ -114,7 +115,7 @@ class GameSamples(NamedTuple):
         labels: Classes of the samples.
     """
 
-    pools: Pools
+    pools: SampleSources
     description: str
     labels: Labels
 
@@ -153,7 +154,7 @@ class DrawnSamples:
             f"{n_clients:,} samples of the clients, {len(samples) - n_clients:,} of the server"
         )
         labels = Labels(samples.labels[:n_clients], samples.labels[n_clients:], self.classes)
-        pools = Pools(features[:n_clients], features[n_clients:])
+        pools = SampleSources(features[:n_clients], features[n_clients:])
         return GameSamples(pools, description, labels)
 
 
@@ -170,8 +171,8 @@ def draw_samples(study: GameStudy, data_dir: Path | None) -> DrawnSamples:
     if n_clients + n_server > total:
         raise BadInput(
             f"{data.name!r} has {total} training samples, but the clients need {n_clients} and the "
-            f"server needs {n_server}; lower {setting('samples.clients')} or "
-            f"{setting('samples.servers')}"
+            f"server needs {n_server}; lower {format_setting('samples.clients')} or "
+            f"{format_setting('samples.servers')}"
         )
     # The stream keeps its first name, "records", so that the same seed draws the same samples.
     order = torch.randperm(total, generator=seeded(study.seed, "records"))[: n_clients + n_server]

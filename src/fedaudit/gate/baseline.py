@@ -22,7 +22,7 @@ from fedaudit.gate.verdict import (
 from fedaudit.metrics import EstimateWithLimits, holm
 from fedaudit.metrics.increase import Increase
 from fedaudit.report.differing import change_at, dict_or_empty, differing_paths
-from fedaudit.report.grid import shortened
+from fedaudit.report.grid import shorten
 from fedaudit.report.wording import format_value, metric_name
 from fedaudit.results.estimate import SUCCESS_RATE, Coordinates, Estimate
 from fedaudit.results.record import Record
@@ -57,8 +57,8 @@ def raise_if_incomparable(record: Record, baseline: Record) -> None:
     difference = next(_differences(record, baseline), None)
     if difference is not None:
         raise BadInput(
-            f"the baseline {shortened(baseline.name)!r} cannot be compared with "
-            f"{shortened(record.name)!r}: {difference}; audit the last release again with the "
+            f"the baseline {shorten(baseline.name)!r} cannot be compared with "
+            f"{shorten(record.name)!r}: {difference}; audit the last release again with the "
             "settings and the version of this audit"
         )
 

@@ -50,7 +50,7 @@ from fedaudit.gate.sample_size import (
     samples_for_figure,
     samples_for_success,
 )
-from fedaudit.gate.trust import Trust
+from fedaudit.gate.trust import Doubts
 from fedaudit.gate.verdict import (
     EXACT,
     MISSING_FIGURE,
@@ -66,10 +66,10 @@ from fedaudit.gate.verdict import (
 )
 from fedaudit.metrics.intervals import FEWEST_RUNS, EstimateWithLimits, too_few_runs
 from fedaudit.report.deciding.membership import pooled_over
-from fedaudit.report.grid import shortened
-from fedaudit.report.wording import attack_name, defense_name, metric_name, plural
+from fedaudit.report.grid import shorten
+from fedaudit.report.wording import attack_name, defense_name, format_count, metric_name
 from fedaudit.results.estimate import AT_THRESHOLD, Estimate, Interval
-from fedaudit.results.games import ACTUAL, PROVEN, SUCCESS
+from fedaudit.results.games import ACTUAL_EPSILON, PROVEN_EPSILON, SUCCESS
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Record
 from fedaudit.results.runs import FAIR, LABELS, OLDER_LEVEL, has_older_level
@@ -101,7 +101,7 @@ class Ceiling:
     format_as: str = ""
 
 
-def ceiling_checks(record: Record, policy: Policy, trust: Trust) -> Iterator[Check]:
+def ceiling_checks(record: Record, policy: Policy, trust: Doubts) -> Iterator[Check]:
     """Yield a check for each ceiling of a policy, separately for each contrast if necessary."""
     for row in CEILINGS:
         table = getattr(policy, row.section)
@@ -246,18 +246,18 @@ def _group_figures(rule: CeilingRule) -> Iterator[ComparedFigure]:
         for row in large:
             kind = "class" if row.by == "class" else "samples of client"
             yield ComparedFigure(
-                f"{run_of(row)}, {kind} {shortened(row.group)}",
+                f"{run_of(row)}, {kind} {shorten(row.group)}",
                 row,
                 doubt=trust.doubt(row),
                 more=partial(samples_for_auc, row, rule.ceiling),
             )
         if not large:
-            smaller = f", but {plural(len(rows), 'smaller group')}" if rows else ""
+            smaller = f", but {format_count(len(rows), 'smaller group')}" if rows else ""
             missing = (
                 f"the result file has no group with at least {policy.smallest_group} members and "
                 f"as many non-members{smaller}"
             )
-            yield ComparedFigure(shortened(attack_name(attack)), None, missing)
+            yield ComparedFigure(shorten(attack_name(attack)), None, missing)
     present = {(row.attack, row.target, row.seed) for row in record.groups}
     for run in judged_runs(record, policy, every_seed=True):
         if groups.get(run.attack) and (run.attack, run.target, run.seed) not in present:
@@ -298,7 +298,7 @@ _BOUNDS_ON_UPDATES = {
 def _formal_epsilons(rule: CeilingRule) -> Iterator[ComparedFigure]:
     for figure in rule.record.findings:
         if figure.metric == rule.metric:
-            yield ComparedFigure(defense_name(shortened(figure.defense)), figure)
+            yield ComparedFigure(defense_name(shorten(figure.defense)), figure)
 
 
 def _source_figures(rule: CeilingRule) -> Iterator[ComparedFigure]:
@@ -368,7 +368,7 @@ def _model_risks(rule: CeilingRule) -> Iterator[ComparedFigure]:
         for number, model in enumerate(result.rounds[-1].models):
             if model.clients or number in used_models:
                 yield ComparedFigure(
-                    f"model {number} of {shortened(result.algorithm)} in seed {result.seed}",
+                    f"model {number} of {shorten(result.algorithm)} in seed {result.seed}",
                     Estimate(
                         topic="clusters",
                         metric=_RISK,
@@ -401,7 +401,7 @@ def _game_points(rule: CeilingRule) -> Iterator[ComparedFigure]:
     points = judged_points(rule.record, rule.policy.games)
     for point in points:
         figure = point.estimate(rule.metric)
-        if rule.metric == PROVEN and figure is not None:
+        if rule.metric == PROVEN_EPSILON and figure is not None:
             # The bound is recomputed, so that all judged points share one error probability.
             bound = empirical_epsilon(point, len(points))
             method = f"Clopper-Pearson {100 * (1 - ALPHA):g}%, error shared by {len(points)} points"
@@ -454,7 +454,7 @@ CEILINGS = (
     Ceiling(
         "games",
         "epsilon",
-        PROVEN,
+        PROVEN_EPSILON,
         "proven epsilon",
         _game_points,
         compare_lower_bound,
@@ -463,7 +463,7 @@ CEILINGS = (
     Ceiling(
         "games",
         "actual_epsilon",
-        ACTUAL,
+        ACTUAL_EPSILON,
         "actual epsilon",
         _game_points,
         compare_exact_or_fail,

@@ -32,21 +32,21 @@ from fedaudit.report.deciding.caveats import (
     uses_only_predictions,
     withheld_uploads,
 )
-from fedaudit.report.fixed import fixed
-from fedaudit.report.grid import shortened
+from fedaudit.report.fixed import fixed_text
+from fedaudit.report.grid import shorten
 from fedaudit.report.wording import (
     attack_name,
-    capital,
-    cleaned,
+    capitalise,
+    clean_texts,
     client_name,
+    format_count,
+    format_interval,
     format_value,
     full_client_names,
-    interval,
     join_and,
     metric_name,
-    plural,
-    sentence,
-    versus,
+    nonmember_heading,
+    with_full_stop,
 )
 from fedaudit.results.games import PointPlayed
 from fedaudit.results.guessing import alpha_of
@@ -71,7 +71,7 @@ def evaluate_policy(record: Record, policy: Policy, baseline: Record | None = No
     if baseline is None or policy.baseline is None:
         _raise_if_without_ceiling(policy, is_games=is_games)
     policy = with_client_numbers(policy, full_client_names(record))
-    safe_record = cleaned(record)
+    safe_record = clean_texts(record)
     with limited_sample_size_searches():
         checks = list(
             _game_checks(safe_record, policy) if is_games else _study_checks(safe_record, policy)
@@ -79,7 +79,7 @@ def evaluate_policy(record: Record, policy: Policy, baseline: Record | None = No
     baseline_outcome = None
     if baseline is not None:
         raise_if_incomparable(record, baseline)
-        compared = list(baseline_checks(safe_record, cleaned(baseline), policy))
+        compared = list(baseline_checks(safe_record, clean_texts(baseline), policy))
         baseline_outcome = worst_outcome(check.outcome for check in compared)
         checks += compared
     is_compared = is_games and baseline is not None
@@ -97,7 +97,7 @@ def evaluate_policy(record: Record, policy: Policy, baseline: Record | None = No
         models=safe_record.coverage.several_final_models if safe_record.coverage else {},
         base_model=safe_record.coverage.base_model if safe_record.coverage else "",
         baseline=baseline.content_hash if baseline is not None else "",
-        baseline_record=cleaned(baseline).name if baseline is not None else "",
+        baseline_record=clean_texts(baseline).name if baseline is not None else "",
         baseline_outcome=baseline_outcome,
         policy=policy.name,
         policy_hash=policy_hash,
@@ -142,7 +142,7 @@ def verdict_without_uploads(name: str, policy: Policy, reason: str) -> Verdict:
         policy_owner=policy.owner,
         policy_example=example_with_settings_of(policy),
         outcome=outcome,
-        reason=f"{_subject(name, policy.name, outcome)} {sentence(capital(reason))}",
+        reason=f"{_subject(name, policy.name, outcome)} {with_full_stop(capitalise(reason))}",
         limits="",
         checks=[check],
         inapplicable=_inapplicable(policy, is_games=False),
@@ -172,7 +172,7 @@ def _game_checks(record: Record, policy: Policy) -> Iterator[Check]:
     if policy.games.mechanisms:
         played = {point.mechanism for point in record.points}
         missing = [name for name in policy.games.mechanisms if name not in played]
-        faults = [f"no game against {shortened(name)}" for name in missing]
+        faults = [f"no game against {shorten(name)}" for name in missing]
         yield requirement_check("games", "games for every mechanism", faults, Outcome.INCONCLUSIVE)
     yield from ceiling_checks(record, policy, trust_in(record, policy.evidence))
     if policy.games.contradicted:
@@ -215,7 +215,7 @@ def _missing_figures(record: Record, policy: Policy) -> Iterator[str]:
     judged = set(judged_attacks(record, membership))
     for name, reason in partly_run_attacks(record).items():
         if name in judged:
-            attacks.setdefault(reason, []).append(shortened(attack_name(name)))
+            attacks.setdefault(reason, []).append(shorten(attack_name(name)))
     for reason, names in attacks.items():
         yield f"{join_and(names)} on some clients: {reason}"
 
@@ -241,13 +241,14 @@ def _unjudged(record: Record, policy: Policy) -> list[str]:
     questions = []
     if policy.membership is not None:
         questions += [
-            f"{versus(contrast)}: these non-members were not chosen at random, so differences "
-            "between clients could look like leakage"
+            f"{nonmember_heading(contrast)}: these non-members were not chosen at random, so "
+            "differences between clients could look like leakage"
             for contrast in unfair_contrasts(record)
             if contrast in policy.membership.contrasts
         ]
         questions += [
-            f"{metric_name(f'tpr@{rate}')} {versus(contrast)}: more audited samples are needed"
+            f"{metric_name(f'tpr@{rate}')} {nonmember_heading(contrast)}: more audited samples are "
+            "needed"
             for rate in policy.membership.tpr
             for contrast in policy.membership.contrasts
             if contrast not in unfair_contrasts(record)
@@ -266,9 +267,9 @@ def _unjudged(record: Record, policy: Policy) -> list[str]:
                 "non-members that were chosen at random"
             )
     if withheld_uploads(record):
-        questions.append(fixed("guard.not_judged"))
+        questions.append(fixed_text("guard.not_judged"))
     if uses_only_predictions(record):
-        questions.append(fixed("answers.weights.not_judged"))
+        questions.append(fixed_text("answers.weights.not_judged"))
     if record.watched and POSITIVE_CONTROL in policy.controls.required:
         reason = "this control is only possible in a simulation"
         if guard_of(record):
@@ -330,13 +331,13 @@ def _explanation(record: Record, policy: str, outcome: Outcome, checks: Sequence
 
 
 def _subject(record: str, policy: str, outcome: Outcome) -> str:
-    names = f"“{shortened(record, 80)}” under the policy “{shortened(policy, 80)}”"
+    names = f"“{shorten(record, 80)}” under the policy “{shorten(policy, 80)}”"
     return f"{outcome.upper()}: {names}."
 
 
 def figure_text(result: FigureCheck, metric: str) -> str:
     """Format an estimate with its confidence limits, such as "0.612 (0.58–0.64)"."""
-    limits = interval(result.low, result.high, metric)
+    limits = format_interval(result.low, result.high, metric)
     value = format_value(result.value, metric) if result.value is not None else "no figure"
     return f"{value} ({limits})" if limits and result.low != result.high else value
 
@@ -371,9 +372,9 @@ def _pass_summary(ceilings: Sequence[Check]) -> list[str]:
     figures = sum(check.figures for check in passed)
     nearest = max(passed, key=_ratio_to_ceiling)
     return [
-        f"No upper confidence limit of {plural(figures, 'figure')} exceeds its ceiling "
-        f"({plural(len(passed), 'ceiling')}), and all other requirements of the policy are met. "
-        "Closest to its ceiling: "
+        f"No upper confidence limit of {format_count(figures, 'figure')} exceeds its ceiling "
+        f"({format_count(len(passed), 'ceiling')}), and all other requirements of the policy are "
+        "met. Closest to its ceiling: "
         f"{_worst(nearest)}, where {format_value(nearest.ceiling, nearest.metric)} is allowed."
     ]
 
@@ -389,9 +390,13 @@ def _explained(checks: Sequence[Check], outcome: Outcome, title: str) -> list[st
         return []
     n_more = len(matching) - MAX_EXPLAINED
     return [
-        f"{title} ({len(matching)} of {plural(len(checks), 'check')}).",
-        *(sentence(capital(_explain_check(check))) for check in matching[:MAX_EXPLAINED]),
-        *([f"And {plural(n_more, 'more check')}, listed in the table."] if n_more > 0 else []),
+        f"{title} ({len(matching)} of {format_count(len(checks), 'check')}).",
+        *(with_full_stop(capitalise(_explain_check(check))) for check in matching[:MAX_EXPLAINED]),
+        *(
+            [f"And {format_count(n_more, 'more check')}, listed in the table."]
+            if n_more > 0
+            else []
+        ),
     ]
 
 

@@ -10,10 +10,10 @@ import numpy as np
 from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import AUC, EPSILON, rate_of
 from fedaudit.gate.policy import GamesPolicy, MembershipPolicy, Policy, SourcesPolicy
-from fedaudit.gate.trust import Trust
+from fedaudit.gate.trust import Doubts
 from fedaudit.metrics.epsilon import ConfusionCounts, clopper_pearson_epsilon
 from fedaudit.metrics.rate_limits import tpr_upper_limit
-from fedaudit.report.grid import shortened
+from fedaudit.report.grid import shorten
 from fedaudit.report.wording import attack_name, client_name, defense_name
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import PointPlayed
@@ -36,7 +36,7 @@ class CeilingRule(NamedTuple):
 
     record: Record
     policy: Policy
-    trust: Trust
+    trust: Doubts
     metric: str
     contrast: str
     ceiling: float
@@ -98,10 +98,10 @@ class FigureRun(NamedTuple):
 
     def __str__(self) -> str:
         parts = [
-            shortened(attack_name(self.attack)),
+            shorten(attack_name(self.attack)),
             f"on {client_name(self.target)}" if self.target is not None else "",
             f"in seed {self.seed}" if self.seed is not None else "over all seeds",
-            f"with {defense_name(shortened(self.defense))}" if self.defense != "none" else "",
+            f"with {defense_name(shorten(self.defense))}" if self.defense != "none" else "",
         ]
         return " ".join(filter(None, parts))
 
@@ -147,7 +147,7 @@ def empirical_epsilon(point: PointPlayed, n_points: int) -> float:
 
 def point_name(point: PointPlayed, record: Record) -> str:
     """Return the label of a point, or the record's name for the study itself."""
-    return shortened(point.label or f"{record.name} (without changes)", 120)
+    return shorten(point.label or f"{record.name} (without changes)", 120)
 
 
 def raise_if_too_many_figures(n_figures: int) -> None:

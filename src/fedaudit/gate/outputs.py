@@ -18,12 +18,19 @@ from fedaudit.gate.evaluate import evaluate_policy, figure_text
 from fedaudit.gate.outcome import Outcome, severity
 from fedaudit.gate.policy import Policy, read_policy
 from fedaudit.gate.verdict import VERDICT_FORMAT, Check, FigureCheck, Verdict, is_doubted
-from fedaudit.report.evidence import distinct
+from fedaudit.report.evidence import unique_items
 from fedaudit.report.fixed import fixed_texts
-from fedaudit.report.grid import shortened
+from fedaudit.report.grid import shorten
 from fedaudit.report.terminal import WIDTH, width_of
-from fedaudit.report.text.verdict import verdict as conclusion
-from fedaudit.report.wording import MISSING, capital, format_value, join_and, plural, sentence
+from fedaudit.report.text.verdict import summarise_verdict as conclusion
+from fedaudit.report.wording import (
+    MISSING,
+    capitalise,
+    format_count,
+    format_value,
+    join_and,
+    with_full_stop,
+)
 from fedaudit.results.record import Record
 from fedaudit.results.text import one_line, without_commands
 from fedaudit.study.running.outputs import raise_if_missing_folder
@@ -113,7 +120,7 @@ def _lines(verdict: Verdict, width: int) -> tuple[list[str], list[str]]:
     lines = _row("Outcome", "Check", "At most", "Worst figure") if width >= WIDTH else []
     lines += [line for row in rows[:n_shown] for line in row]
     if n_shown < len(rows):
-        remark = f"and {plural(len(rows) - n_shown, 'more check')}; {_COMPLETE}"
+        remark = f"and {format_count(len(rows) - n_shown, 'more check')}; {_COMPLETE}"
         lines += textwrap.wrap(remark, width, subsequent_indent="  ")
     limits = textwrap.wrap(verdict.limits, width)
     n_free = max_lines - len(head) - len(lines) - len(unjudged_lines) - 2
@@ -121,7 +128,7 @@ def _lines(verdict: Verdict, width: int) -> tuple[list[str], list[str]]:
 
 
 def _check_lines(check: Check, width: int) -> list[str]:
-    outcome, name = str(check.outcome), capital(check.name)
+    outcome, name = str(check.outcome), capitalise(check.name)
     if check.ceiling is None:
         ceiling, figure = "", check.reason
     else:
@@ -131,20 +138,20 @@ def _check_lines(check: Check, width: int) -> list[str]:
         comparison = f"at most {ceiling}: {figure}" if ceiling else figure
         return [
             *textwrap.wrap(f"{outcome}: {name}", width, subsequent_indent="  "),
-            shortened(f"  {comparison}", width),
+            shorten(f"  {comparison}", width),
         ]
     return _row(outcome, name, ceiling, figure) if ceiling else _row(outcome, f"{name}: {figure}")
 
 
 def _row(outcome: str, name: str, ceiling: str = "", figure: str = "") -> list[str]:
     if not ceiling:
-        return [f"{outcome:<13}{shortened(name, WIDTH - 13)}".rstrip()]
+        return [f"{outcome:<13}{shorten(name, WIDTH - 13)}".rstrip()]
     # Shorten the name and not the estimate, since the estimate ends with the deciding limit. The
     # columns of outcome and ceiling have widths of 13 and 7.
     name_width = WIDTH - 13 - 7 - 2 - max(_FIGURE_WIDTH, min(len(figure), _MAX_FIGURE_WIDTH))
-    lines = textwrap.wrap(shortened(name, 2 * name_width - 4), name_width - 1) or [""]
+    lines = textwrap.wrap(shorten(name, 2 * name_width - 4), name_width - 1) or [""]
     first_columns = f"{outcome:<13}{lines[0]:<{name_width}}{ceiling:>7}"
-    first_line = f"{first_columns}  {shortened(figure, WIDTH - name_width - 22)}"
+    first_line = f"{first_columns}  {shorten(figure, WIDTH - name_width - 22)}"
     return [first_line, *(f"{'':<13}{line}" for line in lines[1:])]
 
 
@@ -212,7 +219,7 @@ def _case(check: Check, verdict: Verdict) -> str:
     limit = "" if check.ceiling is None else f" at most {format_value(check.ceiling, check.metric)}"
     classname = f"fedaudit.gate.{check.section}.{verdict.record}"
     opening = f"<testcase classname={_quote(classname)} "
-    opening += f'name={_quote(capital(check.name) + limit)} time="0"'
+    opening += f'name={_quote(capitalise(check.name) + limit)} time="0"'
     if check.outcome is Outcome.PASS:
         return f"{opening}/>"
     lines = [_line(figure, check) for figure in check.open[:MAX_CASE_LINES]]
@@ -242,7 +249,7 @@ def _skipped_case(text: str, verdict: Verdict) -> str:
         subject, _, reason = text.rpartition(": ")
     classname = _quote(f"fedaudit.gate.not judged.{verdict.record}")
     return (
-        f'<testcase classname={classname} name={_quote(capital(subject or reason))} time="0">'
+        f'<testcase classname={classname} name={_quote(capitalise(subject or reason))} time="0">'
         f"<skipped message={_quote(f'not judged: {reason}')}/></testcase>"
     )
 
@@ -312,25 +319,27 @@ def policy_section(
         f"{labels[key]} of these {text}" for key, text in _TEXTS["of_these"].items() if labels[key]
     ]
     texts, n_more = _TEXTS["outcomes"][str(verdict.outcome)], len(rules) - MAX_LISTED
-    others = f"And {plural(n_more, 'more rule')}, listed in the verdict." if n_more > 0 else ""
+    others = (
+        f"And {format_count(n_more, 'more rule')}, listed in the verdict." if n_more > 0 else ""
+    )
     also_met = f"Also met: {'; '.join(_joined_controls(met))}." if met else ""
-    remark = f"{shortened(also_met, 600)} {_TEXTS['differs']}".strip()
+    remark = f"{shorten(also_met, 600)} {_TEXTS['differs']}".strip()
     return Section(
         POLICY_TITLE,
         badge=texts["badge"],
         tone=texts["tone"],
-        lead=f"By the policy “{shortened(verdict.policy, 80)}” {texts['meaning']}.",
-        paragraphs=(f"Of {plural(counts.total(), 'rule')}: {'; '.join(count_texts)}.",),
+        lead=f"By the policy “{shorten(verdict.policy, 80)}” {texts['meaning']}.",
+        paragraphs=(f"Of {format_count(counts.total(), 'rule')}: {'; '.join(count_texts)}.",),
         facts=(
-            ("Policy set by", shortened(policy.owner, 80) or _TEXTS["no_owner"]),
+            ("Policy set by", shorten(policy.owner, 80) or _TEXTS["no_owner"]),
             ("Origin of its settings", _origin(verdict)),
-            ("File of the policy", f"{shortened(file.name, 80)} (SHA-256 {sha256})"),
+            ("File of the policy", f"{shorten(file.name, 80)} (SHA-256 {sha256})"),
             ("Digest of its settings", f"{verdict.policy_hash} ({_TEXTS['settings']})"),
             *_last_release(verdict),
         ),
         table=Table(_HEAD, tuple(cells for _, cells in rules[:MAX_LISTED])),
         items=tuple(
-            f"Not judged: {sentence(shortened(text, _MAX_TEXT))}"
+            f"Not judged: {with_full_stop(shorten(text, _MAX_TEXT))}"
             for text in _by_reason(verdict.unjudged)[:6]
         ),
         remarks=tuple(filter(None, (others, remark))),
@@ -340,7 +349,7 @@ def policy_section(
 def _last_release(verdict: Verdict) -> list[tuple[str, str]]:
     if verdict.baseline_outcome is None:
         return []
-    name, digest = shortened(verdict.baseline_record, 80), shortened(verdict.baseline, 80)
+    name, digest = shorten(verdict.baseline_record, 80), shorten(verdict.baseline, 80)
     outcome = verdict.baseline_outcome.upper()
     return [("Last release", f"{name} (digest {digest}): {outcome}")]
 
@@ -353,7 +362,7 @@ def _origin(verdict: Verdict) -> str:
 
 def _joined_controls(checks: Sequence[Check]) -> list[str]:
     """Return the names of checks, with the names of controls joined into one text."""
-    names = [shortened(check.name, 80) for check in checks]
+    names = [shorten(check.name, 80) for check in checks]
     controls = [name.removeprefix("control: ") for name in names if name.startswith("control: ")]
     others = [name for name in names if not name.startswith("control: ")]
     return [f"controls {join_and(controls)}"] * bool(controls) + others
@@ -378,9 +387,9 @@ def _rule(check: Check, *, is_withdrawn: bool) -> tuple[str, tuple[str, ...]]:
         allowed = format_value(check.ceiling, check.metric)
         if worst is None or (is_open and all(figure.value is None for figure in check.open)):
             outcome = "not judged"
-            required = f"{plural(check.figures, 'figure')} missing: " * bool(check.figures)
+            required = f"{format_count(check.figures, 'figure')} missing: " * bool(check.figures)
             explanation = required + (
-                join_and(distinct(figure.reason for figure in check.open)) or check.reason
+                join_and(unique_items(figure.reason for figure in check.open)) or check.reason
             )
         elif is_withdrawn:
             outcome, explanation = "withdrawn", _TEXTS["withdrawn"]
@@ -392,9 +401,9 @@ def _rule(check: Check, *, is_withdrawn: bool) -> tuple[str, tuple[str, ...]]:
             counts = f"{number} of {check.figures} figures {_TEXTS['rules'][outcome]['figures']}"
             parts = (worst.what, counts * (check.figures > 1), worst.reason, _needed_samples(check))
             explanation = "; ".join(filter(None, parts))
-    name = shortened(capital(check.name), 120)
+    name = shorten(capitalise(check.name), 120)
     outcome_text = _TEXTS["rules"].get(outcome, {}).get("row") or f"– {outcome} ({check.outcome})"
-    cells = (outcome_text, name, allowed, measured, shortened(explanation, _MAX_TEXT))
+    cells = (outcome_text, name, allowed, measured, shorten(explanation, _MAX_TEXT))
     return outcome, tuple(cell or MISSING for cell in cells)
 
 

@@ -18,7 +18,7 @@ from fedaudit.metrics.power import (
     larger_rate,
 )
 from fedaudit.metrics.rate_limits import nonmembers_for_one_false_positive
-from fedaudit.report.wording import plural
+from fedaudit.report.wording import format_count
 from fedaudit.results.aggregate import NO_NARROWER
 from fedaudit.results.estimate import Estimate, Interval
 from fedaudit.results.fields import Count, RecordPart
@@ -256,7 +256,8 @@ def more_seeds(
     """
     missing = FEWEST_RUNS - seeds
     if missing > 0:
-        text = f"{plural(missing, 'more seed')} would allow a confidence interval for further runs"
+        seeds_text = format_count(missing, "more seed")
+        text = f"{seeds_text} would allow a confidence interval for further runs"
         return RequiredSamples(what="seeds", count=missing, then=None, text=text)
     if further.low is None or further.high is None or further.method.endswith(NO_NARROWER):
         return None

@@ -17,16 +17,16 @@ from fedaudit.report.deciding.caveats import (
     wrong_sign,
 )
 from fedaudit.report.evidence import Setting, labels_among, main_estimates, setting_of
-from fedaudit.report.grid import shortened
+from fedaudit.report.grid import shorten
 from fedaudit.report.sources import below_guessing, source_attacks
 from fedaudit.report.wording import (
     attack_name,
     client_name,
     defense_name,
+    format_count,
     format_percent,
     join_and,
-    plural,
-    versus,
+    nonmember_heading,
     without_capital,
 )
 from fedaudit.results.estimate import TEST_ACCURACY, TRAIN_ACCURACY, Estimate
@@ -45,7 +45,7 @@ _MAX_REASON = 160
 """Maximum length of a reason that is quoted from a record."""
 
 
-class Trust(NamedTuple):
+class Doubts(NamedTuple):
     """Reasons to doubt an estimate above its ceiling.
 
     Attributes:
@@ -63,9 +63,9 @@ class Trust(NamedTuple):
         return f"the control {figure.doubt} failed, so the figure may not show a leak"
 
 
-def trust_in(record: Record, evidence: EvidencePolicy) -> Trust:
+def trust_in(record: Record, evidence: EvidencePolicy) -> Doubts:
     """Return the reasons to doubt a record's estimates, and the required confidence level."""
-    return Trust(_why_unsound(record), evidence.confidence)
+    return Doubts(_why_unsound(record), evidence.confidence)
 
 
 def control_checks(
@@ -98,7 +98,7 @@ def control_checks(
         faults = [f"{_control_name(control)} failed" for control in rows if control.passed is False]
         if kind in required:
             faults += _missing_controls(rows, judged, record.seeds)
-        name = f"control: {shortened(kind)}"
+        name = f"control: {shorten(kind)}"
         yield requirement_check("controls", name, _first_items(faults), outcome_of_fault)
 
 
@@ -117,12 +117,12 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
         yield check("trained models", _unlearned_models(record, required))
     missing = required.least_seeds - len(set(record.seeds))
     if required.least_seeds > 1:
-        faults = [f"{plural(missing, 'more seed')} needed"] if missing > 0 else []
+        faults = [f"{format_count(missing, 'more seed')} needed"] if missing > 0 else []
         yield check(f"at least {required.least_seeds} seeds", faults)
     if required.views:
         view = record.view.name
-        faults = [] if view in required.views else [f"the adversary's view is {shortened(view)!r}"]
-        views = join_and([shortened(view) for view in required.views]).replace(" and ", " or ")
+        faults = [] if view in required.views else [f"the adversary's view is {shorten(view)!r}"]
+        views = join_and([shorten(view) for view in required.views]).replace(" and ", " or ")
         yield check(f"an adversary with the view {views}", faults)
     if record.coverage is not None:
         faults = _coverage_faults(
@@ -149,7 +149,7 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
         figures = main_estimates(record)
         labels = labels_among(figures)
         below_chance = [
-            f"{shortened(attack_name(figure.attack))} {versus(figure.contrast)}"
+            f"{shorten(attack_name(figure.attack))} {nonmember_heading(figure.contrast)}"
             f"{_after_comma(labels, figure)}"
             for figure in wrong_sign(figures)
             if figure.contrast in policy.membership.contrasts
@@ -160,7 +160,7 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
             yield check("no attack below chance", [f"{names}: {WRONG_SIGN}"])
     if policy.sources is not None:
         below_chance = [
-            f"{shortened(attack_name(figure.success.attack))}: correct less often than guessing"
+            f"{shorten(attack_name(figure.success.attack))}: correct less often than guessing"
             for figure in below_guessing(source_attacks(record))
         ]
         if below_chance:
@@ -172,7 +172,7 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
         if row.status == "failed" or (row.status == "run" and row.note)
     ]
     faults = [
-        f"{shortened(attack_name(row.name))}: {shortened(row.note or 'it failed', 200)}"
+        f"{shorten(attack_name(row.name))}: {shorten(row.note or 'it failed', 200)}"
         for row in failed
     ]
     yield check("no failed attack", _first_items(faults))
@@ -193,13 +193,13 @@ def _coverage_faults(
         faults = [without_capital(gaps)]
         faults += [
             f"round {span.first}{f' to {span.last}' if span.last > span.first else ''}: "
-            f"{shortened(span.reason, _MAX_REASON)}"
+            f"{shorten(span.reason, _MAX_REASON)}"
             for span in coverage.missing_rounds[:_MAX_REASONS]
         ]
         uploads = [upload for upload in coverage.missing_uploads if upload.aggregated]
         faults += [
             f"{client_name(upload.client)}, round {upload.round}: "
-            f"{shortened(upload.reason, _MAX_REASON)}"
+            f"{shorten(upload.reason, _MAX_REASON)}"
             for upload in uploads[:_MAX_REASONS]
         ]
     if coverage.sampled_rounds and not allows_sampled_rounds:
@@ -235,12 +235,12 @@ def _unlearned_models(record: Record, required: EvidencePolicy) -> list[str]:
     return _first_items(
         [
             f"the task has no accuracy, and no attack is above guessing with "
-            f"{shortened(defense_name(name))}, so the models may have learned nothing; if their "
+            f"{shorten(defense_name(name))}, so the models may have learned nothing; if their "
             "loss shows that they learned, set evidence.least_learned to 0"
             for name in sorted({row.defense for row in rows} - with_accuracy - leaks)
         ]
         + [
-            f"the training accuracy with {shortened(defense_name(row.defense))} is "
+            f"the training accuracy with {shorten(defense_name(row.defense))} is "
             f"{format_percent(row.train_accuracy)}, close to guessing "
             f"({format_percent(row.guess)}): a model that learned nothing cannot leak, "
             "so low figures show nothing"
@@ -267,9 +267,9 @@ def _missing_controls(
         # If the control could not be run anywhere for the same reason, report this reason.
         reasons = {control.note for control in rows if control.passed is None and control.note}
         if len(reasons) == 1 and not completed:
-            return [f"it could not be run: {shortened(reasons.pop(), 200)}"]
+            return [f"it could not be run: {shorten(reasons.pop(), 200)}"]
         return [f"this control was not run{' in every training run' if completed else ''}"]
-    names = [shortened(attack_name(attack)) for attack in unchecked]
+    names = [shorten(attack_name(attack)) for attack in unchecked]
     return [f"missing for {join_and(_first_items(names))}"]
 
 

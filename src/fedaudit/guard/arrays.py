@@ -26,7 +26,7 @@ It receives the difference from the received model as tensors by name, or as a l
 the upload is a list. It returns the same number of tensors or arrays, in the same form."""
 
 
-def copied(weights: object, description: str) -> Arrays:
+def copy_arrays(weights: object, description: str) -> Arrays:
     """Copy arrays, so that the training loop cannot change an upload after its measurement.
 
     Args:
@@ -117,7 +117,7 @@ class Upload(NamedTuple):
         }
         tensors = {name: as_cpu_tensor(value, name).clone() for name, value in change.items()}
         update = tensors if isinstance(self.arrays, dict) else [*tensors.values()]
-        result = dict(_items(copied(filter(update), "the filter's result")))
+        result = dict(_items(copy_arrays(filter(update), "the filter's result")))
         if isinstance(self.arrays, list):
             # The filter's list lacks integer arrays, so its positions differ from the upload's.
             result = dict(zip(change, result.values(), strict=True))

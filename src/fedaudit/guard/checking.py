@@ -21,7 +21,7 @@ from fedaudit.guard.planted import (
 from fedaudit.guard.policy import ATTACKS
 from fedaudit.guard.site import Site, SitePolicy, read_site
 from fedaudit.live.decisions import DECISIONS_FILE, Decision
-from fedaudit.results.text import plain
+from fedaudit.results.text import clean_text
 
 _WARNING = "warning: "
 _CONDITIONS = {
@@ -155,7 +155,7 @@ def _planted(site: Site, audit: AuditSet, folder: Path, seconds: float) -> Itera
         leak = upload_of_memorised_members(site, audit, seconds=seconds)
     except FedauditError as error:
         yield Statement("planted leak", "not tested")
-        yield Statement("warning", f"no leak could be planted: {plain(str(error))}")
+        yield Statement("warning", f"no leak could be planted: {clean_text(str(error))}")
         return
     decision = _decision_on_leak(site, audit, folder, leak)
     figures = decision.unfiltered or decision.figures

@@ -12,12 +12,12 @@ from torch import nn
 
 from fedaudit.core.devices import device_named, raise_if_several_workers
 from fedaudit.core.display import describe, repr_html
-from fedaudit.core.errors import BadInput, option, type_of
+from fedaudit.core.errors import BadInput, format_option, type_of
 from fedaudit.core.files import lock_folder
 from fedaudit.core.progress import print_to_stderr
 from fedaudit.core.tasks import CLASSIFICATION, PerSampleLoss, Task
 from fedaudit.datasets.draws.audit_set import AuditSet
-from fedaudit.guard.arrays import Arrays, Filter, Sendable, Upload, copied, digest
+from fedaudit.guard.arrays import Arrays, Filter, Sendable, Upload, copy_arrays, digest
 from fedaudit.guard.candidates import Candidate, Candidates
 from fedaudit.guard.policy import ATTACKS, GuardPolicy
 from fedaudit.guard.uploads import discard_undecided
@@ -29,7 +29,7 @@ from fedaudit.live.weights import Array
 from fedaudit.observe.tensors import MAX_ROUND
 from fedaudit.plan.values import settings_from
 from fedaudit.results.runs import DecideBy
-from fedaudit.results.text import log_line, plain
+from fedaudit.results.text import clean_text, log_line
 from fedaudit.signals.measure import NotFinite
 
 LIMITS = (
@@ -145,7 +145,7 @@ class Guard:
             workers=workers,
             device=device,
             # A guard measures every round, so the advice to skip rounds does not apply.
-            log=lambda line: log(line.partition(f"; {option('every')}")[0]),
+            log=lambda line: log(line.partition(f"; {format_option('every')}")[0]),
         )
         # The recorder holds the same lock until it is closed.
         del lock
@@ -258,7 +258,9 @@ class Guard:
         self._raise_if_shared()
         index = _round_number(number)
         client_upload = Upload(
-            copied(upload, "the upload"), copied(sent, "the received model (sent)"), is_update
+            copy_arrays(upload, "the upload"),
+            copy_arrays(sent, "the received model (sent)"),
+            is_update,
         )
         draft = Decision(
             round=index,
@@ -406,5 +408,5 @@ def _reason(error: Exception) -> str:
     if isinstance(error, NotFinite):
         return "its measurements are not finite numbers"
     if isinstance(error, BadInput):
-        return plain(str(error))[:2000]
+        return clean_text(str(error))[:2000]
     return f"it could not be checked ({type(error).__name__})"

@@ -18,7 +18,7 @@ from fedaudit.core.importing import (
     is_custom,
     source_digests,
 )
-from fedaudit.core.progress import Progress, quiet
+from fedaudit.core.progress import Progress, ignore_progress
 from fedaudit.core.values import Architecture, ClientId
 from fedaudit.datasets.draws.audit_set import AuditSet
 from fedaudit.evaluation.accuracy import are_notes_valid
@@ -63,7 +63,7 @@ from fedaudit.results.runs import (
     MissingUpload,
     ModelDigests,
 )
-from fedaudit.results.text import plain, plain_json
+from fedaudit.results.text import clean_text, plain_json
 from fedaudit.study.running.environment import Clock
 from fedaudit.study.running.folder import (
     REATTACK_MAY_CHANGE,
@@ -84,7 +84,7 @@ def attack_recording(
     targets: Collection[ClientRef] = (),
     figures: Mapping[str, object] | None = None,
     trust: bool = False,
-    progress: Progress = quiet,
+    progress: Progress = ignore_progress,
     log: Callable[[str], None] = lambda text: None,
 ) -> Record:
     """Run attacks on the measurements of a live recording.
@@ -162,7 +162,7 @@ class _RecordingData(NamedTuple):
         return [stored.measured for stored in self.stored]
 
     def display_name(self, client: ClientId) -> str:
-        return plain(self.recording.names.get(client, str(client)))
+        return clean_text(self.recording.names.get(client, str(client)))
 
     def list_names(self, clients: Iterable[ClientId]) -> str:
         return _list([self.display_name(client) for client in clients])
@@ -199,7 +199,7 @@ def _reason_unmeasured(folder: Path, recording: Recording, log: Sequence[RoundEn
     if failed := [entry for entry in log if entry.failed]:
         return (
             f"{folder} has no measured round: {len(failed)} failed, the first for this reason: "
-            f"{plain(failed[0].note)}; fix this, and record rounds again"
+            f"{clean_text(failed[0].note)}; fix this, and record rounds again"
         )
     return (
         f"{folder} has no measured round yet; record at least {recording.every} rounds, of "
@@ -262,7 +262,7 @@ def _raise_if_unrecorded(recording: Recording, names: Sequence[str]) -> None:
         reason = recording.refused.get(name)
         raise BadInput(
             f"the signals of {name!r} were not recorded"
-            + (f" ({plain(reason)})" if reason else "")
+            + (f" ({clean_text(reason)})" if reason else "")
             + f"; this recording supports {', '.join(recording.attacks)}"
         )
 
@@ -334,7 +334,7 @@ def _measured_targets(data: _RecordingData, targets: Sequence[ClientId]) -> tupl
         raise BadInput(
             f"{problem}: {len(excluded)} were left out, the first of client "
             f"{data.display_name(client)} in round {entry.round} for this reason: "
-            f"{plain(entry.excluded[client])}"
+            f"{clean_text(entry.excluded[client])}"
         )
     measured_clients = sorted({c for entry in data.measured for c in entry.clients})
     raise BadInput(
@@ -380,7 +380,7 @@ def _limitations(
             "signals were measured elsewhere and given as a table."
         )
     for name, reason in recording.unaudited.items():
-        yield f"What training reveals about {plain(name)}: {plain(reason)}"
+        yield f"What training reveals about {clean_text(name)}: {clean_text(reason)}"
     if recording.view == "uploads" and len({c for m in data.measured for c in m.clients}) == 1:
         yield (
             "Attacks that compare clients, such as FedMIA: the uploads of one client are recorded. "
@@ -397,14 +397,14 @@ def _limitations(
             "job, `fedaudit check-guard` plants one at the site."
         )
     if recording.not_uploaded:
-        listed_names = plain(", ".join(recording.not_uploaded[:_MAX_LISTED]))
+        listed_names = clean_text(", ".join(recording.not_uploaded[:_MAX_LISTED]))
         yield (
             f"The parameters that stay at the clients ({listed_names}): if uploads lack them, the "
             "values that were sent to the clients were measured instead."
         )
     if estimated := [entry for entry in data.stored if ESTIMATED_NOTE in entry.notes]:
         rounds = _rounds([entry.measured.index for entry in estimated])
-        layers = plain(estimated[0].notes[ESTIMATED_NOTE])
+        layers = clean_text(estimated[0].notes[ESTIMATED_NOTE])
         yield (
             f"The clients' own running statistics of {layers}, which they do not send: in "
             f"{rounds} they were estimated on audited samples."
@@ -420,10 +420,10 @@ def _limitations(
         yield f"Uploads of clients that did not reply, in {_rounds(partial)}."
     if incomplete := [entry for entry in entries if entry.note]:
         rounds = _rounds([entry.round for entry in incomplete])
-        yield f"Data of {rounds} that could not be recorded: {plain(incomplete[0].note)}"
+        yield f"Data of {rounds} that could not be recorded: {clean_text(incomplete[0].note)}"
     for client in sorted({client for entry in data.log for client in entry.excluded}):
         faulty = [entry for entry in data.log if client in entry.excluded]
-        reason = plain(faulty[0].excluded[client])
+        reason = clean_text(faulty[0].excluded[client])
         yield f"The upload of client {client} in {_rounds([e.round for e in faulty])}: {reason}"
     logged = {entry.round for entry in data.log}
     if unmeasured := sorted({*data.waiting} - logged):
@@ -460,7 +460,7 @@ def _coverage(data: _RecordingData, targets: Collection[ClientId]) -> Coverage:
             n_missing_uploads += has_unknown + sum(upload.aggregated for upload in missing)
     # Only the first version of a round is measured; list later versions as missing.
     for index, reason in recording.conflicts.items():
-        reasons.setdefault(index, plain(reason))
+        reasons.setdefault(index, clean_text(reason))
     return Coverage(
         rounds=last,
         measured=len(measured),
@@ -535,7 +535,7 @@ def _reason_missing(
     sees_uploads = data.recording.view in UPLOAD_VIEWS
     if sees_uploads and not entry.has_unidentified and not {*targets} & {*entry.answered}:
         return ""
-    return plain(entry.note).removeprefix(f"round {index} is not recorded: ")
+    return clean_text(entry.note).removeprefix(f"round {index} is not recorded: ")
 
 
 def _missing_uploads(
@@ -549,7 +549,7 @@ def _missing_uploads(
         MissingUpload(
             client=client,
             round=entry.round,
-            reason=plain(entry.excluded.get(client) or "it was not measured")[:2000],
+            reason=clean_text(entry.excluded.get(client) or "it was not measured")[:2000],
             aggregated=client not in entry.rejected,
         )
         for client in sorted({*targets} & {*entry.answered} - measured_clients)

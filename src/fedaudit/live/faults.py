@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from fedaudit.core.errors import BadInput
-from fedaudit.results.text import log_line, plain
+from fedaudit.results.text import clean_text, log_line
 
 
 class RecorderWarnings:
@@ -49,4 +49,4 @@ class RecorderWarnings:
         except Exception as error:
             if self.strict:
                 raise
-            self.warn(plain(f"{operation}: {error}"), str(error))
+            self.warn(clean_text(f"{operation}: {error}"), str(error))

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from fedaudit.core.errors import BadInput, assignment
+from fedaudit.core.errors import BadInput, format_assignment
 from fedaudit.core.files import Lock, lock_folder
 from fedaudit.core.progress import format_bytes, format_duration
 from fedaudit.core.values import ClientId, Model, Samples
@@ -40,7 +40,7 @@ from fedaudit.observe.measurements import MeasuredRound, write_measured
 from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import round_bytes
 from fedaudit.plan.parts import Setup
-from fedaudit.results.text import plain
+from fedaudit.results.text import clean_text
 from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import measure_round
 
@@ -216,7 +216,7 @@ class RoundMeasurer:
             interval = "every round"
             # The view "final" needs the last round, which may be no tenth one.
             if recording.view != "final":
-                advice = f"; {assignment('every', '10')} would measure only each tenth round"
+                advice = f"; {format_assignment('every', '10')} would measure only each tenth round"
         waiting_size = format_bytes(4 * n_values * (n_uploads + 2))
         where = {
             "now": "in this process",
@@ -309,7 +309,9 @@ class RoundMeasurer:
         # Catch any error, since it concerns only this round. After an interrupt the file stays.
         except Exception as error:
             if entry is not None:
-                self._log_failure(entry, plain(f"round {entry.round} is not recorded: {error}"))
+                self._log_failure(
+                    entry, clean_text(f"round {entry.round} is not recorded: {error}")
+                )
             path.unlink(missing_ok=True)
             raise
         path.unlink(missing_ok=True)

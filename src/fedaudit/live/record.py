@@ -7,7 +7,7 @@ from typing import cast, get_args
 
 from torch import nn
 
-from fedaudit.core.arguments import checked
+from fedaudit.core.arguments import check_arguments
 from fedaudit.core.errors import BadInput, type_of, unknown_name
 from fedaudit.core.progress import print_to_stderr
 from fedaudit.core.task_catalogue import TASKS, of_loss, task_named
@@ -39,7 +39,7 @@ from fedaudit.observe.views import view_named
 from fedaudit.sinks.base import SinkLike
 
 
-@checked
+@check_arguments
 def record(
     path: Path | str,
     model: nn.Module | Callable[[], nn.Module],

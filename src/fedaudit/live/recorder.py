@@ -48,7 +48,7 @@ from fedaudit.observe.round import ALL_CLIENTS, Round
 from fedaudit.observe.tensors import MAX_ROUND, round_paths
 from fedaudit.observe.views import seen_from
 from fedaudit.plan.parts import Setup
-from fedaudit.results.text import plain
+from fedaudit.results.text import clean_text
 from fedaudit.sinks.base import Sink
 
 
@@ -390,7 +390,7 @@ class Recorder:
         if self._sender is not None:
             self._sender.close()
         if summary := self._attendance.summary():
-            self._warnings.warn(plain(summary), summary)
+            self._warnings.warn(clean_text(summary), summary)
 
     def _raise_if_missing_uploads(self, entry: RoundEntry, data: RoundData) -> None:
         """Raise if uploads are missing and the recording is strict or measures their sum."""
@@ -464,7 +464,9 @@ class Recorder:
             # If all audited clients replied, the unidentified upload is from an unaudited client.
             all_replied = {*self.recording.targets} <= {*entry.answered}
             state = "is recorded without an upload" if all_replied else "is not recorded in full"
-            self._warnings.warn(plain(f"round {entry.round} {state}: {entry.note}"), entry.note)
+            self._warnings.warn(
+                clean_text(f"round {entry.round} {state}: {entry.note}"), entry.note
+            )
 
     def _is_repeated(self, entry: RoundEntry) -> bool:
         """Return True if a round was passed before; raise if the folder has another run."""
@@ -489,7 +491,7 @@ class Recorder:
     def _warn_of_excluded(self, index: int, excluded: Mapping[ClientId, str]) -> None:
         for client, reason in excluded.items():
             name = self._open.display_name(client)
-            text = plain(f"round {index} is recorded without client {name}: {reason}")
+            text = clean_text(f"round {index} is recorded without client {name}: {reason}")
             self._warnings.warn(text, f"{name}: {reason}")
 
     def _measure_previous(self, entry: RoundEntry, sent: Weights, after: Weights | None) -> None:
@@ -532,9 +534,9 @@ class Recorder:
         layers = layers_without_statistics(seen, self._layout.unsent)
         if layers:
             self._warnings.warn(
-                f"clients do not send the running statistics of {plain(list_some(layers))}; they "
-                "are estimated for each model on audited samples, as the report notes; send the "
-                "whole state dict to measure the clients' statistics",
+                f"clients do not send the running statistics of {clean_text(list_some(layers))}; "
+                "they are estimated for each model on audited samples, as the report notes; send "
+                "the whole state dict to measure the clients' statistics",
                 "estimated statistics",
             )
         self._measurer.measure_or_store(seen, entry)
@@ -554,7 +556,9 @@ class Recorder:
                     reason = error or next(iter(excluded.values()))
                     raise BadInput(f"round {index} could not be measured: {reason}")
                 if error:
-                    self._warnings.warn(plain(f"round {index} is not recorded: {error}"), error)
+                    self._warnings.warn(
+                        clean_text(f"round {index} is not recorded: {error}"), error
+                    )
                 self._warn_of_excluded(index, excluded)
 
     def _log_entry(self, entry: RoundEntry) -> None:
@@ -575,7 +579,7 @@ class Recorder:
             raise error
         reason = str(error) or type(error).__name__
         # Escape the text, which may contain names of clients and parameters.
-        text = plain(f"round {index} is not recorded: {reason}")
+        text = clean_text(f"round {index} is not recorded: {reason}")
         # Log first: the warning may be raised as an error. Never overwrite a recorded round.
         if entry is not None and index not in self._rounds.entries:
             self._log_failure(entry, text)
@@ -601,7 +605,7 @@ def _with_check_results(
         rejected |= {client for client, reason in excluded.items() if NOT_FINITE in reason}
     return entry.model_copy(
         update={
-            "excluded": {client: plain(reason)[:2000] for client, reason in excluded.items()},
+            "excluded": {client: clean_text(reason)[:2000] for client, reason in excluded.items()},
             "rejected": tuple(sorted(rejected)),
             "sent": checked_round.sent,
             "uploads": checked_round.uploads,

@@ -35,7 +35,7 @@ from fedaudit.plan.sections import TaskSection
 from fedaudit.plan.values import refusal_of
 from fedaudit.results.fields import Count, RecordPart
 from fedaudit.results.runs import TensorNames
-from fedaudit.results.text import plain
+from fedaudit.results.text import clean_text
 
 MAX_CLIENTS = MAX_KEYS
 """Largest number of clients of a recording or a round."""
@@ -286,8 +286,8 @@ def round_entry(
             answered=tuple(sorted(answered)),
             measured=False,
             unnamed=unnamed,
-            excluded={c: plain(why)[:2000] for c, why in (excluded or {}).items()},
-            note=plain(note)[:2000],
+            excluded={c: clean_text(why)[:2000] for c, why in (excluded or {}).items()},
+            note=clean_text(note)[:2000],
         )
     except (TypeError, ValueError) as error:
         clients = ", ".join(repr(client) for client in [*selected, *answered][:_MAX_LISTED])

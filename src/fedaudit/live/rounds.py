@@ -16,7 +16,7 @@ from fedaudit.core.values import (
     Params,
     Samples,
     add_scaled,
-    common,
+    restrict_to_common_names,
     scaled,
     weighted_sum,
 )
@@ -181,7 +181,7 @@ def _base_statistics(model: Model, layout: ModelLayout, *, has_statistics: bool)
     return model
 
 
-def without(
+def without_clients(
     round: Round, clients: Collection[ClientId], weights: Mapping[ClientId, float]
 ) -> Round:
     """Return a round as if some clients, but not all, had not answered.
@@ -375,7 +375,9 @@ def _mean(models: Mapping[ClientId, Model], fractions: Mapping[ClientId, float])
     first = next(iter(models.values()))
     weights = [fractions[client] for client in models]
     params = weighted_sum([model.params for model in models.values()], weights)
-    buffers = weighted_sum(common([model.buffers for model in models.values()]), weights)
+    buffers = weighted_sum(
+        restrict_to_common_names([model.buffers for model in models.values()]), weights
+    )
     return Model(first.architecture, params, buffers)
 
 
@@ -423,7 +425,7 @@ def measure_valid_clients(
             if not failed or failed.keys() >= clients:
                 raise
             excluded |= failed
-            round = without(round, failed.keys(), weights)
+            round = without_clients(round, failed.keys(), weights)
 
 
 def _clients_that_fail(
@@ -434,7 +436,10 @@ def _clients_that_fail(
     for client in round.observed:
         other_clients: Collection[ClientId] = round.observed.keys() - {client}
         try:
-            measure(without(round, other_clients, weights), samples.take(slice(_N_TRIAL_SAMPLES)))
+            measure(
+                without_clients(round, other_clients, weights),
+                samples.take(slice(_N_TRIAL_SAMPLES)),
+            )
         except NotFinite as error:
             failed |= error.clients
         except Exception as error:

@@ -18,7 +18,7 @@ from fedaudit.observe.measurements import (
     stacked,
 )
 from fedaudit.plan.parts import Setup
-from fedaudit.results.text import plain
+from fedaudit.results.text import clean_text
 from fedaudit.sinks import open_sinks
 from fedaudit.sinks.base import Sink, SinkLike, flush
 from fedaudit.sinks.records import path_of
@@ -43,7 +43,7 @@ def open_or_warn(
 
 
 def _failure_text(error: Exception) -> str:
-    reason = f"{type(error).__name__}: {plain(str(error))[:300]}"
+    reason = f"{type(error).__name__}: {clean_text(str(error))[:300]}"
     return f"no figures are sent to the sink from now on ({reason}); the recording continues"
 
 
@@ -126,7 +126,7 @@ class RoundSender:
                 yield f"{path}_high", auc.high
 
     def _client_name(self, client: ClientId) -> str:
-        return plain(self._recording.names.get(client, f"client {client}"))
+        return clean_text(self._recording.names.get(client, f"client {client}"))
 
     @contextmanager
     def _unless_failed(self) -> Iterator[None]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from functools import partial
 
-from fedaudit.core.errors import BadInput, NotVisible, table, type_of
+from fedaudit.core.errors import BadInput, NotVisible, format_table, type_of
 from fedaudit.core.importing import look_up
 from fedaudit.core.sights import SIGHTS
 from fedaudit.core.values import (
@@ -13,7 +13,7 @@ from fedaudit.core.values import (
     Model,
     Params,
     add_scaled,
-    common,
+    restrict_to_common_names,
     weighted_sum,
 )
 from fedaudit.observe.models import group_models
@@ -84,7 +84,7 @@ def _mean(
             "aggregate cannot be attacked; merge only clients that train the same model"
         )
     update = weighted_sum((observed[client].update or {} for client in members), weights_in_group)
-    mean = weighted_sum(common(buffers), weights_in_group)
+    mean = weighted_sum(restrict_to_common_names(buffers), weights_in_group)
     local = Model(first.base.architecture, add_scaled(first.base.params, update), mean)
     return ObservedModels(first.base, local, update, _scale_of_sum(scales, weights_in_group))
 
@@ -223,7 +223,7 @@ class View:
             advice = "" if Capability.CHOOSES_UPLOAD in missing else ", or list the attack by name"
             raise NotVisible(
                 f"{subject} needs {names}, which the adversary of the view {self.name!r} does not "
-                f"have; add {table(section)}{advice}"
+                f"have; add {format_table(section)}{advice}"
             )
         suitable = [view.name for view in VIEWS.values() if view.can_offer(needs)]
         if self.name in suitable:

@@ -13,7 +13,7 @@ from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.policy import Policy
 from fedaudit.report.deciding.caveats import coverage_gaps
 from fedaudit.report.differing import change_at, dict_or_empty, differing_paths
-from fedaudit.report.grid import shortened
+from fedaudit.report.grid import shorten
 from fedaudit.report.wording import without_capital
 from fedaudit.results.record import Record
 
@@ -57,11 +57,13 @@ def compare_policy(
         outcome = evaluate_policy(record, receiver, baseline).outcome
         problems.append(
             f"policy.toml is not your policy {source.name}: "
-            f"{listed(change_at(path, packed_settings, expected) for path in differences)}; by "
+            f"{list_names(change_at(path, packed_settings, expected) for path in differences)}; by "
             f"your policy the verdict on the packed record is {outcome}"
         )
     if missing:
-        problems.append(f"the record lacks attacks that your policy requires: {listed(missing)}")
+        problems.append(
+            f"the record lacks attacks that your policy requires: {list_names(missing)}"
+        )
     checked = [] if problems else [f"policy.toml has the settings of your policy {source.name}"]
     return CheckResults(problems, checked)
 
@@ -83,10 +85,14 @@ def suspicious_names(record: Record, policy: Policy) -> CheckResults:
     custom = sorted(name for name in attacks - set(not_ascii) if is_custom(name))
     unchecked = []
     if unknown:
-        unchecked.append(f"attacks that this version of fedaudit does not know: {listed(unknown)}")
+        unchecked.append(
+            f"attacks that this version of fedaudit does not know: {list_names(unknown)}"
+        )
     if custom:
-        unchecked.append(f"what the sender's custom attacks compute: {listed(custom)}")
-    problems = [f"names with letters outside ASCII: {listed(ascii(name) for name in not_ascii)}"]
+        unchecked.append(f"what the sender's custom attacks compute: {list_names(custom)}")
+    problems = [
+        f"names with letters outside ASCII: {list_names(ascii(name) for name in not_ascii)}"
+    ]
     return CheckResults(problems if not_ascii else [], [], unchecked)
 
 
@@ -115,8 +121,8 @@ def required_attacks(policy: Policy) -> set[str]:
     return {name for table in tables for name in table.attacks}
 
 
-def listed(names: Iterator[str] | list[str]) -> str:
+def list_names(names: Iterator[str] | list[str]) -> str:
     """Join at most :data:`MOST_NAMED` names with commas, and count the others."""
-    texts = [shortened(name, 160) for name in names]
+    texts = [shorten(name, 160) for name in names]
     others = f" and {len(texts) - MOST_NAMED} more" if len(texts) > MOST_NAMED else ""
     return ", ".join(texts[:MOST_NAMED]) + others

@@ -3,8 +3,8 @@
 import json
 
 from fedaudit.report.clauses import CAVEAT, ROWS, Answer, Row, caveats, origin
-from fedaudit.report.fixed import fixed
-from fedaudit.report.wording import join, printable, sentence, without_capital
+from fedaudit.report.fixed import fixed_text
+from fedaudit.report.wording import join_parts, printable_record, with_full_stop, without_capital
 from fedaudit.results.record import Record
 from fedaudit.summary.statement import Statement
 
@@ -18,7 +18,7 @@ def clauses_json(record: Record, statement: Statement | None = None) -> str:
 
     A statement that a question does not apply never replaces the answer of a record.
     """
-    record = printable(record)
+    record = printable_record(record)
     reasons = {} if statement is None else statement.not_applicable
     rows = [(row, _answer(row, record, statement)) for row in ROWS]
     answers = [
@@ -46,7 +46,7 @@ def clauses_json(record: Record, statement: Statement | None = None) -> str:
 
 def _as_json(statement: Statement) -> dict[str, str]:
     return {
-        "about": fixed("answers.stated"),
+        "about": fixed_text("answers.stated"),
         "role": statement.role,
         "purpose": statement.purpose,
         "valid_until": statement.last_day,
@@ -59,12 +59,14 @@ def _answer(row: Row, record: Record, statement: Statement | None) -> Answer:
         return answer
     if row.id == "purpose":
         last_day = f"valid until {statement.last_day}" if statement.valid_until else ""
-        text = join(sentence(statement.purpose).rstrip("."), last_day, by="; ")
-        answer = Answer("stated", text, fixed("answers.stated"))
+        text = join_parts(with_full_stop(statement.purpose).rstrip("."), last_day, by="; ")
+        answer = Answer("stated", text, fixed_text("answers.stated"))
     elif row.id == "tester":
         answer = origin(record, statement.role)
     reason = statement.not_applicable.get(row.id, "")
     if not reason or answer.kind not in _OPEN:
         return answer
     why = f"Not applicable, because {without_capital(reason)}"
-    return Answer("not applicable", why, join(fixed("answers.stated"), answer.more, by=" "))
+    return Answer(
+        "not applicable", why, join_parts(fixed_text("answers.stated"), answer.more, by=" ")
+    )

@@ -16,7 +16,7 @@ from fedaudit.core.metric_names import AUC
 from fedaudit.core.values import Capability
 from fedaudit.observe.views import VIEWS
 from fedaudit.pack.choices import MOST_NAMED, CheckResults
-from fedaudit.report.grid import shortened
+from fedaudit.report.grid import shorten
 from fedaudit.results.record import Record
 
 _ROUNDING = 1e-3
@@ -62,7 +62,7 @@ def check_attacks(record: Record) -> AttackFindings:
         problems,
         [statement] if names and not problems else [],
         [
-            f"{row.name} ({shortened(row.note) or 'no reason'})"
+            f"{row.name} ({shorten(row.note) or 'no reason'})"
             for row in without_results
             if row not in refused
         ],
@@ -112,8 +112,8 @@ def _view_faults(record: Record) -> Iterator[str]:
     chosen = "merged" if settings.get("merge") else settings.get("view")
     if isinstance(chosen, str) and record.view.name != chosen:
         yield (
-            f"the record has the view {shortened(record.view.name, 60)!r}, but its settings "
-            f"{shortened(chosen, 60)!r}"
+            f"the record has the view {shorten(record.view.name, 60)!r}, but its settings "
+            f"{shorten(chosen, 60)!r}"
         )
     view = VIEWS.get(record.view.name)
     if view is None or other_version(record):
@@ -151,13 +151,13 @@ def curve_faults(record: Record) -> Iterator[str]:
         high = sum((b[0] - a[0]) * b[1] for a, b in pairwise(points))
         if not low - _ROUNDING <= e.value <= high + _ROUNDING:
             yield (
-                f"the AUC of {shortened(e.attack, 60)} on client {e.target} in seed {e.seed} is "
+                f"the AUC of {shorten(e.attack, 60)} on client {e.target} in seed {e.seed} is "
                 f"{e.value:.3f}, but the record's curve has an area of {low:.3f} to {high:.3f}"
             )
 
 
 def _joined(values: Sequence[object]) -> str:
-    return shortened(", ".join(map(str, values)) or "none", 80)
+    return shorten(", ".join(map(str, values)) or "none", 80)
 
 
 def missing_results(record: Record) -> list[str]:

@@ -32,7 +32,7 @@ from fedaudit.pack.manifest import (
     manifest_text,
 )
 from fedaudit.pack.packing import FILES, OPTIONAL_FILES
-from fedaudit.report.grid import shortened
+from fedaudit.report.grid import shorten
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -61,9 +61,9 @@ def read_manifest(path: Path) -> Manifest | str:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(str(part) for part in first["loc"])
-        return f"is not a manifest of this version ({shortened(field)}: {shortened(first['msg'])})"
+        return f"is not a manifest of this version ({shorten(field)}: {shorten(first['msg'])})"
     except (OSError, ValueError) as error:
-        return f"cannot be read ({shortened(str(error), 120)})"
+        return f"cannot be read ({shorten(str(error), 120)})"
     if manifest_text(manifest) != text:
         return "is not in the canonical form of a manifest (a space, a key or a number differs)"
     return manifest
@@ -82,13 +82,13 @@ def wrong_names(manifest: Manifest) -> Iterator[str]:
     names = [file.name for file in manifest.files]
     for name in names:
         if not _NAME.fullmatch(name):
-            yield f"{MANIFEST_FILE} names {shortened(name)!r}, which is not a plain file name"
+            yield f"{MANIFEST_FILE} names {shorten(name)!r}, which is not a plain file name"
         elif name not in FILES | OPTIONAL_FILES:
             yield f"{MANIFEST_FILE} names {name}, which no pack has"
     for name in sorted(FILES - set(names)):
         yield f"{MANIFEST_FILE} does not name {name}"
     for name in sorted({name for name in names if names.count(name) > 1}):
-        yield f"{MANIFEST_FILE} names {shortened(name)} twice"
+        yield f"{MANIFEST_FILE} names {shorten(name)} twice"
 
 
 def unexpected_files(folder: Path, manifest: Manifest) -> Iterator[str]:
@@ -98,7 +98,7 @@ def unexpected_files(folder: Path, manifest: Manifest) -> Iterator[str]:
     with os.scandir(folder) as entries:
         extra = sorted(entry.name for entry in entries if entry.name not in expected)
     for name in extra[:MOST_NAMED]:
-        yield f"{shortened(name)} is not in the manifest"
+        yield f"{shorten(name)} is not in the manifest"
     if len(extra) > MOST_NAMED:
         yield f"{len(extra) - MOST_NAMED} more are not in the manifest"
 

@@ -17,7 +17,7 @@ from fedaudit.core.importing import raise_if_missing
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.verdict import Verdict
 from fedaudit.report.deciding.caveats import untested
-from fedaudit.report.wording import printable
+from fedaudit.report.wording import printable_record
 from fedaudit.results.fields import SMALLEST_GROUP, Count, RecordPart
 from fedaudit.results.record import Record
 from fedaudit.results.runs import Coverage
@@ -173,7 +173,7 @@ def manifest_of(
         smallest_group=smallest_group,
         smallest_group_default=SMALLEST_GROUP,
         suppressed=dict(suppressed),
-        untested=untested(printable(record)),
+        untested=untested(printable_record(record)),
         coverage=_coverage_counts(record.coverage) if record.coverage else {},
         identity=record.coverage.identity if record.coverage else "",
         initial_model=record.coverage.initial_model if record.coverage else "",

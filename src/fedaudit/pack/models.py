@@ -9,7 +9,7 @@ from zipfile import ZipFile
 import torch
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput, option
+from fedaudit.core.errors import BadInput, format_option
 from fedaudit.core.files import open_regular
 from fedaudit.live.checkpoints.files import read_checkpoint
 from fedaudit.live.weights import as_cpu_tensor
@@ -17,7 +17,7 @@ from fedaudit.observe.digests import digest_of_base, plain_name
 from fedaudit.observe.tensors import digest_of, hash_of_tensor, read_tensors
 from fedaudit.pack.choices import CheckResults
 from fedaudit.pack.manifest import ModelFile
-from fedaudit.report.grid import shortened
+from fedaudit.report.grid import shorten
 from fedaudit.results.record import Record
 from fedaudit.results.runs import Coverage
 
@@ -104,7 +104,7 @@ def released_file(record: Record, path: Path) -> ModelFile:
         reasons = [*compared.results.problems, *compared.results.unchecked]
         raise BadInput(
             f"{path} is not packed as the released model: {reasons[0]}; give the model after the "
-            f"last round, or leave out {option('model')}"
+            f"last round, or leave out {format_option('model')}"
         )
     return describe_file(path, compared.digest)
 
@@ -140,7 +140,7 @@ def describe_file(path: Path, tensors_digest: str) -> ModelFile:
 
 def compare_file(named: ModelFile, path: Path) -> CheckResults:
     """Compare a file, whose tensors are already compared, with the file that a pack names."""
-    name, digest = shortened(repr(named.name), 120), f"SHA-256 {named.sha256}"
+    name, digest = shorten(repr(named.name), 120), f"SHA-256 {named.sha256}"
     if describe_file(path, named.tensors_digest).sha256 != named.sha256:
         return CheckResults(
             unchecked=[
@@ -187,7 +187,7 @@ def compare_with(coverage: Coverage, file: Path) -> ComparedModel:
         if alias.stored and hash_of_tensor(tensors[alias.stored]) != hash_of_tensor(
             tensors[alias.name]
         ):
-            names = (shortened(repr(name), 80) for name in (alias.name, alias.stored))
+            names = (shorten(repr(name), 80) for name in (alias.name, alias.stored))
             reason = "it has other values for {} than for {}, which are one tensor".format(*names)
             return ComparedModel(_unknown(file.name, reason))
     further = {alias.name: tensors.pop(alias.name) for alias in aliases}
@@ -201,7 +201,7 @@ def compare_with(coverage: Coverage, file: Path) -> ComparedModel:
     if not compared.digest or not whole:
         return compared
     text = (
-        f"the whole numbers in {file.name}, such as {shortened(repr(whole[0]), 80)}: digests cover "
+        f"the whole numbers in {file.name}, such as {shorten(repr(whole[0]), 80)}: digests cover "
         "only floating-point numbers"
     )
     results = compared.results

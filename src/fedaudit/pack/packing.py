@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedaudit import __version__
-from fedaudit.core.errors import BadInput, Damaged, option
+from fedaudit.core.errors import BadInput, Damaged, format_option
 from fedaudit.core.files import (
     LOCK_FILE,
     MANIFEST_FILE,
@@ -39,9 +39,9 @@ from fedaudit.pack.manifest import (
     private_key,
 )
 from fedaudit.pack.statement import STATEMENT_FILE, read_valid_statement
-from fedaudit.pack.suppressing import suppressed, total_suppressed
-from fedaudit.report.fixed import fixed
-from fedaudit.report.grid import shortened
+from fedaudit.pack.suppressing import suppress_small_groups, total_suppressed
+from fedaudit.report.fixed import fixed_text
+from fedaudit.report.grid import shorten
 from fedaudit.report.page import report_html
 from fedaudit.report.reproducing import study_file
 from fedaudit.results.fields import SMALLEST_GROUP
@@ -184,7 +184,7 @@ def _packed_record(record: Record, smallest_group: int) -> tuple[Record, Mapping
         # A record of games is not changed, since verification recomputes its content hash.
         _raise_if_other_hash(record)
         return record, {}
-    packed, changes = suppressed(record, smallest_group)
+    packed, changes = suppress_small_groups(record, smallest_group)
     return packed, total_suppressed(changes, packed)
 
 
@@ -202,7 +202,7 @@ def _write(
             if not lock.acquire() or not _is_at(folder / LOCK_FILE, lock):
                 raise BadInput(
                     f"another process writes a pack to {folder}; give another folder with "
-                    f"{option('out')}"
+                    f"{format_option('out')}"
                 )
             try:
                 # Another process may have written a pack since the first check.
@@ -216,7 +216,7 @@ def _write(
                 (folder / LOCK_FILE).unlink(missing_ok=True)
     except OSError as error:
         raise BadInput(
-            f"{folder} cannot be written ({error}); give another folder with {option('out')}"
+            f"{folder} cannot be written ({error}); give another folder with {format_option('out')}"
         ) from error
 
 
@@ -276,11 +276,11 @@ def compute_files(inputs: PackInputs) -> ComputedFiles:
 
 def pack_facts(record: Record, smallest_group: int, model_file: ModelFile | None) -> PackFacts:
     """Return what a pack contains, for its summary."""
-    named = model_file and f"{shortened(model_file.name, 80)} (SHA-256 {model_file.sha256})"
+    named = model_file and f"{shorten(model_file.name, 80)} (SHA-256 {model_file.sha256})"
     if record.kind == "games":
         return PackFacts("", named or "")
     limits = {"smallest": smallest_group, "default": SMALLEST_GROUP}
-    return PackFacts(fixed("pack.left_out", **limits), named or "")
+    return PackFacts(fixed_text("pack.left_out", **limits), named or "")
 
 
 def package_versions() -> dict[str, str]:
@@ -307,7 +307,8 @@ def _raise_if_nonempty(folder: Path, *, replaces_pack: bool) -> None:
         replaceable |= {MANIFEST_FILE, BASELINE_FILE, *FILES}
     if not present <= replaceable:
         raise BadInput(
-            f"{folder} exists and is not empty; give a new or empty folder with {option('out')}"
+            f"{folder} exists and is not empty; give a new or empty folder with "
+            f"{format_option('out')}"
         )
 
 
@@ -337,7 +338,7 @@ def _raise_if_file_name(folder: Path) -> None:
         endings = folder.name.removeprefix(stem.name)
         raise BadInput(
             f"a pack is a folder, but {folder.name} is the name of a file; give a name without "
-            f"{endings} with {option('out')}, such as {stem.name}, and compress the folder "
+            f"{endings} with {format_option('out')}, such as {stem.name}, and compress the folder "
             "afterwards"
         )
 

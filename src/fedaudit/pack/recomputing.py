@@ -14,18 +14,18 @@ from pydantic import BaseModel
 
 from fedaudit import __version__
 from fedaudit.core.errors import BadInput, FedauditError
-from fedaudit.core.files import ATTACKED, RECORD_FILE
+from fedaudit.core.files import ATTACKED_FOLDER, RECORD_FILE
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.policy import Policy
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.recording import read_recording
-from fedaudit.pack.choices import CheckResults, attacks_of, listed, required_attacks
+from fedaudit.pack.choices import CheckResults, attacks_of, list_names, required_attacks
 from fedaudit.pack.consistency import other_version
-from fedaudit.pack.suppressing import suppressed, total_suppressed
+from fedaudit.pack.suppressing import suppress_small_groups, total_suppressed
 from fedaudit.pack.verifying import FROM_THE_RUN, Verified, describe_environment, not_shown_by_pack
 from fedaudit.plan.sections import FiguresSection
 from fedaudit.report.differing import change_at, dict_or_empty, differing_paths, setting_at
-from fedaudit.report.grid import shortened
+from fedaudit.report.grid import shorten
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fedaudit.study.running.folder import recorded_study
@@ -68,7 +68,9 @@ def compare_with_run(
     problems = [
         *verified.problems,
         *choices.problems,
-        *differences(record, recomputed, recording, manifest.smallest_group, manifest.suppressed),
+        *differing_parts(
+            record, recomputed, recording, manifest.smallest_group, manifest.suppressed
+        ),
         *_different_verdicts(verified, recomputed),
     ]
     if not record.watched:
@@ -77,7 +79,7 @@ def compare_with_run(
     open_questions = [*choices.unchecked, *not_shown_by_run(record, recording)]
     if version := other_version(record):
         open_questions.append(
-            f"notes and the list of what was not tested: fedaudit {shortened(version, 40)} wrote "
+            f"notes and the list of what was not tested: fedaudit {shorten(version, 40)} wrote "
             f"them, and {__version__} may word them differently"
         )
     checked = [*verified.checked, FROM_THE_RUN, *choices.checked]
@@ -115,7 +117,7 @@ def _raise_if_security_games(record: Record) -> None:
         )
 
 
-def differences(
+def differing_parts(
     record: Record,
     recomputed: Record,
     recording: Path,
@@ -128,7 +130,7 @@ def differences(
     pack's numbers of suppressed entries are compared if ``counts`` is given. Sentences are compared
     if this version of fedaudit made the record, since versions word them differently.
     """
-    expected_record, hidden = suppressed(recomputed, smallest_group)
+    expected_record, hidden = suppress_small_groups(recomputed, smallest_group)
     yield from _different_settings(record, expected_record)
     compare = _without_sentences if other_version(record) else _unchanged
     for field in Record.model_fields:
@@ -191,18 +193,18 @@ def not_shown_by_run(record: Record, recording: Path) -> Iterator[str]:
     elif folder_record.environment == record.environment:
         yield f"{environment}; the record in the folder has the same statements"
     else:
-        started = shortened(folder_record.environment.started) or "not stated"
+        started = shorten(folder_record.environment.started) or "not stated"
         yield (
             f"{environment}: the record in the folder was made at another time ({started}); a run "
             "can have several records"
         )
     settings = read_recording(recording) if record.watched else None
     if settings is not None and setting_at(record.config, _KEY) != settings.key:
-        began = shortened(str(setting_at(record.config, _STARTED)))
+        began = shorten(str(setting_at(record.config, _STARTED)))
         yield (
             "name, key and start of the recording: the record states "
-            f"{shortened(repr(record.name))}, {began}, and the folder "
-            f"{shortened(repr(settings.name))}, {shortened(settings.started)}, with the same "
+            f"{shorten(repr(record.name))}, {began}, and the folder "
+            f"{shorten(repr(settings.name))}, {shorten(settings.started)}, with the same "
             "measurements"
         )
 
@@ -215,7 +217,7 @@ def _different_settings(record: Record, recomputed: Record) -> Iterator[str]:
         if not (is_other_recording and path in _SETTINGS_OF_ONE_RECORDER):
             yield f"the record's setting {change_at(path, record.config, recomputed.config)}"
     if record.name != recomputed.name and not is_other_recording:
-        yield f"the record's name is {shortened(repr(record.name))} instead of {recomputed.name!r}"
+        yield f"the record's name is {shorten(repr(record.name))} instead of {recomputed.name!r}"
 
 
 def _has_recorder_settings(record: Record) -> bool:
@@ -231,7 +233,7 @@ def _has_recorder_settings(record: Record) -> bool:
 
 def _record_of_run(record: Record, recording: Path) -> Record | None:
     """Return the record in the folder of the run with the same content hash, or None."""
-    for path in (recording / RECORD_FILE, recording / ATTACKED / RECORD_FILE):
+    for path in (recording / RECORD_FILE, recording / ATTACKED_FOLDER / RECORD_FILE):
         try:
             candidate = read_record(path)
         except FedauditError:
@@ -246,7 +248,7 @@ def _different_environment(record: Record, folder_record: Record) -> Iterator[st
     for name in _COMPARED_ENVIRONMENT:
         packed, expected = (getattr(each.environment, name) for each in (record, folder_record))
         if packed != expected:
-            values = shortened(f"{packed!r} instead of {expected!r}", 120)
+            values = shorten(f"{packed!r} instead of {expected!r}", 120)
             yield (
                 f"the record's {name} is {values}, as in the record of the folder; if that record "
                 "was written again since, pack it again"
@@ -273,10 +275,10 @@ def _difference(field: str, packed: object, recomputed: object) -> str:
     difference = next(
         f for f in type(first).model_fields if getattr(first, f) != getattr(second, f, None)
     )
-    values = shortened(
+    values = shorten(
         f"{getattr(first, difference)!r} instead of {getattr(second, difference)!r}", 120
     )
-    return f"{summary}, such as that of {shortened(entry, 80)}: {difference} is {values}"
+    return f"{summary}, such as that of {shorten(entry, 80)}: {difference} is {values}"
 
 
 def _attack_run(
@@ -309,16 +311,16 @@ def compare_choices(record: Record, recording: Path, policy: Policy | None) -> C
     required = planned if policy is None else (required_attacks(policy) or planned)
     problems, unchecked = [], []
     if missing := sorted((required & planned) - attacks):
-        problems.append(f"the record omits attacks of the run: {listed(missing)}")
+        problems.append(f"the record omits attacks of the run: {list_names(missing)}")
     if not_required := sorted(planned - required - attacks):
         unchecked.append(
             f"attacks of the run that the record omits and your policy does not require: "
-            f"{listed(not_required)}"
+            f"{list_names(not_required)}"
         )
     if added := sorted(attacks - planned):
         unchecked.append(
             f"whether attacks were chosen with knowledge of the results: the run does not name "
-            f"{listed(added)}, and p-values are corrected for the number of all attacks"
+            f"{list_names(added)}, and p-values are corrected for the number of all attacks"
         )
     figures = FiguresSection() if study is None else study.figures
     expected = figures.model_dump(mode="json")
@@ -329,11 +331,11 @@ def compare_choices(record: Record, recording: Path, policy: Policy | None) -> C
         if not (path[0] in _CONTROL_SETTINGS and figures_used.get(path[0]) is True)
     ]
     if changes and study is not None:
-        problems.append(f"evaluation settings are not those of the run: {listed(changes)}")
+        problems.append(f"evaluation settings are not those of the run: {list_names(changes)}")
     elif changes:
         unchecked.append(
             "whether evaluation settings were chosen with knowledge of the results, as a recording "
-            f"states none: {listed(changes)}"
+            f"states none: {list_names(changes)}"
         )
     if record.null_members and not figures.null_members:
         problems.append("the record labels unseen samples as members, so it cannot show a leak")

@@ -295,7 +295,7 @@ class Suppressed(NamedTuple):
     counts: Mapping[str, int]
 
 
-def suppressed(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
+def suppress_small_groups(record: Record, smallest: int = SMALLEST_GROUP) -> Suppressed:
     """Remove data on single samples and on groups of fewer than ``smallest`` samples.
 
     The following entries are removed: the most exposed samples; histograms of scores, since a bin
@@ -383,7 +383,7 @@ def _figure(figure: Estimate, smallest: int, keys: Collection[FigureKey]) -> Est
 
 
 def is_suppressed(figure: Estimate) -> bool:
-    """Return True if an estimate has lost its value to :func:`suppressed`."""
+    """Return True if an estimate has lost its value to :func:`suppress_small_groups`."""
     return figure.value is None and figure.note.startswith(_SUPPRESSED)
 
 

@@ -30,7 +30,7 @@ from fedaudit.pack.choices import (
     CheckResults,
     compare_policy,
     coverage_notes,
-    listed,
+    list_names,
     suspicious_names,
 )
 from fedaudit.pack.consistency import (
@@ -63,8 +63,8 @@ from fedaudit.pack.packing import (
     package_versions,
 )
 from fedaudit.pack.statement import STATEMENT_FILE, read_statement
-from fedaudit.pack.suppressing import least_suppressed, suppressed, wrongly_suppressed
-from fedaudit.report.grid import shortened
+from fedaudit.pack.suppressing import least_suppressed, suppress_small_groups, wrongly_suppressed
+from fedaudit.report.grid import shorten
 from fedaudit.report.wording import join_and
 from fedaudit.results.read import read_record
 from fedaudit.results.record import RECORDER_SETTINGS, RECORDING_KEYS, Record, games_hash
@@ -208,7 +208,7 @@ def verify(
             baseline = verified.baseline
             parts.append(compare_policy(record, packed_policy, receiver_policy, policy, baseline))
         else:
-            name = shortened(packed_policy.name)
+            name = shorten(packed_policy.name)
             question = f"whether the policy {name!r} in the pack is yours (--policy)"
             parts.append(CheckResults(unchecked=[question]))
     problems, checked, unchecked = ([*chain(*lists)] for lists in zip(*parts, strict=True))
@@ -223,7 +223,7 @@ def verify(
 
 def question_on_file(model_file: ModelFile) -> str:
     """Return what is not checked about the file of the released model without the file."""
-    name = shortened(repr(model_file.name), 120)
+    name = shorten(repr(model_file.name), 120)
     return (
         f"whether the released file is {name} (SHA-256 {model_file.sha256}), as the packer states "
         "(--model)"
@@ -236,8 +236,8 @@ def _check_baseline(baseline: Record, policy: Policy) -> CheckResults:
     faults = [*names.problems, *check_attacks(baseline).problems]
     faults += [*seed_faults(baseline), *curve_faults(baseline)]
     question = (
-        f"whether {BASELINE_FILE} ({shortened(baseline.name)}, content hash "
-        f"{shortened(baseline.content_hash, 80)}) is the record of your last release, and whether "
+        f"whether {BASELINE_FILE} ({shorten(baseline.name)}, content hash "
+        f"{shorten(baseline.content_hash, 80)}) is the record of your last release, and whether "
         "its estimates follow from its run; compare the hash with the manifest of its pack"
     )
     return CheckResults([f"{BASELINE_FILE}: {fault}" for fault in faults], unchecked=[question])
@@ -247,7 +247,7 @@ def _check_age(record: Record, not_before: date | None, today: date) -> CheckRes
     """Compare the start of the run, as the record states it, with the first allowed day."""
     faults = [*start_faults(record, today)]
     if not_before is None:
-        started = shortened(record.environment.started[:10], 40) or "not stated"
+        started = shorten(record.environment.started[:10], 40) or "not stated"
         question = f"whether the pack is recent enough (start of the run: {started}; --not-before)"
         return CheckResults(faults, unchecked=[question])
     if age := describe_age(record, not_before):
@@ -260,8 +260,8 @@ def _check_age(record: Record, not_before: date | None, today: date) -> CheckRes
 def _check_statement(statement: Statement, today: date) -> CheckResults:
     """Check the last day of validity of a statement, the only part that can be checked."""
     claim = (
-        f"whether the packer's statement is true (role: {shortened(statement.role, 80)}; purpose: "
-        f"{shortened(statement.purpose, 120)}; not applicable: "
+        f"whether the packer's statement is true (role: {shorten(statement.role, 80)}; purpose: "
+        f"{shorten(statement.purpose, 120)}; not applicable: "
         f"{', '.join(statement.not_applicable) or 'none'})"
     )
     if statement.valid_until is None:
@@ -286,7 +286,7 @@ def not_shown_by_pack(record: Record) -> Iterator[str]:
         return
     yield f"whether {FROM_THE_RUN}; {_PASS_RECORDING}"
     if unexplained := check_attacks(record).unexplained:
-        yield f"whether these attacks could not run: {listed(unexplained)}; {_PASS_RECORDING}"
+        yield f"whether these attacks could not run: {list_names(unexplained)}; {_PASS_RECORDING}"
     for texts in (missing_results(record), unequal_sizes(record), fewer_than_audited(record)):
         for text in texts[:MOST_NAMED]:
             yield f"{text}; {_PASS_RECORDING}"
@@ -298,8 +298,8 @@ def not_shown_by_pack(record: Record) -> Iterator[str]:
     if record.coverage is None or not record.coverage.models:
         yield "which model the record is about: it has no digest of a model"
     elif unidentified := record.coverage.unidentified:
-        yield f"which models these are, as the record has no digest: {listed(unidentified)}"
-    unconfirmed = ", ".join(sorted(suppressed(record).counts.keys() - {"findings"}))
+        yield f"which models these are, as the record has no digest: {list_names(unidentified)}"
+    unconfirmed = ", ".join(sorted(suppress_small_groups(record).counts.keys() - {"findings"}))
     yield (
         f"the numbers of suppressed {unconfirmed} in {MANIFEST_FILE}, since the record confirms "
         f"only the number of suppressed findings; {_PASS_RECORDING}"
@@ -313,10 +313,10 @@ def describe_environment(record: Record) -> str:
         f"{name} {version}" for name, version in sorted(environment.versions.items())
     )
     statements = [
-        f"commit {shortened(environment.commit) or 'not stated'}",
-        f"device {shortened(environment.device, 80) or 'not stated'}",
-        f"started {shortened(environment.started) or 'not stated'}",
-        f"versions {shortened(versions, 200) or 'not stated'}",
+        f"commit {shorten(environment.commit) or 'not stated'}",
+        f"device {shorten(environment.device, 80) or 'not stated'}",
+        f"started {shorten(environment.started) or 'not stated'}",
+        f"versions {shorten(versions, 200) or 'not stated'}",
     ]
     return f"the origin of the record ({'; '.join(statements)})"
 
@@ -349,7 +349,7 @@ def _check_contents(folder: Path, manifest: Manifest) -> Verified:
     except FedauditError as error:
         # The message must not depend on the path of the pack.
         reason = str(error).replace(f"{folder}{os.sep}", "")
-        return Verified([f"the contents of the pack are invalid: {shortened(reason, 300)}"])
+        return Verified([f"the contents of the pack are invalid: {shorten(reason, 300)}"])
     checked = [
         "the record's content hash follows from its settings and points"
         if record.kind == "games"
@@ -402,7 +402,7 @@ def _other_versions(manifest: Manifest) -> str:
     names = sorted({*present, *manifest.made_with})
     different = [name for name in names if manifest.made_with.get(name) != present.get(name)]
     texts = [f"{name} {manifest.made_with.get(name, 'unknown')}" for name in different[:MOST_NAMED]]
-    return shortened(", ".join(texts), 200)
+    return shorten(", ".join(texts), 200)
 
 
 def _record_faults(record: Record, manifest: Manifest) -> Iterator[str]:
@@ -419,7 +419,7 @@ def _record_faults(record: Record, manifest: Manifest) -> Iterator[str]:
         unknown = _unknown_settings(record)
         if unknown:
             yield f"{RECORD_FILE} has settings that no recorder writes: {unknown}"
-    counts = suppressed(record, manifest.smallest_group).counts
+    counts = suppress_small_groups(record, manifest.smallest_group).counts
     if any(counts.values()):
         yield f"{RECORD_FILE} shows samples or groups that must be suppressed by the manifest"
     if counts.keys() != manifest.suppressed.keys():
@@ -437,8 +437,8 @@ def _record_faults(record: Record, manifest: Manifest) -> Iterator[str]:
         yield (
             f"{RECORD_FILE} marks figures as suppressed that have at least "
             f"{manifest.smallest_group} members and non-members, or whose note states another "
-            f"minimum group size, such as {shortened(wrong[0].metric)} of "
-            f"{shortened(wrong[0].attack)}"
+            f"minimum group size, such as {shorten(wrong[0].metric)} of "
+            f"{shorten(wrong[0].attack)}"
         )
 
 
@@ -446,7 +446,7 @@ def _small_groups(baseline: Record, smallest: int) -> Iterator[str]:
     if baseline.kind == "games":
         if games_hash(baseline) != baseline.content_hash:
             yield f"{BASELINE_FILE} does not match its content hash: it was changed"
-    elif any(suppressed(baseline, smallest).counts.values()):
+    elif any(suppress_small_groups(baseline, smallest).counts.values()):
         yield f"{BASELINE_FILE} shows samples or groups that must be suppressed by the manifest"
 
 
@@ -456,7 +456,7 @@ def _unknown_settings(record: Record) -> str:
     unknown_keys = table.keys() - RECORDING_KEYS if isinstance(table, dict) else set()
     unknown = {f"recording.{key}" for key in unknown_keys}
     unknown |= record.config.keys() - RECORDER_SETTINGS
-    return ", ".join(shortened(name) for name in sorted(unknown)[:MOST_NAMED])
+    return ", ".join(shorten(name) for name in sorted(unknown)[:MOST_NAMED])
 
 
 def _manifest_faults(record: Record, verdict: Verdict, manifest: Manifest) -> Iterator[str]:

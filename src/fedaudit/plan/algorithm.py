@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedaudit.algorithms import FederatedTask
-from fedaudit.core.errors import BadInput, setting, type_of
+from fedaudit.core.errors import BadInput, format_setting, type_of
 from fedaudit.core.importing import call_reporting_errors
 from fedaudit.core.seeds import seeded
 from fedaudit.core.tasks import OutputKind, missing_outputs_message
@@ -178,7 +178,8 @@ def raise_if_risk_unmeasured(
         raise BadInput(
             f"risks are measured every {algorithm.every} rounds, but training has only {rounds} "
             "rounds, so clients never use a measured risk; lower "
-            f"{setting('algorithm.options.every')}, or raise {setting('training.rounds')}"
+            f"{format_setting('algorithm.options.every')}, or raise "
+            f"{format_setting('training.rounds')}"
         )
     server_risk(study, data, seed)
 
@@ -199,7 +200,7 @@ def _server_samples(
             f"the server would measure membership risk on {size} samples, but the number must be "
             f"from {MIN_SERVER_SAMPLES} to {len(ids)}, the number of samples on which no client "
             "trains and that are not audited; change risk.samples, or give clients fewer samples "
-            f"({setting('partition.samples_per_client')})"
+            f"({format_setting('partition.samples_per_client')})"
         )
     order = torch.randperm(len(ids), generator=seeded(seed, "server samples"))
     return data.dataset.samples(ids[order[:size].sort().values])

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Int
 from numpy import ndarray
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput, Unsupported, setting, unknown_name
+from fedaudit.core.errors import BadInput, Unsupported, format_setting, unknown_name
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import NO_CLIENT, ClientId, Samples
 from fedaudit.datasets.dataset import Dataset
@@ -24,7 +24,7 @@ from fedaudit.datasets.draws.fair import DRAWS
 from fedaudit.datasets.partitions.schemes import Natural, Partition
 from fedaudit.datasets.partitions.shifts import (
     ATTRIBUTE,
-    KINDS,
+    SHIFT_KINDS,
     PartitionByAttribute,
     Shift,
     apply_shift,
@@ -138,9 +138,9 @@ def raise_if_empty_split(data: Mapping[ClientId, Samples], rule: HoldOutRule) ->
                 f"client {client} has {len(part)} samples and would hold out {count} of them for "
                 "validation, but it needs some for training and some for validation; give clients "
                 "more samples "
-                f"({setting('partition.samples_per_client')}; audit.background for an audited "
-                "client), or change the fraction to hold out "
-                f"({setting('algorithm.options.held_out')})"
+                f"({format_setting('partition.samples_per_client')}; audit.background for an "
+                "audited client), or change the fraction to hold out "
+                f"({format_setting('algorithm.options.held_out')})"
             )
 
 
@@ -189,20 +189,22 @@ def _named_clients(study: Study, partition: Partition, dataset: Dataset) -> Int[
     names = dataset.client_names
     if dataset.client is None:
         raise BadInput(
-            f"{setting('partition.scheme')} is 'natural', but {dataset.name!r} does not name the "
-            f"client of each sample; set {setting('data.options.client')} to the column of a "
-            "table, or use another partition"
+            f"{format_setting('partition.scheme')} is 'natural', but {dataset.name!r} does not "
+            f"name the client of each sample; set {format_setting('data.options.client')} to the "
+            "column of a table, or use another partition"
         )
     if not isinstance(partition, Natural):
         raise BadInput(
-            f"{dataset.name!r} names the client of each sample, but {setting('partition.scheme')} "
-            f"is {study.partition.scheme!r}, which assigns samples to other clients; use 'natural' "
-            f"(fedaudit.partitions.Natural({len(names)})), or remove the option client of the data"
+            f"{dataset.name!r} names the client of each sample, but "
+            f"{format_setting('partition.scheme')} is {study.partition.scheme!r}, which assigns "
+            f"samples to other clients; use 'natural' (fedaudit.partitions.Natural({len(names)})), "
+            "or remove the option client of the data"
         )
     if len(names) != study.partition.clients:
         raise BadInput(
-            f"{dataset.name!r} names {len(names)} clients, but {setting('partition.clients')} is "
-            f"{study.partition.clients}; set it to {len(names)}"
+            f"{dataset.name!r} names {len(names)} clients, but "
+            f"{format_setting('partition.clients')} is {study.partition.clients}; set it to "
+            f"{len(names)}"
         )
     _raise_if_small_targets(study, dataset, dataset.client)
     if study.shift is not None:
@@ -227,7 +229,8 @@ def _raise_if_small_targets(
         raise BadInput(
             f"the audit of client {small[0]} ({dataset.client_names[small[0]]!r}) needs {needed} "
             f"of its training samples, but it has {counts[small[0]]}; lower "
-            f"{setting('audit.samples')}, the number of audited samples, or audit another client"
+            f"{format_setting('audit.samples')}, the number of audited samples, or audit another "
+            "client"
         )
 
 
@@ -293,8 +296,8 @@ def shifted_groups(
         BadInput: The shift does not exist or does not apply to the data.
         Unsupported: The shift makes audited clients differ from each other.
     """
-    if study.shift is not None and study.shift.kind not in KINDS:
-        raise unknown_name("shift", study.shift.kind, KINDS)
+    if study.shift is not None and study.shift.kind not in SHIFT_KINDS:
+        raise unknown_name("shift", study.shift.kind, SHIFT_KINDS)
     _raise_if_different_targets(study)
     clients, section = sorted(assignment.clients), study.shift
     similar_client = shift_clients(dataset, assignment, study.audit.targets, seed=seed)

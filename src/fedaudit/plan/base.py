@@ -23,7 +23,7 @@ from pydantic import (
 
 from fedaudit.core import arguments
 from fedaudit.core.arguments import without_ranges
-from fedaudit.core.errors import BadInput, called_by, folded_name, option, setting
+from fedaudit.core.errors import BadInput, called_by, folded_name, format_option, format_setting
 from fedaudit.core.importing import GROUPS, catalogue_spelling, known_name
 from fedaudit.core.naming import DataSetting
 from fedaudit.core.values import Setting
@@ -77,9 +77,9 @@ def _catalogue(kind: str) -> Collection[str]:
 
             return METRICS
         case "shift":
-            from fedaudit.datasets.partitions.shifts import KINDS
+            from fedaudit.datasets.partitions.shifts import SHIFT_KINDS
 
-            return KINDS
+            return SHIFT_KINDS
         case "measure of risk":
             from fedaudit.risk.catalog import MEASURES
 
@@ -168,7 +168,7 @@ Settings = dict[str, Annotated[Setting, PlainValidator(_setting)]]
 DataSettings = dict[str, Annotated[DataSetting, PlainValidator(_data_setting)]]
 
 
-def distinct(fault: str, key: Callable[[Any], object] = str) -> AfterValidator:
+def require_distinct(fault: str, key: Callable[[Any], object] = str) -> AfterValidator:
     """Return a validator that raises if two entries of a tuple have the same key.
 
     Args:
@@ -186,7 +186,7 @@ def distinct(fault: str, key: Callable[[Any], object] = str) -> AfterValidator:
 
 def _caller_name(name: str) -> str:
     """Return the name of an option or setting as the user writes it, in a command or in Python."""
-    return option(name.removeprefix("--")) if name.startswith("--") else setting(name)
+    return format_option(name.removeprefix("--")) if name.startswith("--") else format_setting(name)
 
 
 Kind = TypeVar("Kind", bound=type)
@@ -240,7 +240,7 @@ else:
             return [*cls.model_fields, *(name for name in methods if not name.startswith("_"))]
 
 
-def public(kind: Kind) -> Kind:
+def with_public_name(kind: Kind) -> Kind:
     """Give a section the name under which :mod:`fedaudit` exports it, without "Section"."""
     kind.__name__ = kind.__qualname__ = kind.__name__.removesuffix("Section")
     kind.__module__ = "fedaudit"

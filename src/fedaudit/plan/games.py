@@ -5,9 +5,17 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from fedaudit.attacks.ami import NeuronTraining, Rules
+from fedaudit.attacks.ami import GameRules, NeuronTraining
 from fedaudit.core.arguments import Decay, ProperFraction, documented_by
-from fedaudit.plan.base import Count, DefenseName, Digest, Positive, Section, Settings, public
+from fedaudit.plan.base import (
+    Count,
+    DefenseName,
+    Digest,
+    Positive,
+    Section,
+    Settings,
+    with_public_name,
+)
 from fedaudit.plan.optional import COALITION
 from fedaudit.plan.sections import DataSection, Study
 from fedaudit.plan.values import settings_from
@@ -29,8 +37,8 @@ class SamplesSection(Section):
     servers: Count = 0
 
 
-@documented_by(Rules)
-@public
+@documented_by(GameRules)
+@with_public_name
 class GameSection(Section):
     """Rules of games.
 
@@ -70,7 +78,7 @@ class GameSection(Section):
 
 
 @documented_by(NeuronTraining)
-@public
+@with_public_name
 class NeuronSection(Section):
     """Training of neurons.
 
@@ -104,7 +112,7 @@ class MechanismSection(Section):
     options: Settings = Field(default_factory=dict)
 
 
-@public
+@with_public_name
 class DetectorSection(Section):
     """Detection of planted models by a client, measured once per study on separate federations.
 
@@ -148,7 +156,7 @@ class DetectorSection(Section):
         return self
 
 
-@public
+@with_public_name
 class RoundsSection(Section):
     """Games in rounds of training, and the defense of clients' updates.
 

@@ -16,7 +16,7 @@ from fedaudit.core.importing import (
 )
 from fedaudit.datasets.catalog import DATA_SET_PREFIXES, custom_source
 from fedaudit.plan.games import AnyStudy, GameStudy
-from fedaudit.plan.optional import OPTIONAL
+from fedaudit.plan.optional import OPTIONAL_SECTIONS
 from fedaudit.plan.sections import RiskSection, Study
 from fedaudit.results.older import ADVERSARY_FEDERATIONS, FIRST_SET
 from fedaudit.results.text import plain_json
@@ -25,7 +25,7 @@ StudyKind = TypeVar("StudyKind", bound=AnyStudy)
 
 _AFTER_TRAINING = {"attack", "metric"}
 """Kinds of custom parts that do not affect training."""
-DESCRIPTIVE = {"about", "hours"}
+DESCRIPTIVE_SETTINGS = {"about", "hours"}
 """Settings that only describe a study for its readers."""
 _NOT_IN_RUN_KEY = {"name", "seeds", "figures", "attacks", "attack_set", "references", "unlearning"}
 """Settings that affect neither training nor the adversary's observations of it."""
@@ -38,7 +38,7 @@ _ADDED_SETTINGS: Mapping[str, object] = {
     "models": [],
     "pretraining": None,
     "task": {"name": "classification", "options": {}},
-    **dict.fromkeys(OPTIONAL),
+    **dict.fromkeys(OPTIONAL_SECTIONS),
     "shift": None,
     "risk": RiskSection().model_dump(mode="json"),
     "audit.merge": [],
@@ -58,7 +58,7 @@ A setting with this value is left out of keys, so the keys of older results stay
 
 def settings_of(study: AnyStudy) -> dict[str, object]:
     """Return all settings that affect results, as plain values."""
-    return _settings(study, DESCRIPTIVE)
+    return _settings(study, DESCRIPTIVE_SETTINGS)
 
 
 def config_of(study: AnyStudy) -> dict[str, object]:
@@ -93,7 +93,7 @@ def run_key(study: Study, seed: int, kind: str = "cpu") -> str:
     code = {key: digest for key, digest in study.code.items() if key in keys}
     study = study.model_copy(update={"code": code})
     without_shadow = {"shadow"} if trains_shadow else set()
-    settings = _settings(study, DESCRIPTIVE | _NOT_IN_RUN_KEY | without_shadow)
+    settings = _settings(study, DESCRIPTIVE_SETTINGS | _NOT_IN_RUN_KEY | without_shadow)
     # For CPUs, the device is left out, since the keys of the first version contained no device.
     device = [] if kind == "cpu" else [kind]
     return _digest([settings, seed, *device])

@@ -13,8 +13,8 @@ from fedaudit.core.errors import (
     BadInput,
     FedauditError,
     Unsupported,
-    nearest,
-    setting,
+    format_setting,
+    similar_names,
     type_of,
     unknown_name,
 )
@@ -111,7 +111,7 @@ def raise_if_missing_options(parts: Iterable[ConfiguredPart]) -> None:
         unknown = [name for name in part.options if name not in accepted]
         messages += [str(_unknown_option(part, name)) for name in unknown]
         settings = [
-            setting(f"{part.section}.options.{name}") + _published_values(part.factory, name)
+            format_setting(f"{part.section}.options.{name}") + _published_values(part.factory, name)
             for name in missing
         ]
         messages.append(
@@ -302,7 +302,7 @@ def _raise_if_unfit_hooks(kind: type[Defense]) -> None:
                 f"def {hook}({', '.join(expected)})"
             ) from None
     if not overridden:
-        similar = [hook for name in vars(kind) for hook in nearest(name, HOOKS, limit=1)]
+        similar = [hook for name in vars(kind) for hook in similar_names(name, HOOKS, limit=1)]
         hint = f"did you mean {similar[0]!r}? " if similar else ""
         raise BadInput(
             f"the defense {kind.__name__} overrides no hook, so it changes nothing; "
@@ -314,7 +314,7 @@ def _raise_if_wrong_clients(group: Group, clients: int, defenses: dict[ClientId,
     unknown = [client for client in group.clients if client >= clients]
     if unknown:
         raise BadInput(
-            f"{setting('defense.clients')} names {unknown}, but clients are numbered 0 to "
+            f"{format_setting('defense.clients')} names {unknown}, but clients are numbered 0 to "
             f"{clients - 1}"
         )
     repeated = [client for client in group.clients if client in defenses]
@@ -338,7 +338,7 @@ def _group_defenses(group: Group) -> dict[ClientId, Defense]:
         # Raise an error, since the record would otherwise name a defense that no client uses.
         raise BadInput(
             f"no client uses the defense {group.parts[0].name!r}; give at least one client in "
-            f'{setting("defense.clients")}, or set {setting("defense.name")} = "none"'
+            f'{format_setting("defense.clients")}, or set {format_setting("defense.name")} = "none"'
         )
     defenses: dict[ClientId, Defense] = {}
     for client in group.clients:

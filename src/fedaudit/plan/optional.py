@@ -15,14 +15,14 @@ from fedaudit.plan.base import (
     Rounds,
     Section,
     Settings,
-    distinct,
-    public,
+    require_distinct,
+    with_public_name,
 )
 
 NONE = "none"
 
 
-Clients = Annotated[tuple[Count, ...], distinct("a client is repeated")]
+Clients = Annotated[tuple[Count, ...], require_distinct("a client is repeated")]
 
 COALITION: Mapping[str, str] = dict.fromkeys(("coalition", "clients"), "the clients of the defense")
 
@@ -104,7 +104,7 @@ MAX_CANARY_NORM = 1e6
 """
 
 
-@public
+@with_public_name
 class ShadowSection(Section):
     """Training examples for attacks that learn. They never contain audited samples.
 
@@ -145,7 +145,7 @@ class ShadowSection(Section):
         return self
 
 
-@public
+@with_public_name
 class ReferencesSection(Section):
     """Reference federations of the adversary, for attacks that use reference models.
 
@@ -181,7 +181,7 @@ class ReferencesSection(Section):
         return self
 
 
-@public
+@with_public_name
 class CanariesSection(Section):
     """Canary clients, which measure how well released models hide one client's update.
 
@@ -204,7 +204,7 @@ class CanariesSection(Section):
     length: Annotated[float, Field(ge=0, le=MAX_CANARY_NORM, allow_inf_nan=False)] = 0.0
 
 
-@public
+@with_public_name
 class UnlearningSection(Section):
     """Unlearning of the audited samples of audited clients, and a test of the unlearned model.
 
@@ -237,7 +237,7 @@ class UnlearningSection(Section):
     radius: LearningRate = 1 / 3
 
 
-@public
+@with_public_name
 class SecureSumSection(Section):
     """Measurement of how well the sum of a round's updates hides a single update.
 
@@ -259,7 +259,7 @@ class SecureSumSection(Section):
     draws: Annotated[int, Field(ge=80, le=100_000, strict=True)] = 400
 
 
-@public
+@with_public_name
 class LabelInferenceSection(Section):
     """Inference of the classes that occur in each client's training data.
 
@@ -280,7 +280,7 @@ class LabelInferenceSection(Section):
     permutations: Annotated[int, Field(ge=99, le=100_000, strict=True)] = 999
 
 
-@public
+@with_public_name
 class AttackerSection(Section):
     """A malicious client, which sends poisoned updates in some rounds.
 
@@ -313,7 +313,7 @@ class AttackerSection(Section):
     strength: LearningRate = 1.0
 
 
-OPTIONAL: Mapping[str, type[Section]] = {
+OPTIONAL_SECTIONS: Mapping[str, type[Section]] = {
     "shadow": ShadowSection,
     "references": ReferencesSection,
     "canaries": CanariesSection,

@@ -12,8 +12,8 @@ from numpy import ndarray
 
 from fedaudit.attacks.base import Attack
 from fedaudit.core.devices import CPU
-from fedaudit.core.errors import Damaged, Unsupported, table
-from fedaudit.core.progress import Progress, quiet
+from fedaudit.core.errors import Damaged, Unsupported, format_table
+from fedaudit.core.progress import Progress, ignore_progress
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.tasks import Task
 from fedaudit.core.values import ClientId, Params, short_repr
@@ -23,7 +23,7 @@ from fedaudit.datasets.partitions.schemes import Partition
 from fedaudit.engines.base import Engine
 from fedaudit.engines.local import LOCAL
 from fedaudit.fl.algorithms.base import (
-    HONEST,
+    HONEST_SERVER,
     Algorithm,
     ChoosesModels,
     Participants,
@@ -43,7 +43,7 @@ from fedaudit.plan.identity import run_key
 from fedaudit.plan.sections import Study
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.runs import Coverage
-from fedaudit.results.text import plain
+from fedaudit.results.text import clean_text
 from fedaudit.signals.base import Signal
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class Setup:
     extensions: "tuple[Extension, ...]" = ()
     is_auxiliary: bool = False
     recording_info: RecordingInfo | None = None
-    server: Server = HONEST
+    server: Server = HONEST_SERVER
     parts: Parts | None = None
     folder: Path = Path()
     title: str = ""
@@ -162,7 +162,7 @@ class Setup:
 
     def client_name(self, client: ClientId) -> str:
         """Return the name of a client, or "client" and its number if it has no name."""
-        return plain(self.names.get(client, f"client {client}"))
+        return clean_text(self.names.get(client, f"client {client}"))
 
     @property
     def names(self) -> Mapping[ClientId, str]:
@@ -262,9 +262,9 @@ class Setup:
         is_update = self.algorithm.upload_kind is Update
         if not is_update or isinstance(self.algorithm, ChoosesModels | SendsExtra):
             raise Unsupported(
-                f"{table(name)} needs clients that all send only an update of the same model, but "
-                f"clients of {type(self.algorithm).__name__} do not; use fedavg, or remove "
-                f"{table(name)}"
+                f"{format_table(name)} needs clients that all send only an update of the same "
+                f"model, but clients of {type(self.algorithm).__name__} do not; use fedavg, or "
+                f"remove {format_table(name)}"
             )
 
     @property
@@ -299,7 +299,7 @@ class FitContext(NamedTuple):
     """
 
     measure: "Callable[[Setup, str, Callable[[], Setup] | None], list[StoredRound]]"
-    progress: Progress = quiet
+    progress: Progress = ignore_progress
 
 
 class MeasuredRun(NamedTuple):
@@ -489,5 +489,5 @@ class Resources:
     engine: Engine = LOCAL
     workers: int = 1
     device: torch.device = CPU
-    progress: Progress = quiet
+    progress: Progress = ignore_progress
     measuring_engine: Engine | None = None

@@ -21,7 +21,7 @@ from fedaudit.core.arguments import (
     WeightDecay,
     documented_by,
 )
-from fedaudit.core.errors import BadInput, setting, table
+from fedaudit.core.errors import BadInput, format_setting, format_table
 from fedaudit.core.importing import code_key
 from fedaudit.core.metric_names import tpr_at
 from fedaudit.fl.training.local import LocalTraining, OptimizerName, ScheduleName
@@ -43,9 +43,9 @@ from fedaudit.plan.base import (
     ShiftName,
     TaskName,
     ViewName,
-    distinct,
-    public,
     raise_if_repeated_attacks,
+    require_distinct,
+    with_public_name,
 )
 from fedaudit.plan.optional import (
     AttackerSection,
@@ -151,7 +151,7 @@ class AlgorithmSection(Section):
 
 
 @documented_by(LocalTraining)
-@public
+@with_public_name
 class TrainingSection(Section):
     """Number of rounds, participation of clients, and each client's local training.
 
@@ -194,7 +194,7 @@ def _raise_if_named(targets: object) -> object:
     return targets
 
 
-@public
+@with_public_name
 class AuditSection(Section):
     """The audited clients and samples, and the adversary's view.
 
@@ -300,7 +300,7 @@ class ServerSection(Section):
     options: Settings = Field(default_factory=dict)
 
 
-@public
+@with_public_name
 class ShiftSection(Section):
     """A minority of clients whose features differ from the majority's.
 
@@ -327,7 +327,7 @@ class ShiftSection(Section):
     value: str = ""
 
 
-@public
+@with_public_name
 class RiskSection(Section):
     """Measurement of the models' membership risk, and the risk that clients accept.
 
@@ -385,7 +385,7 @@ class RiskSection(Section):
         return self
 
 
-@public
+@with_public_name
 class FiguresSection(Section):
     """Reported metrics and controls.
 
@@ -414,7 +414,7 @@ class FiguresSection(Section):
     fprs: Annotated[
         tuple[PositiveFraction, ...],
         Field(max_length=_MAX_METRICS),
-        distinct("two false-positive rates agree to six digits", tpr_at),
+        require_distinct("two false-positive rates agree to six digits", tpr_at),
     ] = (0.01, 0.001)
     evaluation: Literal["aligned", "redraw"] = "aligned"
     null_members: bool = False
@@ -426,7 +426,7 @@ class FiguresSection(Section):
     metrics: Annotated[
         tuple[MetricName, ...],
         Field(max_length=_MAX_METRICS),
-        distinct("a metric is repeated"),
+        require_distinct("a metric is repeated"),
     ] = ()
 
 
@@ -514,19 +514,19 @@ class Study(Section):
             raise ValueError(f"a seed is repeated in {list(self.seeds)}; give each once")
         if self.audit.draw == "fair" and self.audit.samples == 0:
             raise ValueError(
-                f"{setting('audit.samples')} is 0, so no audited sample would be a member; "
+                f"{format_setting('audit.samples')} is 0, so no audited sample would be a member; "
                 "give at least 1"
             )
         if self.audit.draw == "fair" and self.audit.options:
             raise ValueError(
-                f"{setting('audit.options')} has {sorted(self.audit.options)}, but the fair draw "
-                "has no options; remove them"
+                f"{format_setting('audit.options')} has {sorted(self.audit.options)}, but the fair "
+                "draw has no options; remove them"
             )
         self._check_sources()
         if self.attacks and self.attack_set:
             raise ValueError(
-                f"attack_set is {self.attack_set!r}, but {table('attacks')} lists single attacks; "
-                "remove one of them"
+                f"attack_set is {self.attack_set!r}, but {format_table('attacks')} lists single "
+                "attacks; remove one of them"
             )
         if self.shadow and (self.shadow.client or 0) >= self.partition.clients:
             raise ValueError(

@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING, TypeVar, cast, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from fedaudit.core.errors import BadInput, nearest, option, setting, unknown_name
+from fedaudit.core.errors import (
+    BadInput,
+    format_option,
+    format_setting,
+    similar_names,
+    unknown_name,
+)
 from fedaudit.core.files import MAX_INTEGER, MAX_USER_FILE_BYTES, TooLarge, parse_json, read_text
 from fedaudit.results.older import resolve_older_settings
-from fedaudit.results.text import MAX_DEPTH, deeper_than, keys, whole_numbers
+from fedaudit.results.text import MAX_DEPTH, deeper_than, iterate_keys, whole_numbers
 
 if TYPE_CHECKING:
     from fedaudit.plan.sections import Study
@@ -55,7 +61,7 @@ def read_toml(path: Path, what: str) -> dict[str, object]:
         raise BadInput(f"{error}; {what} should be a short file, so check the path") from error
     except FileNotFoundError as error:
         stems = [file.stem for file in islice(path.parent.glob("*.toml"), _MAX_NEAR_FILES)]
-        near = [str(path.with_name(f"{name}.toml")) for name in nearest(path.stem, stems)]
+        near = [str(path.with_name(f"{name}.toml")) for name in similar_names(path.stem, stems)]
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         if not near and path.parts[0] in _CHECKOUT_FOLDERS:
             hint = (
@@ -104,7 +110,7 @@ def parse_toml(text: str, source: str) -> dict[str, object]:
 
 def _checked(values: dict[str, object], source: str) -> dict[str, object]:
     _raise_if_too_deep(values, source)
-    for key in keys(values):
+    for key in iterate_keys(values):
         raise_if_many_dots(key, source)
     if any(abs(number) > MAX_INTEGER for number in whole_numbers(values)):
         raise BadInput(
@@ -206,10 +212,10 @@ def refusal_of(
     message = _IN_WORDS.get(first["type"], first["msg"].removeprefix("Value error, "))
     message = message.replace("Input should be", "it should be", 1)
     # In Python, overrides are a dictionary from dotted names to values.
-    override_name = option(override) if option("").startswith("--") else override
+    override_name = format_option(override) if format_option("").startswith("--") else override
     where = source
     if dotted:
-        where = override_name if override else f"{setting(dotted)} in {source}"
+        where = override_name if override else f"{format_setting(dotted)} in {source}"
     # Messages of validators of a whole table already state the value.
     states_value = first["type"] in ("missing", "value_error") and isinstance(
         first["input"], Mapping | BaseModel

@@ -11,9 +11,9 @@ from math import ceil, isfinite
 from os import PathLike
 from pathlib import Path
 
-from fedaudit.core.arguments import checked
+from fedaudit.core.arguments import check_arguments
 from fedaudit.core.display import describe, repr_html
-from fedaudit.core.errors import BadInput, option
+from fedaudit.core.errors import BadInput, format_option
 from fedaudit.core.files import record_at
 from fedaudit.plan.values import read_toml, settings_from, study_from
 from fedaudit.privacy_budget.losses import Losses
@@ -247,7 +247,7 @@ def _wrapped(sentence: str) -> list[str]:
     return textwrap.wrap(sentence, _WIDTH, subsequent_indent="  ")
 
 
-@checked
+@check_arguments
 def budget(
     setup: PrivacySetup | Mapping[str, object] | str | PathLike[str],
     *,
@@ -298,7 +298,7 @@ def budget(
     if record is not None:
         measured_record = read_record(record_at(Path(record)))
     if every is not None and every < 1:
-        raise BadInput(f"{option('every')} is a number of rounds of at least 1, got {every}")
+        raise BadInput(f"{format_option('every')} is a number of rounds of at least 1, got {every}")
     losses = {unit: Losses(resolved, unit) for unit in UNITS}
     rows = tuple(
         BudgetRow(
@@ -362,7 +362,7 @@ def _setup_of_study_file(
 ) -> dict[str, object]:
     """Return the set-up of a study file. The data set is loaded for the sizes of its clients."""
     # Imported here, since a set-up needs no training.
-    from fedaudit.study.build import setup as run_of_study
+    from fedaudit.study.build import build_setup as run_of_study
 
     study = study_from(values, source=source)
     run = run_of_study(study, study.seeds[0], None if data_dir is None else Path(data_dir))

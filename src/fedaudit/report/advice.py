@@ -11,14 +11,14 @@ from typing import NamedTuple
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import wording
 from fedaudit.report.deciding.caveats import unit_of
-from fedaudit.report.evidence import grouped
+from fedaudit.report.evidence import group_by
 from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.wording import (
     attack_code,
     defense_name,
+    format_interval,
     format_number,
     format_percent,
-    interval,
 )
 from fedaudit.results import ladder
 from fedaudit.results.ladder import Auc, Change, ProbitLine
@@ -58,12 +58,12 @@ def advice(record: Record) -> Advice | None:
     All federations of the ladder train classifiers with honest clients, and were audited for single
     samples.
     """
-    view, leak_ladder = record.view.name, ladder.ladder()
+    view, leak_ladder = record.view.name, ladder.read_ladder()
     not_covered = (
         record.evaluation != "aligned" or record.null_members,
         unit_of(record) != "sample" or record.clusters,
         record.config.get("attacker") is not None,
-        wording.setting(record, "task", "name") not in (None, "classification"),
+        wording.study_setting(record, "task", "name") not in (None, "classification"),
         len({estimate.defense for estimate in record.where(topic="utility")}) > 1,
         view not in _FIXED["place"],
     )
@@ -76,18 +76,22 @@ def advice(record: Record) -> Advice | None:
     ]
     record = record.model_copy(update={"estimates": estimates})
     if view == "uploads":
-        rule, gap, auc = leak_ladder.uploads, ladder.loss_gap(record), ladder.strongest(record)
+        rule, gap, auc = (
+            leak_ladder.uploads,
+            ladder.loss_gap(record),
+            ladder.strongest_upload_attack(record),
+        )
         gap_text = format_number(gap or 0.0)
     else:
         rule, gap = leak_ladder.final, ladder.generalisation_gap(record)
-        auc = next(iter(ladder.aucs(record, [ladder.FINAL_ATTACK], "unseen")), None)
+        auc = next(iter(ladder.mean_aucs(record, [ladder.FINAL_ATTACK], "unseen")), None)
         gap_text = f"{format_percent(abs(gap or 0.0))} {'lower' if gap and gap < 0 else 'higher'}"
     if gap is None or auc is None or not rule.covers(gap):
         return None
     expected = rule.at(gap)
     place = place_on_ladder(view, gap, gap_text)
     helpful = _helpful(record, leak_ladder.changes, auc) if view == "uploads" else []
-    by_kind = grouped(helpful, lambda change: change.kind)
+    by_kind = group_by(helpful, lambda change: change.kind)
     changes = [
         f"{name}: {'; '.join(map(_describe_change, by_kind[kind]))}."
         for kind, name in _KINDS.items()
@@ -105,7 +109,7 @@ def place_on_ladder(view: str, gap: float, gap_text: str) -> str:
         gap: The gap, which the view's rule must cover.
         gap_text: The gap as a text.
     """
-    leak_ladder = ladder.ladder()
+    leak_ladder = ladder.read_ladder()
     rule = leak_ladder.uploads if view == "uploads" else leak_ladder.final
     low, high = rule.range_at(gap)
     return str(
@@ -119,7 +123,7 @@ def place_on_ladder(view: str, gap: float, gap_text: str) -> str:
 
 
 def _comparison(record: Record, auc: Auc, expected: float, rule: ProbitLine) -> str:
-    measured = f"Here it is {format_number(auc.value)} ({interval(auc.low, auc.high, AUC)})"
+    measured = f"Here it is {format_number(auc.value)} ({format_interval(auc.low, auc.high, AUC)})"
     if abs(auc.value - expected) <= rule.spread:
         return f"{measured}, as expected."
     if auc.value > expected:
@@ -140,7 +144,7 @@ def _defenses_used(record: Record) -> list[str]:
 
 
 def _helpful(record: Record, changes: Sequence[Change], auc: Auc) -> list[Change]:
-    training = {kind: wording.setting(record, "training", kind) for kind in _KINDS}
+    training = {kind: wording.study_setting(record, "training", kind) for kind in _KINDS}
     excluded = {kind for kind in _KINDS if training[kind] == _SMALLEST.get(kind, "")}
     excluded |= set(_DEFENSES if _defenses_used(record) else ())
     return [

@@ -19,15 +19,20 @@ from fedaudit.report.deciding.caveats import (
     unseen_release,
 )
 from fedaudit.report.deciding.epsilons import epsilon_bounds, shown_bounds
-from fedaudit.report.evidence import distinct, grouped
+from fedaudit.report.evidence import group_by, unique_items
 from fedaudit.report.exposure import exposure
 from fedaudit.report.first import tiles_of
-from fedaudit.report.fixed import fixed, fixed_texts
-from fedaudit.report.grid import shortened
+from fedaudit.report.fixed import fixed_text, fixed_texts
+from fedaudit.report.grid import shorten
 from fedaudit.report.sources import source_attacks, strongest_attack
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.points import by_protection, shown_points
-from fedaudit.report.text.verdict import audited, audited_samples, refusals, verdict
+from fedaudit.report.text.verdict import (
+    audited_samples,
+    describe_audit,
+    missing_estimate_reasons,
+    summarise_verdict,
+)
 from fedaudit.results.estimate import NO_DEFENSE, TEST_ACCURACY, Estimate
 from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.record import ClientRow, OtherClients, Record
@@ -117,9 +122,10 @@ _WHEN: Mapping[str, Callable[[Record], bool]] = {
     "always": bool,
     "of people": lambda record: record.unit == "person",
     "tampers": lambda record: (
-        bool(record.games) or wording.setting(record, "server", "name") not in (None, "", "honest")
+        bool(record.games)
+        or wording.study_setting(record, "server", "name") not in (None, "", "honest")
     ),
-    "poisons": lambda r: wording.setting(r, "attacker", "kind") not in (None, "", "none"),
+    "poisons": lambda r: wording.study_setting(r, "attacker", "kind") not in (None, "", "none"),
 }
 
 
@@ -152,7 +158,9 @@ def _not_tested(why: str) -> Answer:
 def _unanswered(record: Record, why: str, metric: str = "") -> Answer:
     blank = [f for f in record.findings if f.metric == metric and f.value is None]
     blank = [estimate for estimate in blank if "inconclusive" in estimate.note]
-    refused = refusals([estimate for estimate in blank if estimate.seed is None] or blank)
+    refused = missing_estimate_reasons(
+        [estimate for estimate in blank if estimate.seed is None] or blank
+    )
     if not refused or evidence.is_uninformative(record):
         return _not_tested(why)
     return Answer("inconclusive", "Too few samples", " ".join(refused[:MOST_NAMED]))
@@ -165,35 +173,41 @@ def caveats(record: Record) -> str:
         "canaries": isinstance(record.config.get("canaries"), dict),
         "hardly_learned": hardly_learned(record),
     }
-    texts = [fixed(f"answers.caveats.{name}") for name, applies in applying.items() if applies]
+    texts = [fixed_text(f"answers.caveats.{name}") for name, applies in applying.items() if applies]
     texts += unseen_release(record)
     texts += [f"{text}." for text in (guard_decisions(record), coverage_gaps(record)) if text]
-    return wording.join(*texts, by=" ")
+    return wording.join_parts(*texts, by=" ")
 
 
 def conclusion(record: Record) -> Answer:
     """Return the record's verdict, and how many samples and seeds were audited."""
     basis = "The verdict of a policy is in the file verdict.json of an evidence pack."
     if record.games:
-        return Answer("stated", wording.sentence(game_verdict(record).first.headline), basis)
-    audit = f"Audited: {audited_samples(record)}; {wording.plural(len(record.seeds), 'seed')}."
-    return Answer("stated", wording.sentence(verdict(record).headline), f"{audit} {basis}")
+        return Answer("stated", wording.with_full_stop(game_verdict(record).first.headline), basis)
+    audit = (
+        f"Audited: {audited_samples(record)}; {wording.format_count(len(record.seeds), 'seed')}."
+    )
+    return Answer(
+        "stated", wording.with_full_stop(summarise_verdict(record).headline), f"{audit} {basis}"
+    )
 
 
 def adversary(record: Record) -> Answer:
     """Return the adversary, and whose samples were audited."""
-    text = f"View “{shortened(record.view.name)}”"
+    text = f"View “{shorten(record.view.name)}”"
     if record.games:
         return Answer("stated", text, game_verdict(record).played)
-    return Answer("stated", text, f"{audited(record)} {fixed('answers.other_adversaries')}")
+    return Answer(
+        "stated", text, f"{describe_audit(record)} {fixed_text('answers.other_adversaries')}"
+    )
 
 
 def controls(record: Record) -> Answer:
     """Return how many controls passed, and which kinds of controls were not run."""
     ran = evidence.outcomes_of(record.controls).ran
     if not ran:
-        return _not_tested(fixed(f"answers.{'games' if record.games else 'no'}_controls"))
-    kinds = distinct(shortened(control.control, 120) for control in ran)
+        return _not_tested(fixed_text(f"answers.{'games' if record.games else 'no'}_controls"))
+    kinds = unique_items(shorten(control.control, 120) for control in ran)
     missing = [kind for kind in CHECKS if kind not in kinds]
     not_run = f" Not run: {wording.join_some(missing)}." * bool(missing)
     run = f"Run: {wording.join_some(kinds)}."
@@ -211,25 +225,25 @@ def parameters(record: Record) -> Answer:
     size = f"{samples:,} training samples"
     if trained is None:
         unknown = "no_parameters" if samples else "no_sizes"
-        return Answer("not stated", "Not stated", fixed(f"answers.{unknown}", samples=size))
-    text = wording.plural(trained, "trained parameter")
+        return Answer("not stated", "Not stated", fixed_text(f"answers.{unknown}", samples=size))
+    text = wording.format_count(trained, "trained parameter")
     text += f", {wording.format_number(trained / samples)} for each of {size}" if samples else ""
-    return Answer("figure", text, fixed("answers.parameters"))
+    return Answer("figure", text, fixed_text("answers.parameters"))
 
 
 def defenses(record: Record) -> Answer:
     """Return leakage and accuracy with and without a defense, if the record has both."""
     if record.games or evidence.is_uninformative(record):
-        return _not_tested(fixed("answers.no_accuracy"))
+        return _not_tested(fixed_text("answers.no_accuracy"))
     estimates = (*record.others, *evidence.main_estimates(record))
-    names = distinct(estimate.defense for estimate in estimates)
+    names = unique_items(estimate.defense for estimate in estimates)
     lines = [
-        f"{shortened(wording.defense_name(name))}: {_row(record, name)}."
+        f"{shorten(wording.defense_name(name))}: {_row(record, name)}."
         for name in names[:MOST_NAMED]
     ]
     if len(names) > 1 and NO_DEFENSE in names:
         return Answer("figure", f"{len(names)} rows", "\n".join(lines))
-    return _not_tested("\n".join([*lines, fixed("answers.alone")]))
+    return _not_tested("\n".join([*lines, fixed_text("answers.alone")]))
 
 
 def _row(record: Record, defense: str) -> str:
@@ -253,9 +267,9 @@ def references(record: Record) -> Answer:
     with_references = [f for f in estimates if re.search(r"\b(rmia|lira)\b", f.attack)]
     best = evidence.largest_estimate(with_references, AUC)
     if evidence.is_uninformative(record) or best is None:
-        return _not_tested(fixed("answers.no_references"))
+        return _not_tested(fixed_text("answers.no_references"))
     size = wording.with_interval(best)
-    return Answer("figure", f"Yes; their largest AUC is {size}, {shortened(best.attack, 60)}")
+    return Answer("figure", f"Yes; their largest AUC is {size}, {shorten(best.attack, 60)}")
 
 
 def origin(record: Record, role: str = "") -> Answer:
@@ -267,36 +281,36 @@ def origin(record: Record, role: str = "") -> Answer:
     date, versions = environment.started[:10] or "not stated", environment.versions
     text = f"Date: {date}; tester{'' if role else ' and role'}: not stated"
     stated_role = (
-        f"Role by the packer’s statement: {role}. {fixed('answers.stated')} " if role else ""
+        f"Role by the packer’s statement: {role}. {fixed_text('answers.stated')} " if role else ""
     )
-    version = shortened(versions.get("fedaudit", "not stated"), 60)
+    version = shorten(versions.get("fedaudit", "not stated"), 60)
     return Answer("not stated", text, f"{stated_role}Version of fedaudit: {version}.")
 
 
 def release_policy(record: Record) -> Answer:
     """Return where the policy and its verdict are, and what a guard decided about uploads."""
     decisions = guard_decisions(record)
-    uploads = f"{decisions}." if decisions else fixed("answers.no_guard")
-    return Answer("stated", fixed("answers.policy"), uploads)
+    uploads = f"{decisions}." if decisions else fixed_text("answers.no_guard")
+    return Answer("stated", fixed_text("answers.policy"), uploads)
 
 
 def criteria(record: Record) -> Answer:
     """Return which files have the criteria, and the model to which they were applied."""
     coverage = record.coverage
     if coverage is None or not coverage.final_models:
-        return Answer("stated", fixed("answers.criteria"), fixed("answers.no_model"))
+        return Answer("stated", fixed_text("answers.criteria"), fixed_text("answers.no_model"))
     base = coverage.base_model
     of_base = f" of the base model with SHA-256 {base}" * bool(base)
     models = [
-        f"{wording.capital(coverage.final_model_name(each))}{of_base}: SHA-256 {each.after}"
+        f"{wording.capitalise(coverage.final_model_name(each))}{of_base}: SHA-256 {each.after}"
         for each in coverage.final_models
     ]
-    return Answer("stated", fixed("answers.criteria"), f"{wording.join_some(models)}.")
+    return Answer("stated", fixed_text("answers.criteria"), f"{wording.join_some(models)}.")
 
 
 def purpose(record: Record) -> Answer:
     """Return that records do not state the purpose of the model."""
-    return Answer("not stated", "Not stated", fixed("answers.no_purpose"))
+    return Answer("not stated", "Not stated", fixed_text("answers.no_purpose"))
 
 
 def claimed_epsilon(record: Record) -> Answer:
@@ -308,7 +322,7 @@ def claimed_epsilon(record: Record) -> Answer:
         text = f"ε {epsilons} claimed for one sample, delta 0"
         return Answer("figure", text, f"{'. '.join(lines)}.")
     names = {
-        metric: text.format(models=fixed("epsilons.client.observer"))
+        metric: text.format(models=fixed_text("epsilons.client.observer"))
         for metric, text in fixed_texts("answers.claims").items()
     }
     claims = [claim for name in names if (claim := evidence.run_estimate(record, name))]
@@ -318,50 +332,50 @@ def claimed_epsilon(record: Record) -> Answer:
             for estimate in record.findings
             if estimate.metric in names and estimate.note
         ]
-        note = wording.sentence(wording.capital(shortened(why[0], 120))) if why else ""
+        note = wording.with_full_stop(wording.capitalise(shorten(why[0], 120))) if why else ""
         return Answer("not stated", "No epsilon is claimed or proven", note)
     text = "; ".join(f"ε {wording.format_number(c.number)} ({names[c.metric]})" for c in claims)
-    basis = [f"{wording.capital(names[c.metric].split(';')[0])}: {_terms(c)}" for c in claims]
+    basis = [f"{wording.capitalise(names[c.metric].split(';')[0])}: {_terms(c)}" for c in claims]
     return Answer("figure", text, "\n".join(basis))
 
 
 def _terms(claim: Estimate) -> str:
-    unit = shortened(claim.note, 240).rpartition("unit: ")[2] or "not stated"
+    unit = shorten(claim.note, 240).rpartition("unit: ")[2] or "not stated"
     if claim.metric.startswith(metric_names.CLAIMED_CLIENT_EPSILON):
         unit = "one client’s whole contribution"
     kind = "renyi" if claim.method.startswith("Renyi accountant") else "other"
     kind = "contribution" if "contribution" in unit else kind
-    adjacency = fixed(f"answers.adjacency.{kind}")
-    return f"unit: {unit}; adjacency: {adjacency}; {shortened(claim.method, 120) or 'not stated'}."
+    adjacency = fixed_text(f"answers.adjacency.{kind}")
+    return f"unit: {unit}; adjacency: {adjacency}; {shorten(claim.method, 120) or 'not stated'}."
 
 
 def measured_epsilon(record: Record) -> Answer:
     """Return the lower bounds on epsilon that attacks, canaries and games have measured."""
-    nothing = fixed("answers.proves_nothing")
+    nothing = fixed_text("answers.proves_nothing")
     if record.games:
         proven = wording.format_number(max(point.empirical_epsilon for point in record.games), -1)
         text = f"ε at least {proven} for one sample, against a server that tampers"
         return Answer("figure", text, nothing)
     bounds = epsilon_bounds(record)
     if not bounds:
-        return _not_tested(fixed("answers.no_bound"))
+        return _not_tested(fixed_text("answers.no_bound"))
     lines = []
     for bound in bounds:
         other_bounds = [f"{other.text}." for other in bound.measured[1:]]
-        claim = wording.capital(f"{bound.against_claim}." * bool(bound.against_claim))
-        line = f"{wording.capital(bound.unit)}: {shortened(bound.lead.method, 100)}."
-        lines.append(wording.join(line, *other_bounds, claim, by=" "))
+        claim = wording.capitalise(f"{bound.against_claim}." * bool(bound.against_claim))
+        line = f"{wording.capitalise(bound.unit)}: {shorten(bound.lead.method, 100)}."
+        lines.append(wording.join_parts(line, *other_bounds, claim, by=" "))
     text = "; ".join(f"{bound.at_least} for {bound.unit}, {bound.observer}" for bound in bounds)
-    return Answer("figure", wording.capital(text), "\n".join([*lines, nothing]))
+    return Answer("figure", wording.capitalise(text), "\n".join([*lines, nothing]))
 
 
 def one_sum(record: Record) -> Answer:
     """Return the lower bound on the epsilon of one client's update in one round's sum."""
     bounds = [bound for bound in shown_bounds(record) if bound.unit.endswith("sum")]
     if not bounds:
-        return _not_tested(fixed("answers.no_sum"))
-    text = f"{wording.capital(bounds[0].at_least)}, {bounds[0].observer}"
-    return Answer("figure", text, fixed("answers.proves_nothing"))
+        return _not_tested(fixed_text("answers.no_sum"))
+    text = f"{wording.capitalise(bounds[0].at_least)}, {bounds[0].observer}"
+    return Answer("figure", text, fixed_text("answers.proves_nothing"))
 
 
 class _UpperLimit(NamedTuple):
@@ -384,8 +398,8 @@ def _largest_limit(record: Record, metric: str) -> _UpperLimit | None:
     best = max(with_limit, key=evidence.upper_limit)
     label = evidence.labels_among(estimates)[evidence.setting_of(best)]
     mean = best.seed is None and len(record.seeds) > 1 and "over seeds" not in label
-    name = wording.join(
-        f"attack: {shortened(best.attack, 60)}",
+    name = wording.join_parts(
+        f"attack: {shorten(best.attack, 60)}",
         f"non-members: {wording.contrast_meaning(best.contrast, record.unit)}",
         label,
         "mean over seeds" * mean,
@@ -398,7 +412,7 @@ def _largest_limit(record: Record, metric: str) -> _UpperLimit | None:
         for row in record.attacks
         if not row.infers_source and row.name not in bounded
     ]
-    names = [shortened(name, 60) for name in distinct(unbounded)]
+    names = [shorten(name, 60) for name in unique_items(unbounded)]
     without = f" Some or all figures of these have no such limit: {wording.join_some(names)}."
     without *= bool(names)
     return _UpperLimit(evidence.upper_limit(best), name, without)
@@ -415,19 +429,19 @@ def bound_on_success(record: Record) -> Answer:
         return _unbounded(record, AUC)
     auc = wording.format_number(limit.value, 1)
     text = f"AUC at most {auc} with 95% confidence ({limit.figure})"
-    return Answer("figure", text, fixed("answers.bound") + limit.without)
+    return Answer("figure", text, fixed_text("answers.bound") + limit.without)
 
 
 def most_exposed(record: Record) -> Answer:
     """Return the fraction of members that are found at least, and a limit for single samples."""
-    exposed, further_text = exposure(record), fixed("exposure.more", unit=record.unit)
+    exposed, further_text = exposure(record), fixed_text("exposure.more", unit=record.unit)
     if exposed.found or exposed.is_limited:
-        return Answer("figure", wording.capital(exposed.text), further_text)
+        return Answer("figure", wording.capitalise(exposed.text), further_text)
     if not evidence.has_membership(record) or record.games:
         return _not_tested("The record has no figure of an attack on membership.")
     if evidence.outcomes_of(record.controls).failed and not evidence.is_uninformative(record):
         return _unbounded(record, _RATE)
-    return _not_tested(f"{fixed('exposure.nothing', limit=exposed.limit)} {further_text}")
+    return _not_tested(f"{fixed_text('exposure.nothing', limit=exposed.limit)} {further_text}")
 
 
 def flagged(record: Record) -> Answer:
@@ -439,7 +453,7 @@ def flagged(record: Record) -> Answer:
         f"{wording.format_percent(predictive_value(limit.value, FPR, p), 1)} at a prior of {p:.0%}"
         for p in PRIORS
     ]
-    basis = fixed(
+    basis = fixed_text(
         "answers.flagged", limit=f"{wording.format_percent(limit.value, 1)}: {limit.figure}"
     )
     return Answer("figure", f"At most {wording.join_and(chances)}", basis + limit.without)
@@ -465,8 +479,8 @@ def residual(record: Record) -> Answer:
         return Answer("stated", "Nothing follows from this record", why)
     bounds = [bound.sentence for bound in shown_bounds(record)]
     texts = residual_risks(record) + list(map(wording.without_capital, bounds))
-    text = wording.capital("; ".join(texts)) or NO_LIMIT
-    return Answer("stated", text, fixed("answers.residual"))
+    text = wording.capitalise("; ".join(texts)) or NO_LIMIT
+    return Answer("stated", text, fixed_text("answers.residual"))
 
 
 def residual_risks(record: Record) -> list[str]:
@@ -483,7 +497,7 @@ def residual_risks(record: Record) -> list[str]:
         where = f"behind {worst.name}" if protected else worst.name
         limits["games"] = worst.point.success.high, where
     return [
-        fixed(f"answers.risks.{name}", most=share, of=estimate)
+        fixed_text(f"answers.risks.{name}", most=share, of=estimate)
         for name, (value, estimate) in limits.items()
         if (share := wording.format_percent(value, 1)) != "100%"
     ]
@@ -504,10 +518,10 @@ ROWS = tuple(
 
 def clause_summary(record: Record) -> tuple[str, list[tuple[str, str]]]:
     """Return an introduction to the questions, and the topics of unanswered ones by kind."""
-    by_kind = grouped(ROWS, lambda row: row.answer(record).kind)
-    sources = distinct(source.name.partition(", ")[0] for row in ROWS for source in row.sources)
+    by_kind = group_by(ROWS, lambda row: row.answer(record).kind)
+    sources = unique_items(source.name.partition(", ")[0] for row in ROWS for source in row.sources)
     topics = [
-        (name, wording.join_and(distinct(row.topic for row in by_kind[kind])))
+        (name, wording.join_and(unique_items(row.topic for row in by_kind[kind])))
         for kind, name in _FIXED["kinds"].items()
         if kind in by_kind
     ]

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 
-from fedaudit.report.grid import shortened
+from fedaudit.report.grid import shorten
 
 ABSENT = object()
 """Placeholder for the value of a missing setting."""
@@ -33,7 +33,7 @@ def change_at(path: tuple[str, ...], config: object, expected: object, table: st
     values = (setting_at(config, path) for config in (config, expected))
     first, second = ("absent" if value is ABSENT else repr(value) for value in values)
     name = ".".join([*([table] if table else []), *path])
-    return f"{shortened(name)} is {shortened(first, 80)} instead of {shortened(second, 80)}"
+    return f"{shorten(name)} is {shorten(first, 80)} instead of {shorten(second, 80)}"
 
 
 def dict_or_empty(value: object) -> dict[str, object]:

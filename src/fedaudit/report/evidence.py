@@ -5,7 +5,7 @@ from itertools import compress
 from typing import Literal, NamedTuple, TypeVar, get_args
 
 from fedaudit.core import metric_names
-from fedaudit.report.grid import Tone, shortened
+from fedaudit.report.grid import Tone, shorten
 from fedaudit.report.wording import client_name, contrast_order, defense_name
 from fedaudit.results.comparison import AttackEntry, Front
 from fedaudit.results.estimate import Estimate
@@ -185,7 +185,7 @@ def leading_estimates(estimates: list[Estimate]) -> tuple[Estimate, ...]:
     Both are above guessing and have the largest lower limits. Among TPRs of equal size, the one at
     the lowest FPR is returned. The estimate with the larger size comes first.
     """
-    above = grouped(filter(above_chance, estimates), lambda estimate: estimate.metric)
+    above = group_by(filter(above_chance, estimates), lambda estimate: estimate.metric)
     best = {
         metric: max(
             estimates_of_metric, key=lambda f: (_size_rank(f), _size_value(f), f.value or 0.0)
@@ -251,12 +251,12 @@ Key = TypeVar("Key", bound=Hashable)
 WithContrast = TypeVar("WithContrast", bound=Estimate | Curve | AttackEntry | Front)
 
 
-def distinct(items: Iterable[Item]) -> list[Item]:
+def unique_items(items: Iterable[Item]) -> list[Item]:
     """Return the items without repetition, in the order of their first appearance."""
     return list(dict.fromkeys(items))
 
 
-def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
     """Return the items by their key, in the order in which the keys first appear."""
     groups: dict[Key, list[Item]] = {}
     for item in items:
@@ -266,7 +266,7 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
 
 def by_contrast(items: Iterable[WithContrast]) -> dict[str, list[WithContrast]]:
     """Return the items by contrast, in the order of a report."""
-    groups = grouped(items, lambda item: item.contrast)
+    groups = group_by(items, lambda item: item.contrast)
     return {contrast: groups[contrast] for contrast in sorted(groups, key=contrast_order)}
 
 
@@ -297,7 +297,7 @@ def most_summarised(estimates: Iterable[Estimate], *, headline: bool = True) -> 
         if not (repeats and f.contrast == "mixed")
         and (bool(f.attack) and f.metric in metric_names.HEADLINE_METRICS) == headline
     ]
-    levels = grouped(shown, lambda f: (f.attack, f.defense, f.view, "" if headline else f.metric))
+    levels = group_by(shown, lambda f: (f.attack, f.defense, f.view, "" if headline else f.metric))
     return [
         estimate
         for estimates_of_level in levels.values()
@@ -328,13 +328,13 @@ def setting_labels(settings: Iterable[Setting]) -> dict[Setting, str]:
     """Return a label for each setting, made of the parts that differ between settings."""
     names = {setting: _parts(setting) for setting in settings}
     varies = [len(set(values)) > 1 for values in zip(*names, strict=True)]
-    return {s: shortened(" · ".join(compress(parts, varies)), 120) for s, parts in names.items()}
+    return {s: shorten(" · ".join(compress(parts, varies)), 120) for s, parts in names.items()}
 
 
 def _parts(setting: Setting) -> tuple[str, ...]:
     target = "pooled clients" if setting.target is None else client_name(setting.target)
     seed = "over seeds" if setting.seed is None else f"seed {setting.seed}"
-    return defense_name(setting.defense), f"view: {shortened(setting.view)}", target, seed
+    return defense_name(setting.defense), f"view: {shorten(setting.view)}", target, seed
 
 
 def labels_among(estimates: Iterable[Estimate]) -> dict[Setting, str]:

@@ -13,8 +13,8 @@ from fedaudit.core import metric_names
 from fedaudit.report import evidence, wording
 from fedaudit.report.deciding.epsilons import epsilon_bounds
 from fedaudit.report.evidence import labels_among, setting_of
-from fedaudit.report.fixed import fixed
-from fedaudit.report.grid import shortened
+from fedaudit.report.fixed import fixed_text
+from fedaudit.report.grid import shorten
 from fedaudit.results.estimate import AT_THRESHOLD, Estimate
 from fedaudit.results.guessing import without_doubts
 from fedaudit.results.record import Record
@@ -42,7 +42,7 @@ class Exposure(NamedTuple):
     @property
     def text(self) -> str:
         """Both parts in one line."""
-        return wording.join(self.found, self.limit, by="; ")
+        return wording.join_parts(self.found, self.limit, by="; ")
 
 
 def exposure(record: Record) -> Exposure:
@@ -50,7 +50,7 @@ def exposure(record: Record) -> Exposure:
 
     After a failed control, there is none.
     """
-    unknown = fixed("exposure.unknown", unit=record.unit)
+    unknown = fixed_text("exposure.unknown", unit=record.unit)
     if evidence.is_uninformative(record) or evidence.outcomes_of(record.controls).failed:
         return Exposure("", unknown, is_limited=False)
     found, claim = _found(record), proven_for_samples(record)
@@ -59,15 +59,15 @@ def exposure(record: Record) -> Exposure:
     largest_rate = largest_tpr(claim.epsilon, claim.delta, _FPR)
     epsilon = wording.format_number(claim.epsilon)
     if largest_rate >= _USELESS:
-        return Exposure(found, fixed("exposure.useless", epsilon=epsilon), is_limited=False)
+        return Exposure(found, fixed_text("exposure.useless", epsilon=epsilon), is_limited=False)
     share = wording.format_percent(largest_rate, 1)
-    limit = fixed("exposure.limit", epsilon=epsilon, most=share, fpr=_as_percent(_FPR))
+    limit = fixed_text("exposure.limit", epsilon=epsilon, most=share, fpr=_as_percent(_FPR))
     return Exposure(found, limit, is_limited=True)
 
 
 def exposure_sentence(record: Record) -> str:
     """Return a sentence for summaries on the most exposed sample or person."""
-    return fixed("exposure.sentence", unit=record.unit, text=exposure(record).text)
+    return fixed_text("exposure.sentence", unit=record.unit, text=exposure(record).text)
 
 
 def exposed_class_sentence(record: Record) -> str:
@@ -80,21 +80,21 @@ def exposed_class_sentence(record: Record) -> str:
     rows = [row for row in record.groups if row.by == "class" and row.metric == metric_names.AUC]
     known = [row for row in rows if row.value is not None]
     if not known:
-        return fixed("exposure.no_class")
+        return fixed_text("exposure.no_class")
     best = max(known, key=lambda row: row.number)
-    where = wording.join(
-        shortened(best.attack, 60), evidence.labels_among(known)[setting_of(best)], by="; "
+    where = wording.join_parts(
+        shorten(best.attack, 60), evidence.labels_among(known)[setting_of(best)], by="; "
     )
-    return fixed(
+    return fixed_text(
         "exposure.class",
-        label=shortened(best.group, 40),
+        label=shorten(best.group, 40),
         auc=wording.value_text(best),
-        limits=wording.interval(best.low, best.high, best.metric) or "no interval",
+        limits=wording.format_interval(best.low, best.high, best.metric) or "no interval",
         members=best.n_members,
         where=where,
-        choice=fixed("exposure.largest_class", count=len(known))
+        choice=fixed_text("exposure.largest_class", count=len(known))
         if len(known) > 1
-        else fixed("exposure.only_class"),
+        else fixed_text("exposure.only_class"),
     )
 
 
@@ -152,7 +152,7 @@ def _found(record: Record) -> str:
         # A lower limit at or below the false-positive rate is no more than guessing.
         if fpr and best.low and best.low > fpr and AT_THRESHOLD not in best.method:
             same_metric = [estimate for estimate in estimates if estimate.metric == best.metric]
-            return fixed(
+            return fixed_text(
                 "exposure.found", fpr=_as_percent(fpr), **_least(record, best, same_metric)
             )
     return ""
@@ -167,7 +167,7 @@ def _least(record: Record, best: Estimate, same_metric: list[Estimate]) -> dict[
     mean = "mean over seeds" * (is_mean and "over seeds" not in label)
     return {
         "least": f"{wording.format_percent(low, -1)} of members{count}",
-        "where": wording.join(shortened(best.attack, 60), label, mean, by="; "),
+        "where": wording.join_parts(shorten(best.attack, 60), label, mean, by="; "),
     }
 
 

@@ -10,15 +10,15 @@ from fedaudit.report.deciding import caveats
 from fedaudit.report.deciding.epsilons import EpsilonBounds, shown_bounds
 from fedaudit.report.deciding.findings import LEAKS
 from fedaudit.report.deciding.membership import are_several, highest_auc, limits_to_print
-from fedaudit.report.evidence import grouped
+from fedaudit.report.evidence import group_by
 from fedaudit.report.figures.forest import Picture
-from fedaudit.report.fixed import fixed, fixed_texts
-from fedaudit.report.grid import Tile, shortened, tile
+from fedaudit.report.fixed import fixed_text, fixed_texts
+from fedaudit.report.grid import Tile, shorten, tile
 from fedaudit.report.labels import label_tile
 from fedaudit.report.pictures import first_picture
 from fedaudit.report.text.membership import RATES, upper_bounds
 from fedaudit.report.text.points import game_tiles
-from fedaudit.report.text.verdict import PlainVerdict, verdict
+from fedaudit.report.text.verdict import PlainVerdict, summarise_verdict
 from fedaudit.report.unlearning import deletion_result, unlearning_tile
 from fedaudit.results.estimate import (
     CHANCE_VIOLATIONS,
@@ -74,7 +74,7 @@ class FirstScreen(NamedTuple):
     @property
     def caveat(self) -> str:
         """The warning in one line; it is about other rows if an attack succeeds."""
-        return fixed(f"verdict.caveat.{'others' if self.look in LEAKS else 'all'}")
+        return fixed_text(f"verdict.caveat.{'others' if self.look in LEAKS else 'all'}")
 
     @property
     def low(self) -> bool:
@@ -85,13 +85,13 @@ class FirstScreen(NamedTuple):
 
 def screen_of(record: Record) -> FirstScreen:
     """Return the first screen for a record of any kind, as its report shows it."""
-    record = wording.printable(record)
+    record = wording.printable_record(record)
     if record.kind == "games":
         # Not at the top, since that module needs this one.
         from fedaudit.report.text.games import game_verdict
 
         return game_verdict(record).first
-    return first_screen(record, verdict(record))
+    return first_screen(record, summarise_verdict(record))
 
 
 def first_screen(record: Record, conclusion: PlainVerdict) -> FirstScreen:
@@ -106,7 +106,7 @@ def first_screen(record: Record, conclusion: PlainVerdict) -> FirstScreen:
         caveats.controls_line([record]),
         caveats.controls_sign([record]),
         next_steps(record, conclusion),
-        (*idle_parts(record), *unanswered(record)),
+        (*idle_parts(record), *missing_attack_reasons(record)),
     )
 
 
@@ -114,21 +114,21 @@ def idle_parts(record: Record) -> tuple[str, ...]:
     """Return a sentence for each defense, and for reported risks, that never had an effect."""
     sentences = []
     defended = [row for row in record.usage if row.defended and row.defense != NO_DEFENSE]
-    for defense, rows in grouped(defended, lambda row: row.defense).items():
+    for defense, rows in group_by(defended, lambda row: row.defense).items():
         if all(row.rounds_acted == 0 for row in rows):
-            name, clients = shortened(defense, 60), wording.plural(len(rows), "client")
-            sentences.append(fixed("verdict.idle.defense", defense=name, clients=clients))
+            name, clients = shorten(defense, 60), wording.format_count(len(rows), "client")
+            sentences.append(fixed_text("verdict.idle.defense", defense=name, clients=clients))
     decided = {row.rounds_decided_by_risk for row in record.usage} - {None}
     if decided == {0}:
-        sentences.append(fixed("verdict.idle.risks"))
+        sentences.append(fixed_text("verdict.idle.risks"))
     return tuple(sentences)
 
 
-def unanswered(record: Record) -> tuple[str, ...]:
+def missing_attack_reasons(record: Record) -> tuple[str, ...]:
     """Return a reason for each attack that the study names and that has no estimates."""
     attack_names = evidence.named_attacks(record)
     return tuple(
-        f"No figures of {shortened(wording.attack_name(row.name), 80)}: {shortened(row.note, 240)}"
+        f"No figures of {shorten(wording.attack_name(row.name), 80)}: {shorten(row.note, 240)}"
         for row in record.attacks
         if row.status != "run" and row.name in attack_names
     )
@@ -224,7 +224,9 @@ def _tiles_by_side(record: Record) -> list[Tile]:
         (estimates,) = sides.values()
         return _membership_tiles(estimates, record.unit)
     return [
-        number._replace(label=f"{wording.capital(name)}: {wording.without_capital(number.label)}")
+        number._replace(
+            label=f"{wording.capitalise(name)}: {wording.without_capital(number.label)}"
+        )
         for name, estimates in sides.items()
         for number in _membership_tiles(estimates, record.unit)[:1]
     ]
@@ -233,13 +235,13 @@ def _tiles_by_side(record: Record) -> list[Tile]:
 def _epsilon_tile(bounds: EpsilonBounds) -> Tile:
     lead, ceiling = bounds.measured[0], bounds.lead.ceiling
     return tile(
-        f"{wording.capital(bounds.unit)}, epsilon at least",
+        f"{wording.capitalise(bounds.unit)}, epsilon at least",
         wording.format_number(bounds.lead.number, -1),
         lead.assumes,
         bounds.against_claim,
         *(other.text for other in bounds.measured[1:]),
         "" if ceiling is None else f"at most {wording.format_number(ceiling, -1)} could be shown",
-        shortened(bounds.lead.method, 60),
+        shorten(bounds.lead.method, 60),
         tone="alarm" * bounds.refutes,
     )
 
@@ -274,7 +276,7 @@ def _membership_tile(best: Estimate, estimates: list[Estimate], unit: str) -> Ti
         wording.value_text(best),
         size,
         wording.limits_in_words(wording.interval_text(best)),
-        f"attack: {shortened(best.attack, 60)}",
+        f"attack: {shorten(best.attack, 60)}",
         f"non-members: {wording.contrast_meaning(best.contrast, unit)}",
         evidence.labels_among(estimates)[evidence.setting_of(best)],
         best.note.partition(":")[0] if best.note.startswith("mean over") else "",
@@ -315,7 +317,7 @@ def _source_tiles(record: Record) -> list[Tile]:
         wording.format_percent(best.success.number),
         NOT_RELIED_ON if best.success.doubt else result,
         wording.limits_in_words(wording.interval_text(best.success)),
-        f"attack: {shortened(sources.source_labels(attacks)[attacks.index(best)], 60)}",
+        f"attack: {shorten(sources.source_labels(attacks)[attacks.index(best)], 60)}",
         tone="raised" * best.above_guessing,
     )
     points = f"{wording.format_points(best.excess.number)} points"
@@ -336,12 +338,12 @@ def _cluster_tiles(record: Record) -> list[Tile]:
         return [tile("Riskiest model", wording.MISSING, NOT_RELIED_ON)] if studies else []
     for study in studies:
         label = clusters.label_of(study, studies)
-        if (worst := clusters.riskiest(study)) is not None:
+        if (worst := clusters.largest_group_risk(study)) is not None:
             text, tone = _size_and_tone(clusters.risk_size(worst), "not above guessing")
             tiles.append(_cluster_tile("Riskiest model", worst, text, label, tone))
         if (violations := study.mean(VIOLATIONS)) is not None:
             floor, tone = study.mean(CHANCE_VIOLATIONS), "raised" * bool(violations.number)
-            total = f"of {wording.plural(len(study.runs[0].clients), 'client')}"
+            total = f"of {wording.format_count(len(study.runs[0].clients), 'client')}"
             total += f" · {wording.value_text(floor)} by chance" if floor else ""
             tiles.append(_cluster_tile("Violations", violations, total, label, tone))
     return tiles
@@ -366,12 +368,12 @@ def _utility_tiles(record: Record) -> list[Tile]:
     if not results:
         return []
     first = results[0]
-    defense = shortened(wording.defense_name(first.defense), 32)
+    defense = shorten(wording.defense_name(first.defense), 32)
     if first.defense not in ("", NO_DEFENSE):
         defense = f"defense: {defense}"
     elif record.watched:
         defense = ""  # a recording does not reveal whether clients use a defense
-    name = wording.capital(first.metric.replace("_", " "))
+    name = wording.capitalise(first.metric.replace("_", " "))
     value = wording.format_value(fmean(estimate.number for estimate in results), first.metric)
     runs = f"mean of {len(results)} runs" if len(results) > 1 else _range(first)
     return [tile(name, value, runs, defense)]
@@ -384,4 +386,4 @@ def first_of_record(record: Record) -> FirstScreen:
         from fedaudit.report.text.games import game_verdict
 
         return game_verdict(record).first
-    return first_screen(record, verdict(record))
+    return first_screen(record, summarise_verdict(record))

@@ -13,7 +13,7 @@ def package_file(name: str) -> str:
     return (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")
 
 
-def fixed(name: str, **values: object) -> str:
+def fixed_text(name: str, **values: object) -> str:
     """Return a fixed text by section and key, such as "sources.remark", with values filled in."""
     section, _, key = name.rpartition(".")
     text: str = fixed_texts(section)[key]

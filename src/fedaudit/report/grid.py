@@ -66,7 +66,7 @@ class Footnotes:
 
     def mark(self, note: str) -> str:
         """Return the letter of a note; "" for an empty note."""
-        note, count = shortened(note, 300), len(self.notes)
+        note, count = shorten(note, 300), len(self.notes)
         letter = ascii_lowercase[count // 26 - 1] * (count >= 26) + ascii_lowercase[count % 26]
         return self.notes.setdefault(note, letter) if note else ""
 
@@ -88,7 +88,7 @@ def _on_one_line(text: str) -> str:
     return text.translate(replacements | dict.fromkeys(map(ord, "\n\r\t\u2028\u2029"), " "))
 
 
-def shortened(text: str, limit: int = 48) -> str:
+def shorten(text: str, limit: int = 48) -> str:
     """Return clean text cut to a length, with an ellipsis at the cut."""
     text = as_one_line(text)
     return text if len(text) <= limit else text[: limit - 1].rstrip(" …") + "…"
@@ -105,7 +105,7 @@ def shorten_middle(text: str, limit: int) -> str:
 
 def name_cell(text: str, detail: str = "", *, limit: int = 48) -> Cell:
     """Return a cell with a shortened name from a record; ``full`` has the full name."""
-    short, full = shortened(text, limit), shortened(text, _LONGEST_FULL)
+    short, full = shorten(text, limit), shorten(text, _LONGEST_FULL)
     return Cell(short, detail, full=full if full != short else "")
 
 
@@ -157,11 +157,9 @@ def grid_of(
     ]
     commons = dict.fromkeys(common for common, _ in ordered)
     keys = [key for common in commons for key in ordered if key[0] == common]
-    names = [shortened(name, 60) for _, name in keys]
+    names = [shorten(name, 60) for _, name in keys]
     headings = [
-        Heading(
-            shortened(text, 60), sum(key[0] == text for key in keys), (under or {}).get(text, "")
-        )
+        Heading(shorten(text, 60), sum(key[0] == text for key in keys), (under or {}).get(text, ""))
         for text in commons
     ]
     return Grid(
@@ -178,7 +176,7 @@ def _column_key(header: Header) -> tuple[str, str]:
     return ("", header) if isinstance(header, str) else header
 
 
-def stack(*lines: str) -> str:
+def stack_lines(*lines: str) -> str:
     """Join the lines below a cell's text, without empty lines."""
     return "\n".join(filter(None, lines))
 

@@ -2,7 +2,7 @@
 
 from fedaudit.report import wording
 from fedaudit.report.evidence import is_uninformative
-from fedaudit.report.fixed import fixed
+from fedaudit.report.fixed import fixed_text
 from fedaudit.report.grid import Cell, Content, Tile, tile
 from fedaudit.report.section import Section, table_section
 from fedaudit.report.tables.cells import estimate_table, value_cell
@@ -27,7 +27,7 @@ def label_section(record: Record) -> Section | None:
         columns=lambda cell: _NULLS.get(cell[0], cell[0]),
         cell=lambda cell: _content(*cell),
         first="Defense",
-        remark=fixed("labels.remark"),
+        remark=fixed_text("labels.remark"),
     )
     return table_section("labels", "Label inference", table, _sentence(estimates[0]))
 
@@ -73,9 +73,9 @@ def _verdict(estimate: Estimate) -> str:
 
 def _sentence(estimate: Estimate) -> str:
     interval = wording.interval_text(estimate)
-    return fixed(
+    return fixed_text(
         "labels.sentence",
-        verdict=fixed(f"labels.{_verdict(estimate)}"),
+        verdict=fixed_text(f"labels.{_verdict(estimate)}"),
         pairs=f"{estimate.n_members + estimate.n_nonmembers:,}",
         held=f"{estimate.n_members:,}",
         auc=wording.value_text(estimate) + f" ({interval})" * bool(interval),

@@ -20,16 +20,16 @@ from fedaudit.report.deciding.caveats import untested
 from fedaudit.report.evidence import attacks_tried, is_uninformative
 from fedaudit.report.figures.charts import css_percent
 from fedaudit.report.first import FirstScreen, first_screen
-from fedaudit.report.fixed import fixed, package_file
-from fedaudit.report.grid import shortened
+from fedaudit.report.fixed import fixed_text, package_file
+from fedaudit.report.grid import shorten
 from fedaudit.report.labels import label_section
-from fedaudit.report.reproducing import reproducing
+from fedaudit.report.reproducing import reproduction_steps
 from fedaudit.report.section import Section, table_section
 from fedaudit.report.sources import kind_of, source_sentence, source_table
 from fedaudit.report.style import page_css
 from fedaudit.report.tables.membership import membership_section
 from fedaudit.report.tables.run import run_sections
-from fedaudit.report.text.verdict import verdict
+from fedaudit.report.text.verdict import summarise_verdict
 from fedaudit.report.unlearning import unlearning_section
 from fedaudit.results.comparison import Comparison
 from fedaudit.results.record import Record
@@ -66,14 +66,14 @@ def write_page(path: Path, document: str) -> None:
     files.raise_if_other_suffix(path, *files.PAGE_SUFFIXES, format_name="an HTML page")
     if path.exists() and not path.is_file():
         raise BadInput(
-            f"{shortened(str(path), 80)} exists but is not a file; choose another name for the page"
+            f"{shorten(str(path), 80)} exists but is not a file; choose another name for the page"
         )
     files.write_whole(path, document, private=True)
 
 
 def report_html(record: Record, pictures: str = "") -> str:
     """Return the report of a record as an HTML document; ``pictures`` is a ``data:`` URL."""
-    record = wording.printable(record)
+    record = wording.printable_record(record)
     if record.kind == "games":
         # Not at the top of the module, since few records are of games or comparisons.
         from fedaudit.report.text.games import game_verdict
@@ -83,18 +83,21 @@ def report_html(record: Record, pictures: str = "") -> str:
             "games.html.j2",
             record,
             conclusion.first,
-            wording.plural(len(record.points), "point"),
-            wording.plural(sum(game.success.total for game in record.games), "game"),
+            wording.format_count(len(record.points), "point"),
+            wording.format_count(sum(game.success.total for game in record.games), "game"),
             verdict=conclusion,
         )
-    study_verdict, attacks = verdict(record), wording.plural(attacks_tried(record), "attack")
+    study_verdict, attacks = (
+        summarise_verdict(record),
+        wording.format_count(attacks_tried(record), "attack"),
+    )
     return _report(
         "report.html.j2",
         record,
         first_screen(record, study_verdict),
-        wording.plural(record.federation_size, "client"),
+        wording.format_count(record.federation_size, "client"),
         attacks if record.attacks else "",
-        wording.plural(len(record.seeds), "seed"),
+        wording.format_count(len(record.seeds), "seed"),
         verdict=study_verdict,
         pictures=pictures,
     )
@@ -103,23 +106,23 @@ def report_html(record: Record, pictures: str = "") -> str:
 def _report(
     template: str, record: Record, first: FirstScreen, *counts: str, **values: object
 ) -> str:
-    name, digest, kind = shortened(record.name, 80), record.content_hash, kind_of(record)
-    meta = (record.environment.started[:10], *counts, f"record {shortened(digest, 13)}")
+    name, digest, kind = shorten(record.name, 80), record.content_hash, kind_of(record)
+    meta = (record.environment.started[:10], *counts, f"record {shorten(digest, 13)}")
     sections = sections_of(record)
-    return rendered(
+    return render_page(
         template,
         f"{kind}: {name}",
         sections,
         kind=kind,
         name=name,
-        running=(shortened(record.name, 60), f"record {shortened(digest, 21)}"),
+        running=(shorten(record.name, 60), f"record {shorten(digest, 21)}"),
         record=record,
         meta=[part for part in meta if part],
         first=first,
         clauses=clause_summary(record),
         untested=untested(record),
         words=wording.glossary_entries(f"{first}{sections}"),
-        again=reproducing(record),
+        again=reproduction_steps(record),
         **values,
     )
 
@@ -132,7 +135,7 @@ def sections_of(record: Record) -> list[Section]:
         return game_sections(record)
     parts = [membership_section(record), unlearning_section(record), label_section(record)]
     if suggestion := advice(record):
-        texts = [suggestion.place, fixed("ladder.lowered") if suggestion.changes else ""]
+        texts = [suggestion.place, fixed_text("ladder.lowered") if suggestion.changes else ""]
         parts.append(Section("ladder", "On the leak ladder", texts, suggestion.changes))
     if record.sources:
         text, table = source_sentence(record), source_table(record)
@@ -150,12 +153,12 @@ def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
     from fedaudit.report.comparison.tradeoffs import cautions
 
     comparison, records = wording.printable_comparison(comparison, records)
-    verdicts = [verdict(record) for record in records]
+    verdicts = [summarise_verdict(record) for record in records]
     pairs = list(zip(records, verdicts, strict=True))
     first = first_of_comparison(comparison, records, verdicts)
     front = front_figure(comparison, records, ranked=first.look != "control failed")
-    title = f"Comparison of {wording.plural(len(records), 'audit')}"
-    return rendered(
+    title = f"Comparison of {wording.format_count(len(records), 'audit')}"
+    return render_page(
         "comparison.html.j2",
         title,
         comparison_sections(comparison, records, [conclusion.status for conclusion in verdicts]),
@@ -182,7 +185,7 @@ def _pictures(path: Path) -> str:
     return f"data:image/png;base64,{base64.b64encode(content).decode()}"
 
 
-def rendered(template: str, title: str, sections: Sequence[Section], **values: object) -> str:
+def render_page(template: str, title: str, sections: Sequence[Section], **values: object) -> str:
     """Return a page from a template, with styles, scripts and a policy that forbids all others."""
     scripts = {"guard": package_file("guard.js"), "page": package_file("page.js")}
     digests = (hashlib.sha256(text.encode()).digest() for text in scripts.values())
@@ -213,7 +216,7 @@ def templates() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "shortened": shortened,
+        "shortened": shorten,
         "percent": css_percent,
         "client": wording.client_name,
         "without_verdict": wording.without_verdict,

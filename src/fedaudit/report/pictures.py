@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from fedaudit.core.metric_names import AUC, rate_of, tpr_at
 from fedaudit.report import evidence, wording
-from fedaudit.report.clusters import Clustered, clusterings, group_names, label_of, risk_size
+from fedaudit.report.clusters import ClusteredRuns, clusterings, group_names, label_of, risk_size
 from fedaudit.report.comparison.tables import attacks_of
 from fedaudit.report.comparison.tradeoffs import (
     clients_of,
@@ -30,8 +30,8 @@ from fedaudit.report.figures.forest import (
     mark_of,
     track_cell,
 )
-from fedaudit.report.fixed import fixed
-from fedaudit.report.grid import shorten_middle, shortened
+from fedaudit.report.fixed import fixed_text
+from fedaudit.report.grid import shorten, shorten_middle
 from fedaudit.report.sources import SourceAttack, source_attacks, source_labels, source_marker
 from fedaudit.report.text import points
 from fedaudit.report.unlearning import WITHHELD, deletion_result
@@ -62,13 +62,13 @@ def first_picture(record: Record, *, topics: Sequence[str] = ()) -> Picture:
 
 
 def _deletion(record: Record) -> Picture:
-    margin = wording.setting(record, "unlearning", "margin")
+    margin = wording.study_setting(record, "unlearning", "margin")
     looks = {"after": PLAIN, "retrained": DEFENDED[1], "before": DEFENDED[2]}
     decision = deletion_result(record)
     doubt = NOT_RELIED_ON if decision and decision.verdict == WITHHELD else ""
     lines = []
     for row in unlearning_rows(record):
-        name, middle = shortened(row.after.attack, 60), row.retrained.number
+        name, middle = shorten(row.after.attack, 60), row.retrained.number
         estimates = [
             estimate.with_doubt(doubt) for estimate in (row.after, row.retrained, row.before)
         ]
@@ -84,18 +84,23 @@ def _deletion(record: Record) -> Picture:
         lines.append(Row(name, (cell,), band=band))
     title = "Deleted samples before and after deletion"
     tracks = [Axis("AUC after deletion", guess=0.5)]
-    return build_forest(title, "after deletion", fixed("pictures.deletion"), tracks, lines, looks)
+    return build_forest(
+        title, "after deletion", fixed_text("pictures.deletion"), tracks, lines, looks
+    )
 
 
 def _epsilons(record: Record) -> Picture:
     bounds = next(iter(shown_bounds(record)), None)
     if bounds is None:
         return ()
-    claims = {wording.capital(bounds.word): bounds.claim, "Claimed, as deployed": bounds.deployed}
+    claims = {
+        wording.capitalise(bounds.word): bounds.claim,
+        "Claimed, as deployed": bounds.deployed,
+    }
     claimed = [(name, claim) for name, claim in claims.items() if claim is not None]
     lines = []
     for measured in bounds.measured:
-        name, value = wording.capital(measured.assumes or "measured"), measured.bound.number
+        name, value = wording.capitalise(measured.assumes or "measured"), measured.bound.number
         text, ceiling = wording.format_number(value, -1), measured.bound.ceiling
         limits = (
             ""
@@ -109,7 +114,7 @@ def _epsilons(record: Record) -> Picture:
         mark = Mark(claim.number, None, claim.number, DEFENDED[0], f"{name}: {text}")
         lines.append(Row(name, (TrackCell((mark,), f"≤ {text}"),)))
     kind = "measured against claimed" if claimed else "lower bounds"
-    caption = fixed("pictures.claimed" if claimed else "pictures.measured")
+    caption = fixed_text("pictures.claimed" if claimed else "pictures.measured")
     looks = {"measured at least": PLAIN, "claimed at most": DEFENDED[0]}
     title = f"Epsilon of {bounds.unit}: {kind}"
     return build_forest(title, "epsilon", caption, [Axis("ε")], lines, looks)
@@ -139,7 +144,7 @@ def _drawn_rate(estimates: Sequence[Estimate]) -> str:
     Enough means at least half as many estimates as the most frequent FPR has.
     """
     rates = [f.metric for f in estimates if rate_of(f.metric) is not None]
-    ascending = sorted(evidence.distinct(rates), key=lambda metric: rate_of(metric) or 0.0)
+    ascending = sorted(evidence.unique_items(rates), key=lambda metric: rate_of(metric) or 0.0)
     highest = max((rates.count(metric) for metric in ascending), default=0)
     frequent = (metric for metric in ascending if 2 * rates.count(metric) >= highest)
     return next(frequent, tpr_at(0.01))
@@ -147,7 +152,7 @@ def _drawn_rate(estimates: Sequence[Estimate]) -> str:
 
 def _of_contrast(side: str, estimates: Sequence[Estimate], every: Sequence[Estimate]) -> Picture:
     contrast, has_several_clients = estimates[0].contrast, are_several(estimates)
-    names = evidence.distinct(estimate.defense for estimate in every)
+    names = evidence.unique_items(estimate.defense for estimate in every)
     defenses = sorted(names, key=lambda name: name != NO_DEFENSE)
     looks = dict(zip(defenses, (PLAIN, *DEFENDED), strict=False))
     rate, labels = _drawn_rate(every), evidence.labels_among(estimates)
@@ -161,7 +166,7 @@ def _of_contrast(side: str, estimates: Sequence[Estimate], every: Sequence[Estim
     # A metric without values needs no track.
     tracks = {m: track for m, track in tracks.items() if any(f.metric == m for f in shown_attacks)}
     # Each client has a separate row, since marks have no names.
-    rows = evidence.grouped(
+    rows = evidence.group_by(
         shown_attacks, lambda f: (f.attack, f.target if has_several_clients else None)
     )
     lead = next(iter(tracks), AUC)
@@ -174,19 +179,19 @@ def _of_contrast(side: str, estimates: Sequence[Estimate], every: Sequence[Estim
     for row in sorted(rows.values(), key=order):
         by_metric = {m: [estimate for estimate in row if estimate.metric == m] for m in tracks}
         cells = [_membership_cell(same, looks, labels) for same in by_metric.values()]
-        name = shortened(row[0].attack, 60)
+        name = shorten(row[0].attack, 60)
         if has_several_clients:
             name = f"{shorten_middle(client_label(row[0], estimates), 40)} · {name}"
         tone = evidence.marker_of(_largest(by_metric[lead])).tone if by_metric[lead] else ""
         lines.append(Row(name, tuple(cells), tone))
     every_attack = "attack and client" if has_several_clients else "attack"
     others = wording.contrast_meaning(contrast, estimates[0].unit)
-    caption = fixed("pictures.membership", attack=every_attack, others=others)
+    caption = fixed_text("pictures.membership", attack=every_attack, others=others)
     if not any(estimate.fair for estimate in estimates):
-        caption += f" {wording.capital(fixed('members.unfair'))}."
-    title = wording.join("Attacks against guessing", side, by=": ")
-    label = wording.join(f"members {wording.versus(contrast)}", side)
-    by_name = {shortened(wording.defense_name(name)): look for name, look in looks.items()}
+        caption += f" {wording.capitalise(fixed_text('members.unfair'))}."
+    title = wording.join_parts("Attacks against guessing", side, by=": ")
+    label = wording.join_parts(f"members {wording.nonmember_heading(contrast)}", side)
+    by_name = {shorten(wording.defense_name(name)): look for name, look in looks.items()}
     return build_forest(title, label, caption, tuple(tracks.values()), lines, by_name)
 
 
@@ -199,9 +204,11 @@ def _membership_cell(
         return TrackCell()
     marks = []
     for estimate in sorted(estimates, key=lambda estimate: list(looks).index(estimate.defense)):
-        name = f"{shortened(estimate.attack)}, {shortened(wording.defense_name(estimate.defense))}"
+        name = f"{shorten(estimate.attack)}, {shorten(wording.defense_name(estimate.defense))}"
         label, metric = labels[evidence.setting_of(estimate)], wording.metric_name(estimate.metric)
-        marks.append(mark_of(estimate, looks[estimate.defense], wording.join(name, label, metric)))
+        marks.append(
+            mark_of(estimate, looks[estimate.defense], wording.join_parts(name, label, metric))
+        )
     main = _largest(estimates)
     return track_cell(main, marks, evidence.marker_of(main).sign)
 
@@ -230,11 +237,13 @@ def _source_rows(title: str, client_text: str, rows: Sequence[tuple[str, SourceA
         marks = [mark_of(success, look, f"{label}: success"), labels]
         cell = track_cell(success, marks, sign.sign)
         on_fair = f"on the fair draw {wording.format_percent(fair.number)}" if fair else ""
-        cell = cell._replace(limits=wording.join(cell.limits, f"labels alone {level}", on_fair))
-        lines.append(Row(shortened(label, 60), (cell,), sign.tone))
+        cell = cell._replace(
+            limits=wording.join_parts(cell.limits, f"labels alone {level}", on_fair)
+        )
+        lines.append(Row(shorten(label, 60), (cell,), sign.tone))
     chances = {round(attack.chance, 6) for _, attack in rows}
     track = Axis("Attack success rate", form="%", guess=max(chances) if len(chances) == 1 else None)
-    caption = fixed("pictures.sources", attack=client_text)
+    caption = fixed_text("pictures.sources", attack=client_text)
     return build_forest(title, "source inference", caption, [track], lines, looks)
 
 
@@ -260,19 +269,19 @@ def _clusters(record: Record) -> Picture:
         for name in group_names(study)
         if (line := _model_line(study, name, label_of(study, studies), is_doubted=is_doubted))
     ]
-    caption = f"{fixed('pictures.risks')} {fixed('pictures.accepted')}"
+    caption = f"{fixed_text('pictures.risks')} {fixed_text('pictures.accepted')}"
     caption += " They are of the first seed." * any(len(study.runs) > 1 for study in studies)
     title = "Membership risk by model"
     return build_forest(title, title.lower(), caption, [_RISK], lines, _CLUSTER_LOOKS)
 
 
-def _model_line(study: Clustered, name: str, setting: str, *, is_doubted: bool) -> Row | None:
+def _model_line(study: ClusteredRuns, name: str, setting: str, *, is_doubted: bool) -> Row | None:
     risk, estimated = study.mean(MODEL_RISK, name), study.mean(MODEL_ESTIMATE, name)
     if risk is None:
         return None
     if is_doubted:
         risk, estimated = risk.with_doubt(NOT_RELIED_ON), None
-    label = wording.join(f"{wording.capital(shortened(name, 24))}’s model", setting)
+    label = wording.join_parts(f"{wording.capitalise(shorten(name, 24))}’s model", setting)
     marks = [mark_of(risk, PLAIN, f"{label}: risk")]
     if estimated is not None:
         text = f"{label}: estimated {wording.format_percent(estimated.number)}"
@@ -282,12 +291,14 @@ def _model_line(study: Clustered, name: str, setting: str, *, is_doubted: bool) 
     cell = track_cell(risk, [*marks, *accepted], "▲ " * bool(leak))
     above = study.mean(VIOLATIONS, name if len(group_names(study)) > 1 else ALL_CLIENTS)
     if above is not None and accepted and not is_doubted:
-        count = f"{wording.value_text(above)} of {wording.plural(len(accepted), 'client')} above"
-        cell = cell._replace(limits=wording.join(cell.limits, count))
+        count = (
+            f"{wording.value_text(above)} of {wording.format_count(len(accepted), 'client')} above"
+        )
+        cell = cell._replace(limits=wording.join_parts(cell.limits, count))
     return Row(label, (cell,), evidence.tone_of(leak) if leak else "")
 
 
-def _accepted(study: Clustered, name: str, *, is_doubted: bool) -> list[Mark]:
+def _accepted(study: ClusteredRuns, name: str, *, is_doubted: bool) -> list[Mark]:
     run = study.runs[0]
     group = run.group_names.index(name)
     model = models_of_groups(run)[group]
@@ -316,8 +327,8 @@ def comparison_picture(comparison: Comparison, records: Sequence[Record]) -> Pic
     ]
     risks = []
     for entry in comparison.on("clusters", MODEL_RISK):
-        estimate, label = entry.figure, shortened(labels[entry.row], 50)
-        algorithm, group = shortened(estimate.algorithm, 24), shortened(estimate.group, 24)
+        estimate, label = entry.figure, shorten(labels[entry.row], 50)
+        algorithm, group = shorten(estimate.algorithm, 24), shorten(estimate.group, 24)
         name = f"{algorithm}, {group}’s model · {label}"
         risks.append(Row(name, (track_cell(estimate, [mark_of(estimate, PLAIN, f"{name}:")]),)))
     title = "Membership risk by model, row by row"
@@ -326,7 +337,7 @@ def comparison_picture(comparison: Comparison, records: Sequence[Record]) -> Pic
         *_source_rows(
             "Source inference, row by row", "the strongest attack of each row", strongest
         ),
-        *build_forest(title, title.lower(), fixed("pictures.risks"), [_RISK], risks),
+        *build_forest(title, title.lower(), fixed_text("pictures.risks"), [_RISK], risks),
     )
 
 
@@ -357,11 +368,14 @@ def membership_rows(comparison: Comparison, records: Sequence[Record]) -> Pictur
         if (accuracy := accuracies.get(row)) is not None:
             cells[1] = track_cell(accuracy, [mark_of(accuracy, PLAIN, f"{label}: accuracy")])
         lines.append(Row(label, tuple(cells if accuracies else cells[:1])))
-    tracks, caption = [Axis("Strongest AUC", guess=0.5)], fixed("pictures.rows_without_accuracy")
+    tracks, caption = (
+        [Axis("Strongest AUC", guess=0.5)],
+        fixed_text("pictures.rows_without_accuracy"),
+    )
     if accuracies:
         tracks.append(Axis("Test accuracy", high=1.0, form="%"))
-        caption = fixed("pictures.rows")
-    title = f"Compared audits, members {wording.versus(contrast)}"
+        caption = fixed_text("pictures.rows")
+    title = f"Compared audits, members {wording.nonmember_heading(contrast)}"
     return build_forest(title, COMPARED, caption, tracks, lines)
 
 
@@ -380,7 +394,7 @@ def games_picture(record: Record) -> Picture:
     If there are too many points, only the first and the last point of each family are drawn. If
     these are still too many, only the point at which the server succeeds most is drawn.
     """
-    groups = points.families(points.shown_points(record.games)).values()
+    groups = points.group_by_family(points.shown_points(record.games)).values()
     ends = [item for group in groups for item in (group[0], group[-1])[: len(group)]]
     selections = {
         "all": [item for group in groups for item in group],
@@ -392,7 +406,7 @@ def games_picture(record: Record) -> Picture:
     ]
     selection = [*fitting, "best"][0]
     selected_rows = selections[selection][:MOST_LINES]
-    caption = fixed("pictures.games") + fixed(f"pictures.selected_games.{selection}")
+    caption = fixed_text("pictures.games") + fixed_text(f"pictures.selected_games.{selection}")
     if hidden := len(record.games) - len(selected_rows):
         caption += f" The tables have {hidden} more points."
     title = "Success of the server against guessing"
@@ -404,7 +418,7 @@ def games_picture(record: Record) -> Picture:
 def _point_line(item: points.ShownPoint) -> Row:
     point, success = item.point, item.point.success
     value, limits = wording.rate_texts(success)
-    look = DEFENDED[0] if points.contradicted(point) else PLAIN
+    look = DEFENDED[0] if points.is_contradicted(point) else PLAIN
     text = f"{item.name}: right in {value} ({limits})"
     marks = [Mark(success.value, success.low, success.high, look, text)]
     actual = point.largest_success if point.largest_success < 1 else None
@@ -413,4 +427,4 @@ def _point_line(item: points.ShownPoint) -> Row:
         if bound is not None:
             text = f"{item.name}: at most {wording.format_percent(bound)}"
             marks.append(Mark(bound, None, None, look, text, size))
-    return Row(shortened(item.name, 60), (TrackCell(tuple(marks), value, limits),))
+    return Row(shorten(item.name, 60), (TrackCell(tuple(marks), value, limits),))

@@ -7,8 +7,8 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from fedaudit.report.grid import shortened
-from fedaudit.report.wording import setting
+from fedaudit.report.grid import shorten
+from fedaudit.report.wording import study_setting
 from fedaudit.results.older import resolve_older_settings
 from fedaudit.results.record import Record
 
@@ -78,16 +78,16 @@ class Recipe(NamedTuple):
     of_script: bool = False
 
 
-def reproducing(record: Record) -> Recipe:
+def reproduction_steps(record: Record) -> Recipe:
     """Return the steps to reproduce a record; the study file of games has a variant per point."""
     games = record.kind == "games"
     study = study_file(_with_points(record) if games else resolve_older_settings(record.config))
     # The settings of a damaged record could make the page too large to open.
     study = "" if games and len(study) > MOST_SETTINGS else study
-    name = setting(record, "data", "name")
+    name = study_setting(record, "data", "name")
     if any(map(_OF_A_SCRIPT.match, _texts(record.config))):
         return Recipe("", "", "", _environment(record), of_script=True)
-    data = "" if not isinstance(name, str) or name in _BUNDLED else shortened(name, 80)
+    data = "" if not isinstance(name, str) or name in _BUNDLED else shorten(name, 80)
     command = "fedaudit run study.toml" + " --data-dir FOLDER" * bool(data)
     return Recipe(study, command, data, _environment(record))
 
@@ -111,16 +111,16 @@ def _with_points(record: Record) -> Mapping[str, object]:
 
 def _environment(record: Record) -> list[tuple[str, str]]:
     environment = record.environment
-    rows = {"Content hash": shortened(record.content_hash, 80)}
+    rows = {"Content hash": shorten(record.content_hash, 80)}
     if record.kind != "games":
         rows["Seeds"] = ", ".join(str(seed) for seed in record.seeds)
         rows["Evaluation"] = record.evaluation
     for name in ("commit", "device", "started"):
-        rows[name.capitalize()] = shortened(getattr(environment, name), 80) or "not recorded"
+        rows[name.capitalize()] = shorten(getattr(environment, name), 80) or "not recorded"
     rows["Time taken"] = _duration(environment.seconds)
     # Package names come from the record. In a dictionary, they could replace other rows.
     versions = environment.versions.items()
-    return [*rows.items(), *((shortened(name, 60), shortened(v, 120)) for name, v in versions)]
+    return [*rows.items(), *((shorten(name, 60), shorten(v, 120)) for name, v in versions)]
 
 
 def _duration(seconds: float | None) -> str:

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, cast
 
 from fedaudit.report import evidence, wording
-from fedaudit.report.fixed import fixed, fixed_texts
-from fedaudit.report.grid import Grid, name_cell, shortened
+from fedaudit.report.fixed import fixed_text, fixed_texts
+from fedaudit.report.grid import Grid, name_cell, shorten
 from fedaudit.report.tables.cells import estimate_table, value_cell
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance, alpha_of
@@ -83,7 +83,7 @@ def attacks_in(estimates: Iterable[Estimate]) -> list[SourceAttack]:
     """Group estimates by source attack."""
     by_attack = [
         {estimate.against: estimate for estimate in figures_of_attack}
-        for figures_of_attack in evidence.grouped(estimates, _key).values()
+        for figures_of_attack in evidence.group_by(estimates, _key).values()
     ]
     return [
         SourceAttack(
@@ -103,7 +103,7 @@ def source_labels(attacks: Sequence[SourceAttack]) -> list[str]:
     settings = [evidence.setting_of(attack.success) for attack in attacks]
     labels = evidence.setting_labels(settings)
     return [
-        wording.join(shortened(attack.success.attack, 60), labels[setting])
+        wording.join_parts(shorten(attack.success.attack, 60), labels[setting])
         for attack, setting in zip(attacks, settings, strict=True)
     ]
 
@@ -163,11 +163,11 @@ def source_status(attacks: Sequence[SourceAttack]) -> evidence.Status:
 
 def source_meaning(status: evidence.Status, attacks: Sequence[SourceAttack]) -> str:
     """Return what follows from the verdict on source inference, and what does not."""
-    meaning = fixed(f"source_meanings.{status}")
+    meaning = fixed_text(f"source_meanings.{status}")
     if status != "no leak shown":
         return meaning
     highest = max(evidence.upper_limit(attack.success) for attack in attacks)
-    return f"{meaning} {fixed('sources.open', most=wording.format_percent(highest, 1))}"
+    return f"{meaning} {fixed_text('sources.open', most=wording.format_percent(highest, 1))}"
 
 
 def source_question(record: Record) -> str:
@@ -186,11 +186,11 @@ def source_question(record: Record) -> str:
 def source_sentence(record: Record) -> str:
     """Return the introduction of the section on sources, with caveats."""
     attacks = source_attacks(record)
-    texts = [fixed("sources.question", question=source_question(record))]
+    texts = [fixed_text("sources.question", question=source_question(record))]
     if any(a.on_fair_draw is None and a.success.contrast == FAIR for a in attacks):
-        texts.append(fixed("sources.fair"))
+        texts.append(fixed_text("sources.fair"))
     if n_absent := max((len(run.absent) for run in record.sources), default=0):
-        texts.append(fixed("sources.absent", clients=wording.plural(n_absent, "client")))
+        texts.append(fixed_text("sources.absent", clients=wording.format_count(n_absent, "client")))
     return " ".join(texts)
 
 
@@ -200,7 +200,7 @@ def kind_of(record: Record) -> str:
         return "Security games"
     topics = ["membership-inference"] * evidence.has_membership(record)
     topics += ["source-inference"] * bool(record.sources) + ["cluster"] * bool(record.clusters)
-    return f"{wording.capital(wording.join_and(topics))} audit"
+    return f"{wording.capitalise(wording.join_and(topics))} audit"
 
 
 def source_table(record: Record) -> Grid:
@@ -217,16 +217,16 @@ def source_table(record: Record) -> Grid:
         for heading, estimate, marker in columns:
             if estimate is not None:
                 estimates.append((label, heading, estimate, marker))
-    methods = ", ".join(evidence.distinct(attack.success.method for attack in attacks))
+    methods = ", ".join(evidence.unique_items(attack.success.method for attack in attacks))
     level = wording.format_percent(alpha_of(record))
     parts = [
         f"Intervals: {methods}.",
-        fixed("sources.over_seeds") if len({run.seed for run in record.sources}) > 1 else "",
+        fixed_text("sources.over_seeds") if len({run.seed for run in record.sources}) > 1 else "",
         wording.interval_remark(attack.success.further for attack in attacks).strip(),
         f"Fair draw: samples {SAME_LABELS}." * any(attack.on_fair_draw for attack in attacks),
         OLDER_LEVEL * any(has_older_level(attack.excess) for attack in attacks),
-        fixed("sources.signs"),
-        fixed(f"sources.test{'s' * (len(attacks) > 1)}", level=level, rows=len(attacks)),
+        fixed_text("sources.signs"),
+        fixed_text(f"sources.test{'s' * (len(attacks) > 1)}", level=level, rows=len(attacks)),
     ]
     return estimate_table(
         "Source inference",
@@ -234,7 +234,7 @@ def source_table(record: Record) -> Grid:
         rows=lambda entry: name_cell(entry[0], limit=80),
         columns=lambda entry: entry[1],
         cell=lambda entry: value_cell(entry[2], entry[3], *_lines(entry[2])),
-        remark=wording.join(*parts, by=" "),
+        remark=wording.join_parts(*parts, by=" "),
     )
 
 

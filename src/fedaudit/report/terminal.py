@@ -8,10 +8,10 @@ from rich.text import Text
 
 from fedaudit.report.figures.forest import Forest, Picture
 from fedaudit.report.first import FirstScreen, first_screen
-from fedaudit.report.grid import shorten_middle, shortened
+from fedaudit.report.grid import shorten, shorten_middle
 from fedaudit.report.pictures import COMPARED, membership_rows
-from fedaudit.report.text.verdict import verdict
-from fedaudit.report.wording import join, printable, printable_comparison
+from fedaudit.report.text.verdict import summarise_verdict
+from fedaudit.report.wording import join_parts, printable_comparison, printable_record
 from fedaudit.results.comparison import Comparison
 from fedaudit.results.record import Record
 from fedaudit.results.text import one_line
@@ -26,7 +26,7 @@ _MOST_WARNINGS = 2  # largest number of warnings about games
 
 def print_record(record: Record, console: Console | None = None, *, brief: bool = False) -> None:
     """Print the conclusion of a record; if ``brief``, without rows of estimates and next steps."""
-    record = printable(record)
+    record = printable_record(record)
     if record.kind == "games":
         # Not at the top: few records are of games.
         from fedaudit.report.text.games import fit_warnings, game_verdict
@@ -38,7 +38,7 @@ def print_record(record: Record, console: Console | None = None, *, brief: bool 
         warnings = (*conclusion.contradictions, *first.caveats, *fit)[:_MOST_WARNINGS]
         _print(first, first.picture, warnings, console)
         return
-    first = first_screen(record, verdict(record))
+    first = first_screen(record, summarise_verdict(record))
     by_title = {forest.title: forest for forest in first.picture[::-1]}
     _print(first, tuple(by_title.values())[::-1], first.caveats, console, brief=brief)
 
@@ -50,7 +50,9 @@ def print_comparison(
     from fedaudit.report.comparison.screen import first_of_comparison
 
     comparison, records = printable_comparison(comparison, records)
-    first = first_of_comparison(comparison, records, [verdict(record) for record in records])
+    first = first_of_comparison(
+        comparison, records, [summarise_verdict(record) for record in records]
+    )
     picture = first.picture or membership_rows(comparison, records)
     _print(first, picture, first.caveats, console)
 
@@ -126,7 +128,7 @@ def _rows(forest: Forest, room: int, width: int) -> Iterator[str]:
         room = max(room // (1 + tracks), 1)
     visible = forest.lines if len(forest.lines) <= room else forest.lines[: max(room - 1, 1)]
     for line in visible:
-        texts = [join(cell.value, cell.limits, by=" ") for cell in line.cells]
+        texts = [join_parts(cell.value, cell.limits, by=" ") for cell in line.cells]
         if width >= _NARROW:
             yield _row(line.label, texts, label_width, track_width)
             continue
@@ -138,13 +140,13 @@ def _rows(forest: Forest, room: int, width: int) -> Iterator[str]:
 
 
 def _row(label: str, texts: Sequence[str], label_width: int, track_width: int) -> str:
-    cells = "".join(f"{shortened(text, track_width - 1):<{track_width}}" for text in texts)
+    cells = "".join(f"{shorten(text, track_width - 1):<{track_width}}" for text in texts)
     return f"{_fitting(label, label_width - 2):<{label_width}}{cells}".rstrip()
 
 
 def _fitting(label: str, width: int) -> str:
     client, dot, attack = label.rpartition(" · ")
     if len(label) <= width or not dot:
-        return shortened(label, width)
+        return shorten(label, width)
     name = shorten_middle(client, max(width - len(attack) - 3, 8))
-    return shortened(f"{name}{dot}{attack}", width)
+    return shorten(f"{name}{dot}{attack}", width)

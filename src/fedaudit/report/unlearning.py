@@ -9,7 +9,7 @@ from fedaudit.core.metric_names import DESTROYED, INCONCLUSIVE, NOT_FORGOTTEN, O
 from fedaudit.report import wording
 from fedaudit.report.deciding.caveats import units_of
 from fedaudit.report.evidence import outcomes_of
-from fedaudit.report.fixed import fixed, fixed_texts
+from fedaudit.report.fixed import fixed_text, fixed_texts
 from fedaudit.report.grid import Cell, Content, Tile, name_cell, tile
 from fedaudit.report.section import Section, table_section
 from fedaudit.report.tables.cells import estimate_table, value_cell
@@ -70,7 +70,9 @@ def verdict_text(verdict: str) -> str:
 
 
 _POINTS = (unlearning.BEFORE, unlearning.AFTER, unlearning.RETRAINED)
-_HEADINGS = {point: wording.capital(point) for point in _POINTS} | {unlearning.BOTH: "Both models"}
+_HEADINGS = {point: wording.capitalise(point) for point in _POINTS} | {
+    unlearning.BOTH: "Both models"
+}
 _EXCESS, _VERDICT = "After minus retrained", "Verdict"
 
 
@@ -90,7 +92,7 @@ def unlearning_section(record: Record) -> Section | None:
 
     def heading(estimate: Estimate) -> Cell:
         if not estimate.attack:
-            return Cell(wording.capital(wording.metric_name(estimate.metric)))
+            return Cell(wording.capitalise(wording.metric_name(estimate.metric)))
         target = "all" if estimate.target is None else wording.client_name(estimate.target)
         return name_cell(estimate.attack, target * has_several_targets)
 
@@ -109,7 +111,7 @@ def unlearning_section(record: Record) -> Section | None:
         columns=lambda cell: cell[0],
         cell=lambda cell: content(*cell),
         order=(*(_HEADINGS[point] for point in _POINTS), _EXCESS, _VERDICT),
-        remark=fixed("unlearning.remark"),
+        remark=fixed_text("unlearning.remark"),
     )
     return table_section("unlearning", "Unlearning", table, _sentence(record, deletion.verdict))
 
@@ -147,7 +149,7 @@ def _with_range(estimate: Estimate) -> str:
 
 
 def _method(record: Record) -> str:
-    method = wording.setting(record, "unlearning", "method")
+    method = wording.study_setting(record, "unlearning", "method")
     return wording.MISSING if method is None else str(method)
 
 
@@ -155,10 +157,10 @@ def _sentence(record: Record, verdict: str) -> str:
     rows = unlearning.unlearning_rows(record)
     by_target = {row.after.target: row.after for row in rows}.values()
     deleted = f"{sum(estimate.n_members for estimate in by_target):,}"
-    return fixed(
+    return fixed_text(
         f"unlearning.{'destroyed' if verdict == DESTROYED else 'verdict'}",
-        verdict=wording.capital(verdict_text(verdict)),
-        attacks=wording.plural(len({row.after.attack for row in rows}), "attack"),
+        verdict=wording.capitalise(verdict_text(verdict)),
+        attacks=wording.format_count(len({row.after.attack for row in rows}), "attack"),
         what=f"unlearning by {_method(record)!r} of {deleted} {units_of(record)}",
         unseen=f"{max(estimate.n_nonmembers for estimate in by_target):,}",
     )

@@ -13,12 +13,12 @@ from pydantic import BaseModel
 from fedaudit.core.metric_names import AUC, LOWER_BOUNDS, rate_of
 from fedaudit.core.sights import SIGHTS
 from fedaudit.report.fixed import fixed_texts
-from fedaudit.report.grid import as_one_line, shorten_middle, shortened
+from fedaudit.report.grid import as_one_line, shorten, shorten_middle
 from fedaudit.results.comparison import Comparison
 from fedaudit.results.estimate import (
-    AGREEMENT,
     AT_THRESHOLD,
     COUNTS,
+    GROUP_AGREEMENT,
     NO_DEFENSE,
     Estimate,
     Interval,
@@ -32,7 +32,7 @@ MOST_NAMED = 5  # largest number of items that a sentence names; further items a
 MISSING = "–"
 
 
-def setting(record: BaseModel, *names: str) -> object:
+def study_setting(record: BaseModel, *names: str) -> object:
     """Return a setting of a record's study by its tables and its name; None if it is not set."""
     value: object = getattr(record, "config", None)
     for name in names:
@@ -113,7 +113,7 @@ def format_value(value: float | None, metric: str, side: int = 0) -> str:
         return MISSING
     if metric in COUNTS:
         return format_amount(value)
-    if metric == AGREEMENT:
+    if metric == GROUP_AGREEMENT:
         return f"{value:.2f}".replace("-", "−")
     return format_percent(value, side) if is_proportion(metric) else format_number(value, side)
 
@@ -127,7 +127,7 @@ def format_change(value: float, metric: str, side: int = 0) -> str:
     """Format a difference of two values of a metric, with its sign; fractions in points."""
     if is_proportion(metric):
         return format_points(value, side)
-    return _signed(value, 1 if metric in COUNTS else 2 if metric == AGREEMENT else 3, side)
+    return _signed(value, 1 if metric in COUNTS else 2 if metric == GROUP_AGREEMENT else 3, side)
 
 
 def _signed(value: float, digits: int, side: int) -> str:
@@ -151,7 +151,7 @@ def value_text(estimate: Estimate) -> str:
     )
 
 
-def interval(low: float | None, high: float | None, metric: str) -> str:
+def format_interval(low: float | None, high: float | None, metric: str) -> str:
     """Format both limits, such as "0.918–0.944" or "38.0–44.5%"; return "" without limits.
 
     The lower limit is rounded down and the upper limit up, so that coverage does not decrease.
@@ -167,14 +167,14 @@ def interval(low: float | None, high: float | None, metric: str) -> str:
 def interval_text(estimate: Estimate) -> str:
     """Format an estimate's interval; rates of old records only have one for a fixed threshold."""
     limits = estimate.at_threshold
-    fixed_at = interval(limits.low, limits.high, estimate.metric) if limits else ""
+    fixed_at = format_interval(limits.low, limits.high, estimate.metric) if limits else ""
     at_threshold = f"{AT_THRESHOLD} {fixed_at}" if fixed_at else ""
     return _limits(estimate.low, estimate.high, estimate) or at_threshold
 
 
 def rate_texts(measured: Rate) -> tuple[str, str]:
     """Format a rate in games, and its interval."""
-    return format_percent(measured.value), interval(measured.low, measured.high, "accuracy")
+    return format_percent(measured.value), format_interval(measured.low, measured.high, "accuracy")
 
 
 def limits_in_words(limits: str) -> str:
@@ -183,7 +183,7 @@ def limits_in_words(limits: str) -> str:
 
 
 def _limits(low: float | None, high: float | None, estimate: Estimate) -> str:
-    return (limits_of_change if estimate.against else interval)(low, high, estimate.metric)
+    return (limits_of_change if estimate.against else format_interval)(low, high, estimate.metric)
 
 
 def further_interval(estimate: Estimate) -> str:
@@ -199,7 +199,7 @@ def interval_remark(further: Iterable[Interval | None]) -> str:
     intervals = [interval for interval in further if interval is not None]
     if not intervals:
         return ""
-    methods = "; ".join(list(dict.fromkeys(shortened(i.method, 80) for i in intervals))[:3])
+    methods = "; ".join(list(dict.fromkeys(shorten(i.method, 80) for i in intervals))[:3])
     text = " Intervals of means over seeds are for these runs only"
     if all(interval.low is None for interval in intervals):
         return f"{text}: {methods}."
@@ -215,12 +215,12 @@ def confidence_level(method: str) -> str:
 def with_interval(estimate: Estimate) -> str:
     """Format an estimate for running text: "0.931 (95% interval 0.918–0.944)"."""
     limits, level = interval_text(estimate), confidence_level(estimate.method)
-    name = f"{level} interval" if level else shortened(estimate.method, 60) or "interval"
+    name = f"{level} interval" if level else shorten(estimate.method, 60) or "interval"
     value = format_value(estimate.value, estimate.metric)
     return f"{value} ({name} {limits})" if limits else f"{value} (no interval)"
 
 
-def join(*parts: str, by: str = " · ") -> str:
+def join_parts(*parts: str, by: str = " · ") -> str:
     """Join the parts that are not empty."""
     return by.join(filter(None, parts))
 
@@ -238,18 +238,18 @@ def join_some(items: Sequence[str], limit: int = MOST_NAMED, what: str = "more")
     return join_and([*items[:limit], f"{excess:,} {what}"] if excess > 0 else items)
 
 
-def plural(amount: int, singular: str, plural: str = "") -> str:
+def format_count(amount: int, singular: str, plural: str = "") -> str:
     """Return a count with its noun: "1 seed", "3 seeds"."""
     return f"{amount:,} {singular if amount == 1 else plural or singular + 's'}"
 
 
-def sentence(text: str) -> str:
+def with_full_stop(text: str) -> str:
     """Return a text with a full stop at the end, unless it ends with a punctuation mark."""
     text = text.strip()
     return text if text.endswith((".", "!", "?", "…")) else text + "."
 
 
-def capital(text: str) -> str:
+def capitalise(text: str) -> str:
     """Return a text with a capital first letter."""
     return text[:1].upper() + text[1:]
 
@@ -267,7 +267,7 @@ def without_verdict(headline: str, status: str) -> str:
     # "Trace of a leak" also fits "A trace of source leakage".
     words = r"\W+(?:\w+ ){0,2}".join(map(re.escape, status.replace(" a ", " ").split()))
     start = re.match(rf"(?:a )?{words}\w*\W+", headline, re.IGNORECASE)
-    return capital(headline[start.end() :]) if start else headline
+    return capitalise(headline[start.end() :]) if start else headline
 
 
 _ATTACKS = fixed_texts("attacks")
@@ -291,7 +291,7 @@ def attack_code(name: str) -> str:
 
 
 def _name_in(name: str, section: str) -> str:
-    return fixed_texts(section).get(name) or shortened(name.replace("_", " "))
+    return fixed_texts(section).get(name) or shorten(name.replace("_", " "))
 
 
 def contrast_name(contrast: str) -> str:
@@ -299,7 +299,7 @@ def contrast_name(contrast: str) -> str:
     return _name_in(contrast, "contrasts.heading")
 
 
-def versus(contrast: str) -> str:
+def nonmember_heading(contrast: str) -> str:
     """Return the non-members that members are compared with, as in headings: "v. unseen"."""
     return f"v. {contrast_name(contrast).lower()}"
 
@@ -330,7 +330,7 @@ def defense_name(defense: str) -> str:
 
 def sight_name(sight: str) -> str:
     """Describe what an adversary sees, or what an attack needs, by its identifier."""
-    return SIGHTS.get(sight.lower()) or shortened(sight.lower().replace("_", " "))
+    return SIGHTS.get(sight.lower()) or shorten(sight.lower().replace("_", " "))
 
 
 def metric_name(metric: str) -> str:
@@ -366,7 +366,7 @@ def client_name(client: int, text: str = "client") -> str:
 
 def full_client_names(record: BaseModel) -> dict[int, str]:
     """Return the names of a record's clients by number; clients without a name are omitted."""
-    names = setting(record, "recording", "names")
+    names = study_setting(record, "recording", "names")
     if not isinstance(names, dict):
         names = {row.client: row.name for row in getattr(record, "clients", ()) if row.name}
     numbers = ((_as_number(str(key)), str(name)) for key, name in names.items())
@@ -421,17 +421,17 @@ def without_digests(models: Iterable[BaseModel]) -> TextCleaner:
     for name, digest in (pair for text in with_digests for pair in _DIGEST.findall(text)):
         digests[name] |= {digest, ""} if name in texts else {digest}
 
-    def shorten(match: re.Match[str]) -> str:
+    def shorten_digest(match: re.Match[str]) -> str:
         return match[0] if len(digests[match[1]]) > 1 else match[1]
 
     def clean_text(text: str) -> str:
         safe = as_one_line(text)
-        return _DIGEST.sub(shorten, safe) if "#" in safe else safe
+        return _DIGEST.sub(shorten_digest, safe) if "#" in safe else safe
 
     return cache(clean_text)
 
 
-def cleaned(
+def clean_texts(
     model: Model,
     clean_text: TextCleaner = as_one_line,
     clients: Mapping[int, NamedClient] | None = None,
@@ -459,9 +459,9 @@ def cleaned(
     return mark_doubts(safe) if isinstance(safe, Record) else safe
 
 
-def printable(record: Record, name_attack: Callable[[str], str] = attack_name) -> Record:
+def printable_record(record: Record, name_attack: Callable[[str], str] = attack_name) -> Record:
     """Return a record whose texts are safe to print, and whose attacks have names for readers."""
-    return cleaned(record, without_digests([record]), name_attack=name_attack)
+    return clean_texts(record, without_digests([record]), name_attack=name_attack)
 
 
 def printable_comparison(
@@ -477,8 +477,8 @@ def printable_comparison(
         for number, client in (names[0] if names else {}).items()
         if all(str(client) == str(others.get(number)) for others in names)
     }
-    safe = cleaned(comparison, clean_text, same, watched=watched, name_attack=attack_name)
-    return safe, [cleaned(record, clean_text, name_attack=attack_name) for record in records]
+    safe = clean_texts(comparison, clean_text, same, watched=watched, name_attack=attack_name)
+    return safe, [clean_texts(record, clean_text, name_attack=attack_name) for record in records]
 
 
 @dataclass(frozen=True)

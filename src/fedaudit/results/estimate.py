@@ -58,10 +58,10 @@ VIOLATIONS = "violations"
 SIGNIFICANT_VIOLATIONS = "sure violations"
 EXPECTED_VIOLATIONS = "expected violations"
 CHANCE_VIOLATIONS = "violations by chance"
-OWN_MODEL = "clients with the model"
-MOVED = "clients that moved"
+CLIENTS_OF_MODEL = "clients with the model"
+MOVED_CLIENTS = "clients that moved"
 MOVED_AT_THE_END = "clients that moved at the end"
-AGREEMENT = "agreement with the groups"
+GROUP_AGREEMENT = "agreement with the groups"
 """Estimates of clustered learning, in addition to the fairness gaps."""
 
 # Estimates that are numbers of clients.
@@ -70,8 +70,8 @@ COUNTS = (
     SIGNIFICANT_VIOLATIONS,
     EXPECTED_VIOLATIONS,
     CHANCE_VIOLATIONS,
-    OWN_MODEL,
-    MOVED,
+    CLIENTS_OF_MODEL,
+    MOVED_CLIENTS,
     MOVED_AT_THE_END,
 )
 FAIRNESS_GAPS = ("demographic parity", "equal opportunity", "equalised odds")
@@ -97,7 +97,7 @@ def range_of(metric: str) -> Range:
         or metric in (*_RISKS, *FAIRNESS_GAPS)
     ):
         return Range(0.0, 1.0)
-    if metric in (GENERALISATION_GAP, UPLOAD_GAP, AGREEMENT):
+    if metric in (GENERALISATION_GAP, UPLOAD_GAP, GROUP_AGREEMENT):
         return Range(-1.0, 1.0)
     return Range(0.0 if metric in COUNTS or "epsilon" in metric else -MAX_NUMBER, MAX_NUMBER)
 
@@ -323,7 +323,7 @@ def tests_of(significant: bool | None) -> list[Test]:
     return [] if significant is None else [Test(significant=significant)]
 
 
-def compact(estimates: Sequence[Estimate]) -> list[dict[str, object]]:
+def compact_estimates(estimates: Sequence[Estimate]) -> list[dict[str, object]]:
     """Merge consecutive estimates at the same coordinates into entries with their shared fields."""
     return [
         _merge([estimate.model_dump(mode="json", exclude_defaults=True) for estimate in group])
@@ -331,7 +331,7 @@ def compact(estimates: Sequence[Estimate]) -> list[dict[str, object]]:
     ]
 
 
-def expand(entries: object) -> object:
+def expand_estimates(entries: object) -> object:
     """Return one entry for each estimate. Validation later refuses input that is not a list."""
     if not isinstance(entries, list):
         return entries

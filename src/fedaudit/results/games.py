@@ -34,7 +34,7 @@ OWN_AUC = "own_auc"
 """``INDICATOR_AUC`` if the target is among the client's own samples."""
 OTHERS_AUC = "others_auc"
 """``INDICATOR_AUC`` if the target is not among the client's own samples."""
-DETECTED = "detection_rate"
+DETECTION_RATE = "detection_rate"
 """Fraction of models with a planted neuron that are detected at the threshold."""
 FALSE_ALARMS = "false_alarm_rate"
 """Fraction of honest models that are reported as planted at the threshold."""
@@ -44,7 +44,7 @@ which the neurons fire."""
 HONEST_ACCURACY = "accuracy"
 """Accuracy of the honest models of the last rounds on the server's samples."""
 
-_INDICATOR_METRICS = (INDICATOR_AUC, OWN_AUC, OTHERS_AUC, DETECTED, FALSE_ALARMS)
+_INDICATOR_METRICS = (INDICATOR_AUC, OWN_AUC, OTHERS_AUC, DETECTION_RATE, FALSE_ALARMS)
 
 
 class Outline(RecordPart):
@@ -184,15 +184,15 @@ FIRES_FOR_OTHERS = "other_activation_rate"
 """Fraction of other samples for which a neuron fired."""
 PREDICTED_NEGATIVES = "predicted_true_negative_rate"
 """True-negative rate that is predicted from the activations on other samples, for each target."""
-CLAIMED = "claimed_epsilon"
+CLAIMED_EPSILON = "claimed_epsilon"
 """Epsilon of one sample by the mechanism's settings."""
-ACTUAL = "actual_epsilon"
+ACTUAL_EPSILON = "actual_epsilon"
 """Epsilon of one sample by the mechanism's probabilities; without a value if there is no bound."""
-PROVEN = "proven_epsilon"
+PROVEN_EPSILON = "proven_epsilon"
 """Lower bound on the epsilon of a sample that the success proves."""
 CLAIMED_SUCCESS = "claimed_success_rate"
 """The largest success rate that the claimed epsilon would allow."""
-FIT = "fit_auc"
+FIT_AUC = "fit_auc"
 """AUC of neurons on the rows on which they were trained, mean over targets. Even arbitrary labels
 can be memorised, so only :data:`HELD_OUT` shows how well neurons recognise their targets."""
 HELD_OUT = "held_out_auc"
@@ -415,7 +415,7 @@ class PointPlayed(GamePoint):
         by_metric = {estimate.metric: estimate for estimate in self.estimates}
         if len(by_metric) < len(self.estimates):
             raise ValueError(f"point {self.label[:60]!r} has two figures of one metric")
-        for metric in (*_RATES, PROVEN, *(_ROUND_METRICS if self.rounds else ())):
+        for metric in (*_RATES, PROVEN_EPSILON, *(_ROUND_METRICS if self.rounds else ())):
             estimate = by_metric.get(metric)
             if estimate is None or estimate.value is None:
                 raise ValueError(f"point {self.label[:60]!r} has no {metric}")
@@ -423,7 +423,7 @@ class PointPlayed(GamePoint):
                 _raise_if_impossible_rate(estimate)
         if by_metric[SUCCESS].ceiling is None:
             raise ValueError(f"point {self.label[:60]!r} has no ceiling of {SUCCESS}")
-        if self.rounds and (self.mechanism != "none" or CLAIMED in by_metric):
+        if self.rounds and (self.mechanism != "none" or CLAIMED_EPSILON in by_metric):
             raise ValueError("a point in rounds must have a defense and no mechanism")
         _raise_if_wrong_mean(*(by_metric[metric] for metric in _RATES[:3]))
         epochs, training = self.figure(EPOCHS), self.training
@@ -482,17 +482,17 @@ class PointPlayed(GamePoint):
     @property
     def claimed_epsilon(self) -> float | None:
         """Epsilon by the mechanism's settings; None without a mechanism."""
-        return self.figure(CLAIMED)
+        return self.figure(CLAIMED_EPSILON)
 
     @property
     def actual_epsilon(self) -> float | None:
         """Epsilon by the mechanism's probabilities; None without a bound."""
-        return self.figure(ACTUAL)
+        return self.figure(ACTUAL_EPSILON)
 
     @property
     def empirical_epsilon(self) -> float:
         """Empirical epsilon: the lower bound on epsilon that the success proves."""
-        return self.figure(PROVEN) or 0.0
+        return self.figure(PROVEN_EPSILON) or 0.0
 
     @property
     def largest_success(self) -> float:

@@ -123,7 +123,7 @@ class Ladder(NamedTuple):
 
 
 @cache
-def ladder() -> Ladder:
+def read_ladder() -> Ladder:
     """Read the ladder from its file."""
     rules = json.loads(_DATA.read_text(encoding="utf-8"))
     return Ladder(
@@ -194,7 +194,7 @@ def generalisation_gap(record: Record) -> float | None:
     return fmean(gaps) if gaps else None
 
 
-def strongest(record: Record) -> Auc | None:
+def strongest_upload_attack(record: Record) -> Auc | None:
     """Return the attack on uploads with the largest AUC.
 
     Members are compared with both kinds of non-members: samples of other clients, and samples that
@@ -203,14 +203,14 @@ def strongest(record: Record) -> Auc | None:
     Returns:
         None if no attack on losses, or no attack on cosines, was run.
     """
-    candidates = aucs(record, UPLOAD_ATTACKS, "mixed")
+    candidates = mean_aucs(record, UPLOAD_ATTACKS, "mixed")
     names = {auc.attack for auc in candidates}
     if names.isdisjoint(_LOSS) or names.isdisjoint(_COSINE):
         return None
     return max(candidates, key=lambda auc: auc.value)
 
 
-def aucs(record: Record, attacks: Sequence[str], contrast: str) -> list[Auc]:
+def mean_aucs(record: Record, attacks: Sequence[str], contrast: str) -> list[Auc]:
     """Return the AUC of each attack, averaged over seeds and audited clients.
 
     Attacks that were not run, or that lack an AUC or interval for a client, are left out.

@@ -21,7 +21,7 @@ from fedaudit.results.text import (
     deeper_than,
     is_plain,
     is_plain_json,
-    texts,
+    iterate_texts,
     was_altered,
     without_digest,
 )
@@ -228,7 +228,7 @@ def _parsed(text: str, path: Path) -> object:
         raise Damaged(f"{path} is not a complete JSON document: {error}") from None
     forbidden = None
     if not is_plain_json(text):
-        forbidden = next((value for value in texts(document) if not is_plain(value)), None)
+        forbidden = next((value for value in iterate_texts(document) if not is_plain(value)), None)
     if forbidden is not None:
         raise Damaged(
             f"{path} contains a text with control characters, with bidirectional control "

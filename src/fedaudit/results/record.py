@@ -17,7 +17,13 @@ from pydantic import Field, field_serializer, field_validator, model_validator
 
 from fedaudit.core.display import conclusion, describe, repr_html
 from fedaudit.core.files import MAX_RESULT_BYTES, raise_if_unreadable, write_whole
-from fedaudit.results.estimate import Coordinates, Estimate, Interval, compact, expand
+from fedaudit.results.estimate import (
+    Coordinates,
+    Estimate,
+    Interval,
+    compact_estimates,
+    expand_estimates,
+)
 from fedaudit.results.fields import (
     Count,
     Finite,
@@ -489,11 +495,11 @@ class Record(RecordPart):
     @field_validator("estimates", mode="before")
     @classmethod
     def _expand(cls, entries: object) -> object:
-        return expand(entries)
+        return expand_estimates(entries)
 
     @field_serializer("estimates")
     def _compact(self, estimates: list[Estimate]) -> list[dict[str, object]]:
-        return compact(estimates)
+        return compact_estimates(estimates)
 
     @model_validator(mode="after")
     def _validate_values(self) -> "Record":

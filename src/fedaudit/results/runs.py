@@ -560,7 +560,7 @@ def clients_in(result: ClusterResult, group: int | None) -> list[int]:
     ]
 
 
-def choices(result: ClusterResult, after: ClusterRound | None = None) -> list[int | None]:
+def model_choices(result: ClusterResult, after: ClusterRound | None = None) -> list[int | None]:
     """Return the model that each client last trained; None for clients that have not taken part.
 
     Args:
@@ -581,7 +581,7 @@ def models_used_by(result: ClusterResult, group: int | None) -> list[ModelState 
 
     It is None for a client that never took part.
     """
-    last, used = result.rounds[-1], choices(result)
+    last, used = result.rounds[-1], model_choices(result)
     return [
         None if model is None else last.models[model]
         for model in (used[position] for position in clients_in(result, group))
@@ -619,19 +619,19 @@ def shares_its_model(result: ClusterResult, group: int) -> bool:
 
 
 def _votes(result: ClusterResult, group: int) -> Counter[int]:
-    used = choices(result)
+    used = model_choices(result)
     return Counter(
         model for position in clients_in(result, group) if (model := used[position]) is not None
     )
 
 
-def moves(result: ClusterResult) -> list[list[int]]:
+def model_changes(result: ClusterResult) -> list[list[int]]:
     """Return the positions of the clients that changed their model, for each measured round.
 
     The first measured round is left out. A client that takes part for the first time does not
     change its model.
     """
-    used = [choices(result, measured) for measured in result.rounds]
+    used = [model_choices(result, measured) for measured in result.rounds]
     return [
         [
             position

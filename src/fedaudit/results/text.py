@@ -25,7 +25,7 @@ _PARAMETERS = frozenset("0123456789;?")
 _DIRECTION_CONTROLS = {*map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))}
 
 
-def plain(text: str) -> str:
+def clean_text(text: str) -> str:
     """Replace every forbidden character by U+FFFD, and truncate the text if it is too long."""
     if len(text) > MAX_TEXT_LENGTH:
         text = text[: MAX_TEXT_LENGTH - 1] + "…"
@@ -52,7 +52,7 @@ def is_plain_json(document: str) -> bool:
 
 def one_line(text: str) -> str:
     """Return the text as a single plain line, with spaces instead of line breaks."""
-    return plain(_LINE_BREAKS.sub(" ", text))
+    return clean_text(_LINE_BREAKS.sub(" ", text))
 
 
 _BACKSLASHED = re.compile(r"([\\`*_\[\]|~])")
@@ -67,13 +67,13 @@ def escape_markdown(text: str) -> str:
     return _LINKS.sub(lambda match: match[0].replace(":", "&#58;").replace(".", "&#46;"), safe)
 
 
-def indented(text: str) -> str:
+def indent_lines(text: str) -> str:
     """Return the text as plain lines, of which all but the first are indented.
 
     Lines of quoted text therefore cannot be mistaken for output of this package.
     """
     lines = (_LINE_BREAKS.sub("\ufffd", line) for line in re.split("\r?\n", text))
-    return plain("\n  ".join(lines))
+    return clean_text("\n  ".join(lines))
 
 
 class LogLines:
@@ -136,15 +136,15 @@ def log_line(text: str) -> str:
 
 
 def plain_json(value: object) -> object:
-    """Apply :func:`plain` to all texts of a JSON value, including keys."""
+    """Apply :func:`clean_text` to all texts of a JSON value, including keys."""
     if isinstance(value, str):
-        return plain(value)
+        return clean_text(value)
     if isinstance(value, dict):
-        return {plain(str(key)): plain_json(inner) for key, inner in value.items()}
+        return {clean_text(str(key)): plain_json(inner) for key, inner in value.items()}
     return [plain_json(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def texts(document: object) -> Iterator[str]:
+def iterate_texts(document: object) -> Iterator[str]:
     """Yield every text of a JSON value, including keys."""
     return (value for value in _values(document) if isinstance(value, str))
 
@@ -154,7 +154,7 @@ def whole_numbers(document: object) -> Iterator[int]:
     return (value for value in _values(document) if isinstance(value, int))
 
 
-def keys(document: object) -> Iterator[str]:
+def iterate_keys(document: object) -> Iterator[str]:
     """Yield every key of a JSON value."""
     waiting = [document]
     while waiting:

@@ -117,7 +117,7 @@ class Average(NamedTuple):
     attacks: Mapping[int | None, tuple[str, ...]]
 
 
-def average(
+def average_attacks(
     estimates: Mapping[str, Values], directions: Mapping[str, Mapping[int | None, Direction]]
 ) -> Average:
     """Average the attacks that count on each client.
@@ -139,7 +139,7 @@ def average(
     return total
 
 
-def strongest(
+def strongest_attacks(
     estimates: Mapping[str, Values], directions: Mapping[str, Mapping[int | None, Direction]]
 ) -> Average:
     """Return the estimates of the attack that has the largest mean over runs on each client.
@@ -195,7 +195,7 @@ def _with_largest_limit(chosen: Values, every: Sequence[Values], target: int | N
     return limited
 
 
-def mirrored(value: Value) -> Value:
+def mirrored_auc(value: Value) -> Value:
     """Return the AUC of the opposite scores, 1 - AUC, with its limits."""
     return replace(
         value,
@@ -209,7 +209,7 @@ def _orient(values: Values, direction: Direction) -> Values:
     if direction >= 0:
         return values
     return {
-        seed: {target: mirrored(value) for target, value in by_target.items()}
+        seed: {target: mirrored_auc(value) for target, value in by_target.items()}
         for seed, by_target in values.items()
     }
 
@@ -263,7 +263,7 @@ class _Shared(NamedTuple):
     runs: Float[np.ndarray, "seeds rows 2"]
 
 
-def fronts(
+def tradeoff_fronts(
     rows: Sequence[Row],
     leaks: Sequence[Leaks],
     accuracies: Sequence[Values],
@@ -273,7 +273,8 @@ def fronts(
 
     A front's points are its rows and the undefended one, measured on the clients that use the
     defense. Leakage is an AUC's advantage over guessing, or a true-positive rate. The strongest
-    attack is chosen once for each row and client (:func:`fedaudit.results.tradeoffs.strongest`).
+    attack is chosen once for each row and client
+    (:func:`fedaudit.results.tradeoffs.strongest_attacks`).
 
     Returns:
         An empty list if no row is defended.

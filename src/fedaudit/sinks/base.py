@@ -39,7 +39,7 @@ def flush(sink: Sink) -> None:
         send()
 
 
-def library(module: str, sink: str) -> Any:
+def import_library(module: str, sink: str) -> Any:
     """Import the library of a sink.
 
     Raises:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedaudit.core.errors import Unsupported
-from fedaudit.sinks.base import library
+from fedaudit.sinks.base import import_library
 
 _MAX_BATCH = 1000
 """Largest number of metrics in one request to MLflow."""
@@ -22,7 +22,7 @@ class MLflow:
     """
 
     def __init__(self, name: str, folder: Path) -> None:
-        mlflow = library("mlflow", "mlflow")
+        mlflow = import_library("mlflow", "mlflow")
         try:
             self._client = mlflow.MlflowClient()
         except ImportError as error:

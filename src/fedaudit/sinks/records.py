@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fedaudit.report.first import first_of_record
 from fedaudit.report.page import write_report
-from fedaudit.report.wording import client_name, printable
+from fedaudit.report.wording import client_name, printable_record
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.record import Record
 from fedaudit.sinks import open_sinks
@@ -60,10 +60,10 @@ def log_record(record: Record, sink: Sink, *files: Path) -> None:
         sink: The sink, which stays open.
         files: Files to log, such as the report.
     """
-    safe = printable(record, name_attack=str)
+    safe = printable_record(record, name_attack=str)
     for metric in metrics_of(safe):
         sink.metric(*metric)
-    first = first_of_record(printable(record))
+    first = first_of_record(printable_record(record))
     texts = {
         "audit": safe.name,
         "verdict": first.status,

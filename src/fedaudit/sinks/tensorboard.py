@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from fedaudit.sinks.base import library
+from fedaudit.sinks.base import import_library
 
 FOLDER = "tensorboard"
 
@@ -13,7 +13,7 @@ class TensorBoard:
     """Event file for ``tensorboard --logdir``, in the folder "tensorboard" of the run's folder."""
 
     def __init__(self, name: str, folder: Path) -> None:
-        module = library("torch.utils.tensorboard", "tensorboard")
+        module = import_library("torch.utils.tensorboard", "tensorboard")
         self._folder = folder / FOLDER
         self._writer: Any = module.SummaryWriter(str(self._folder))
 

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fedaudit.sinks.base import library
+from fedaudit.sinks.base import import_library
 
 _CONFIGURED_BY = ("WANDB_MODE", "WANDB_API_KEY")
 """Variables with which a user chooses where runs go. Without them, nothing leaves the machine."""
@@ -18,7 +18,7 @@ class WandB:
     """
 
     def __init__(self, name: str, folder: Path) -> None:
-        wandb = library("wandb", "wandb")
+        wandb = import_library("wandb", "wandb")
         self._is_own = wandb.run is None
         self._run: Any = wandb.run
         self._new_artifact = wandb.Artifact

@@ -11,7 +11,7 @@ import torch
 from fedaudit.attacks import attack_set, resolve_attack
 from fedaudit.attacks.base import Attack
 from fedaudit.core import modules
-from fedaudit.core.errors import BadInput, FedauditError, NotVisible, setting
+from fedaudit.core.errors import BadInput, FedauditError, NotVisible, format_setting
 from fedaudit.core.importing import convert_exits_to_errors
 from fedaudit.core.pretrained import pretrained_file
 from fedaudit.core.seeds import seed_for
@@ -60,7 +60,7 @@ from fedaudit.plan.sections import DataSection, Study
 from fedaudit.signals.base import LayerSignal
 
 
-def setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
+def build_setup(study: Study, seed: int, data_dir: Path | None) -> Setup:
     """Load the data and construct a run of a study.
 
     Raises:
@@ -321,8 +321,8 @@ def _raise_if_absent_targets(run: Setup) -> None:
             raise BadInput(
                 f"client {target} takes part in no measured round of seed {run.seed} (rounds "
                 f"measured: {len(rounds)}), so the adversary would see none of its updates; raise "
-                f"{setting('training.participation')}, measure more rounds "
-                f"({setting('training.rounds')}, audit.every), or audit another client"
+                f"{format_setting('training.participation')}, measure more rounds "
+                f"({format_setting('training.rounds')}, audit.every), or audit another client"
             )
 
 

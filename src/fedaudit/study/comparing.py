@@ -51,10 +51,10 @@ from fedaudit.results.tradeoffs import (
     AttackKey,
     Direction,
     Directions,
-    average,
+    average_attacks,
     directions_of,
-    fronts,
-    strongest,
+    strongest_attacks,
+    tradeoff_fronts,
     undefended_base,
 )
 
@@ -147,7 +147,7 @@ def compare_records(records: Sequence[Record], paths: Sequence[str] = ()) -> Com
         rows=rows,
         entries=_entries(rows, figures),
         figures=figure_entries(rows, records),
-        fronts=fronts(
+        fronts=tradeoff_fronts(
             rows,
             [
                 {key: attack.values for key, attack in row_figures.items() if attack.values}
@@ -230,7 +230,9 @@ def _mean_attack(
     keys: Sequence[AttackKey], figures: _RowEstimates, directions: Directions
 ) -> _AttackEstimates:
     """Return the mean over the attacks that are above chance level without a defense."""
-    mean = average(_values_by_attack(keys, figures), _directions_by_attack(keys, directions))
+    mean = average_attacks(
+        _values_by_attack(keys, figures), _directions_by_attack(keys, directions)
+    )
     note = None
     if not mean.values:
         note = NO_SHARED_RUN if mean.attacks else NOTHING_COUNTS
@@ -240,7 +242,9 @@ def _mean_attack(
 def _strongest_attack(
     keys: Sequence[AttackKey], figures: _RowEstimates, directions: Directions
 ) -> _AttackEstimates:
-    best = strongest(_values_by_attack(keys, figures), _directions_by_attack(keys, directions))
+    best = strongest_attacks(
+        _values_by_attack(keys, figures), _directions_by_attack(keys, directions)
+    )
     attacks = [figures[key] for key in keys if key in figures]
     above_chance = {
         target for attack in attacks for target, direction in attack.directions.items() if direction

@@ -16,18 +16,18 @@ from fedaudit.core.errors import BadInput
 from fedaudit.report import wording
 from fedaudit.report.clauses import CHECKS, residual_risks
 from fedaudit.report.deciding import caveats
-from fedaudit.report.evidence import SIZES, attacks_tried, distinct, has_membership, outcomes_of
+from fedaudit.report.evidence import SIZES, attacks_tried, has_membership, outcomes_of, unique_items
 from fedaudit.report.exposure import exposed_class_sentence, exposure_sentence
 from fedaudit.report.first import FirstScreen, first_screen, tiles_of
 from fedaudit.report.fixed import fixed_texts
-from fedaudit.report.grid import Cell, Tile, as_one_line, shortened
+from fedaudit.report.grid import Cell, Tile, as_one_line, shorten
 from fedaudit.report.page import templates
-from fedaudit.report.reproducing import inline_toml, reproducing
+from fedaudit.report.reproducing import inline_toml, reproduction_steps
 from fedaudit.report.sources import kind_of
 from fedaudit.report.tables.run import controls_table
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.points import protection_name
-from fedaudit.report.text.verdict import audited_samples, verdict
+from fedaudit.report.text.verdict import audited_samples, summarise_verdict
 from fedaudit.report.unlearning import WITHHELD
 from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.record import Record
@@ -179,20 +179,20 @@ def summary_of(
 ) -> Summary:
     """Return the contents of a summary; see :func:`summary_html` for the arguments."""
     until = _valid_until(record, valid_until or (statement.last_day if statement else ""))
-    record = wording.printable(record, wording.attack_title)
+    record = wording.printable_record(record, wording.attack_title)
     if record.kind == "games":
         played = game_verdict(record)
         first, question = played.first, played.played
         meaning, undecided = played.meaning, played.limits
         warnings = (*played.contradictions, *played.claims)
     else:
-        plain = verdict(record)
+        plain = summarise_verdict(record)
         first, question = first_screen(record, plain), plain.audited
         meaning, undecided = plain.meaning, plain.open
         warnings = (plain.warning, *first.caveats)
-    about = shortened(str(record.config.get("about") or ""), _LONG)
+    about = shorten(str(record.config.get("about") or ""), _LONG)
     rows = _facts(record)
-    settings = wording.join(_FIXED["settings"], pack.left_out if pack else "", by=" ")
+    settings = wording.join_parts(_FIXED["settings"], pack.left_out if pack else "", by=" ")
     if statement is not None:
         stated = {"role": statement.role, "purpose": statement.purpose}
         rows["Stated by the packer"] = _FIXED["stated"].format(**stated)
@@ -206,7 +206,7 @@ def summary_of(
         _untested(record, undecided),
         _verifying(record, is_judged=policy is not None),
     )
-    name, digest = shortened(record.name, _SHORT), shortened(record.content_hash, 80)
+    name, digest = shorten(record.name, _SHORT), shorten(record.content_hash, 80)
     outcome = "no policy was applied" if policy is None else f"by the policy: {policy.badge}"
     signed = f"{name}: {first.status}; {outcome}"
     return Summary(
@@ -270,13 +270,13 @@ def _facts(record: Record) -> dict[str, str]:
     facts = dict[str, str]()
     if record.kind == "games":
         facts["Data"] = settings_line(config.get("data"))
-        protections = "; ".join(distinct(map(protection_name, record.games)))
-        facts["Protection"] = shortened(protections, _LONG)
+        protections = "; ".join(unique_items(map(protection_name, record.games)))
+        facts["Protection"] = shorten(protections, _LONG)
     else:
         facts |= _model_digests(coverage) if coverage else {"Released model": _FIXED["models"]}
         if record.watched:
-            model = wording.setting(record, "recording", "model")
-            facts["Model"] = shortened(str(model or ""), _LONG) or "not stated in the result"
+            model = wording.study_setting(record, "recording", "model")
+            facts["Model"] = shorten(str(model or ""), _LONG) or "not stated in the result"
             facts |= _FIXED["recorded"]
         else:
             labels = _FIXED["labels"].items()
@@ -289,8 +289,8 @@ def _facts(record: Record) -> dict[str, str]:
         chosen = f", every {coverage.every} by choice" * coverage.sampled_rounds
         measured = f"{coverage.measured} of {coverage.rounds} rounds measured{chosen}"
         facts["Coverage"] = caveats.guard_decisions(record) or measured
-    version = shortened(environment.versions.get("fedaudit", "not recorded"), 30)
-    facts["Audit made"] = f"{shortened(environment.started[:10], 10)}, fedaudit {version}"
+    version = shorten(environment.versions.get("fedaudit", "not recorded"), 30)
+    facts["Audit made"] = f"{shorten(environment.started[:10], 10)}, fedaudit {version}"
     return facts
 
 
@@ -299,7 +299,9 @@ def _people(record: Record) -> str:
     if record.people is not None:
         known: str = _FIXED["people"]["known"]
         return known.format(people=record.people)
-    named = any(wording.setting(record, "data", "options", key) for key in ("person", "subject"))
+    named = any(
+        wording.study_setting(record, "data", "options", key) for key in ("person", "subject")
+    )
     is_named = named or record.unit == "person" or any(row.people for row in record.clients)
     text: str = _FIXED["people"]["not_stated" if is_named else "unknown"]
     return text
@@ -325,10 +327,10 @@ def _model_digests(coverage: Coverage) -> dict[str, str]:
         excess = len(final) - MAX_LISTED
         facts["Further models"] = f"{excess}; the manifest of a pack has their digests"
     if coverage.unidentified:
-        names = wording.join_some([shortened(text, _SHORT) for text in coverage.unidentified])
+        names = wording.join_some([shorten(text, _SHORT) for text in coverage.unidentified])
         facts["Models without a digest"] = names
     if coverage.identity:
-        facts["Digest of all models that were sent"] = shortened(coverage.identity, 80)
+        facts["Digest of all models that were sent"] = shorten(coverage.identity, 80)
     return facts
 
 
@@ -337,7 +339,7 @@ def settings_line(entry: object) -> str:
     if not isinstance(entry, dict):
         return "not stated in the result"
     settings, options = dict(entry), entry.get("options")
-    name = shortened(str(settings.pop("name", None) or settings.pop("scheme", "")), _SHORT)
+    name = shorten(str(settings.pop("name", None) or settings.pop("scheme", "")), _SHORT)
     settings.pop("options", None)
     settings |= options if isinstance(options, dict) else {}
     stated = {
@@ -346,7 +348,7 @@ def settings_line(entry: object) -> str:
         if value not in (None, "", [], {}) and (value or key not in _ZERO_IS_UNSET)
     }
     values = inline_toml(stated)[1:-1]
-    return shortened(f"{name} ({values})" if name and values else name or values, _LONG)
+    return shorten(f"{name} ({values})" if name and values else name or values, _LONG)
 
 
 def _answer(record: Record, first: FirstScreen, meaning: str, warnings: tuple[str, ...]) -> Section:
@@ -358,7 +360,7 @@ def _answer(record: Record, first: FirstScreen, meaning: str, warnings: tuple[st
         texts.append(_FIXED["taken_back"])
     elif numbers and not of_one_client and (risks := residual_risks(record)):
         if any("mean over" in detail for number in numbers for detail in number.details):
-            runs = wording.plural(len(record.seeds), "run")
+            runs = wording.format_count(len(record.seeds), "run")
             texts.append(_FIXED["means"].format(runs=runs))
         texts += [exposure_sentence(record)] * (not record.games and has_membership(record))
         texts.append(exposed_class_sentence(record))
@@ -368,8 +370,10 @@ def _answer(record: Record, first: FirstScreen, meaning: str, warnings: tuple[st
         "The answer",
         badge=first.status,
         tone=_FIXED["tones"].get(first.look, "alarm"),
-        lead=wording.sentence(first.finding),
-        paragraphs=tuple(text if text.endswith(":") else wording.sentence(text) for text in texts),
+        lead=wording.with_full_stop(first.finding),
+        paragraphs=tuple(
+            text if text.endswith(":") else wording.with_full_stop(text) for text in texts
+        ),
         points=tuple(map(_sentence, risks)),
         table=Table(tuple(_FIXED["columns"]), rows) if rows else None,
         remarks=(_sizes(numbers),) if rows else (),
@@ -400,23 +404,23 @@ _SHARES = ("Success beyond", "Riskiest model", "Server guesses")
 
 
 def _sentence(text: str) -> str:
-    return wording.sentence(wording.capital(text))
+    return wording.with_full_stop(wording.capitalise(text))
 
 
 def _numbers(record: Record, first: FirstScreen) -> list[Tile]:
     topics = {} if record.kind == "games" else tiles_of(record)
     tiles = [*first.numbers, *(tile for tiles in topics.values() for tile in tiles[:2])]
     taken_back = (WITHHELD, NOT_RELIED_ON)
-    return [t for t in distinct(tiles) if not any(text in t.line for text in taken_back)]
+    return [t for t in unique_items(tiles) if not any(text in t.line for text in taken_back)]
 
 
 def _controls(record: Record, first: FirstScreen) -> Section:
-    title, lead = "Checks of the audit itself (controls)", wording.sentence(first.controls)
+    title, lead = "Checks of the audit itself (controls)", wording.with_full_stop(first.controls)
     if record.kind == "games":
         return Section(title, lead=lead, remarks=(_FIXED["no_controls"],))
     ran = {control.control for control in outcomes_of(record.controls).ran}
     if absent := [name for name in CHECKS if name not in ran]:
-        lead = wording.sentence(f"{first.controls}; not run: {wording.join_and(absent)}")
+        lead = wording.with_full_stop(f"{first.controls}; not run: {wording.join_and(absent)}")
     rows = tuple(_control_row(row) for row in controls_table(record).rows[:MAX_LISTED])
     table = Table(tuple(_FIXED["controls_columns"]), rows) if rows else None
     signs = {"✓": ("passed", "good"), "?": ("incomplete", "doubt")}
@@ -426,8 +430,8 @@ def _controls(record: Record, first: FirstScreen) -> Section:
 
 def _control_row(row: tuple[Cell, ...]) -> tuple[str, ...]:
     control, result, passed, *_, expected = row
-    purpose = _FIXED["controls"].get(control.text) or wording.sentence(expected.text)
-    detail = wording.sentence(shortened(expected.detail, 200))
+    purpose = _FIXED["controls"].get(control.text) or wording.with_full_stop(expected.text)
+    detail = wording.with_full_stop(shorten(expected.detail, 200))
     # A control without a failure has details only of attacks on which it could not run.
     label = "Not as expected" if result.text.startswith("✗") else "Not run"
     failures = f" {label}: {detail}" if expected.detail else ""
@@ -436,21 +440,23 @@ def _control_row(row: tuple[Cell, ...]) -> tuple[str, ...]:
 
 def _untested(record: Record, undecided: tuple[str, ...]) -> Section:
     if record.kind == "games":
-        games = wording.plural(sum(point.success.total for point in record.games), "game")
-        points = wording.plural(len(record.points), "setting")
+        games = wording.format_count(sum(point.success.total for point in record.games), "game")
+        points = wording.format_count(len(record.points), "setting")
         scale = _FIXED["scale"]["games"].format(games=games, points=points)
     else:
-        attacks = wording.plural(attacks_tried(record), "attack")
-        runs = wording.plural(len(record.seeds), "training run")
+        attacks = wording.format_count(attacks_tried(record), "attack")
+        runs = wording.format_count(len(record.seeds), "training run")
         scale = _FIXED["scale"]["attacks"].format(attacks=attacks, runs=runs)
     texts = [_OTHERS.sub(_FIXED["other_adversaries"], item) for item in caveats.untested(record)]
     texts = [_SETTING.sub("", text) for text in texts]
-    listed = [wording.sentence(shortened(text, _LONG)) for text in texts]
+    listed = [wording.with_full_stop(shorten(text, _LONG)) for text in texts]
     excess = len(listed) - MAX_LISTED
-    open_points = [f"Undecided: {shortened(point, 2 * _LONG)}" for point in undecided]
+    open_points = [f"Undecided: {shorten(point, 2 * _LONG)}" for point in undecided]
     more_points = len(open_points) - _MAX_UNDECIDED
     if more_points > 0:
-        note = f"And {wording.plural(more_points, 'undecided point')} more; the report has them."
+        note = (
+            f"And {wording.format_count(more_points, 'undecided point')} more; the report has them."
+        )
         open_points = [*open_points[:_MAX_UNDECIDED], note]
     excess_note = [f"And {excess} more; the report has them."] * (excess > 0)
     return Section(
@@ -470,7 +476,7 @@ _SETTING = re.compile(r" \([a-z_]+\.[a-z_]+ = \w+\)")
 
 
 def _verifying(record: Record, *, is_judged: bool) -> Section:
-    recipe, option = reproducing(record), " --policy policy.toml" * is_judged
+    recipe, option = reproduction_steps(record), " --policy policy.toml" * is_judged
     why = _FIXED["verify"]
     steps = [(why["page"], f"fedaudit summary RESULT{option}")]
     if record.watched:

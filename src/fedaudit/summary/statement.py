@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from fedaudit.core.errors import nearest
+from fedaudit.core.errors import similar_names
 from fedaudit.report.clauses import ROWS
 
 TOPICS: Mapping[str, str] = {row.id: row.topic for row in ROWS}
@@ -31,7 +31,7 @@ def _raise_if_other_than_dates(value: object) -> object:
 def _raise_if_unknown_questions(reasons: dict[str, str]) -> dict[str, str]:
     for name in reasons:
         if name not in TOPICS:
-            close = " or ".join(map(repr, nearest(name, TOPICS)))
+            close = " or ".join(map(repr, similar_names(name, TOPICS)))
             hint = f"did you mean {close}" if close else f"allowed: {', '.join(TOPICS)}"
             raise ValueError(f"{name[:40]!r} is not the id of a question; {hint}")
     return reasons

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.report.page import comparison_html
 from fedaudit.results.read import read_record
-from fedaudit.results.text import plain
+from fedaudit.results.text import clean_text
 from fedaudit.study.comparing import compare_records
 from fedaudit.watch.folder import AuditFolder
 from fedaudit.watch.index import Index, Row
@@ -92,7 +92,7 @@ class CollectionSite:
             return Answer(comparison_html(comparison, records), "frame-ancestors 'none'")
         except (FedauditError, OSError) as error:
             page = Markup("<!DOCTYPE html><title>No comparison</title><p>{}</p>")
-            return Answer(page.format(plain(str(error))))
+            return Answer(page.format(clean_text(str(error))))
 
 
 def _number(row: Row) -> str:

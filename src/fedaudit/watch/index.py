@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.files import (
-    ATTACKED,
+    ATTACKED_FOLDER,
     RECORD_FILE,
     RECORDING_FILE,
     open_regular,
@@ -17,19 +17,19 @@ from fedaudit.core.files import (
     record_at,
 )
 from fedaudit.core.metric_names import AUC
-from fedaudit.core.progress import Progress, quiet
+from fedaudit.core.progress import Progress, ignore_progress
 from fedaudit.live.decisions import DECISIONS_FILE, reason_nothing_was_sent
 from fedaudit.observe.tensors import round_paths
 from fedaudit.report.deciding.membership import highest_auc
 from fedaudit.report.evidence import main_estimates
 from fedaudit.report.figures.charts import Axis, Curve, style
 from fedaudit.report.first import screen_of
-from fedaudit.report.grid import Tile, shortened
+from fedaudit.report.grid import Tile, shorten
 from fedaudit.report.sources import kind_of
-from fedaudit.report.wording import format_number, interval, plural
+from fedaudit.report.wording import format_count, format_interval, format_number
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
-from fedaudit.results.text import plain
+from fedaudit.results.text import clean_text
 from fedaudit.study.running.folder import STUDY_FILE
 from fedaudit.study.running.pool import RUN_FILE
 from fedaudit.watch.estimates import Stamp
@@ -38,7 +38,15 @@ from fedaudit.watch.reading import stamp_of
 _MAX_RESULTS = 2_000
 _MAX_FOLDERS = 50_000
 _MAX_DEPTH = 12
-_SKIPPED = ("measured", "rounds", "waiting", "untrained-1", "untrained-2", "shadow", ATTACKED)
+_SKIPPED = (
+    "measured",
+    "rounds",
+    "waiting",
+    "untrained-1",
+    "untrained-2",
+    "shadow",
+    ATTACKED_FOLDER,
+)
 """Subfolders of an audit's folder that are not searched, since they contain no other audit."""
 _MAX_REASON = 300
 
@@ -79,7 +87,7 @@ class AuditEntry(NamedTuple):
     @property
     def shown_path(self) -> str:
         """The path for a page; names of folders may have bytes that are no text."""
-        return plain(self.path)
+        return clean_text(self.path)
 
     @property
     def auc_text(self) -> str:
@@ -87,7 +95,7 @@ class AuditEntry(NamedTuple):
         if self.auc is None:
             return ""
         value, low, high = self.auc
-        limits = interval(low, high, AUC)
+        limits = format_interval(low, high, AUC)
         return f"{format_number(value)} ({limits})" if limits else format_number(value)
 
 
@@ -129,7 +137,7 @@ class Index:
         self.notes: list[str] = []
         """Sentences on folders that were not searched."""
 
-    def rows(self, progress: Progress = quiet) -> list[Row]:
+    def rows(self, progress: Progress = ignore_progress) -> list[Row]:
         """Return all results, newest first; results without a date come last."""
         self.notes.clear()
         folders = [*self._folders()]
@@ -161,7 +169,7 @@ class Index:
             try:
                 children = sorted(folder.iterdir())
             except OSError as error:
-                self.notes.append(plain(f"{folder} cannot be searched ({error.strerror})."))
+                self.notes.append(clean_text(f"{folder} cannot be searched ({error.strerror})."))
                 continue
             if depth < _MAX_DEPTH:
                 waiting += [(c, depth + 1) for c in children if _may_contain_results(c, names)]
@@ -169,7 +177,7 @@ class Index:
     def _result(self, folder: Path) -> AuditEntry:
         path = folder / RECORD_FILE
         if (folder / RECORDING_FILE).is_file():
-            path = folder / ATTACKED / RECORD_FILE
+            path = folder / ATTACKED_FOLDER / RECORD_FILE
         stamp = stamp_of(path)
         if stamp is None:
             return _unfinished(folder, self.root)
@@ -203,7 +211,7 @@ def _finished(folder: Path, root: Path) -> AuditEntry:
     return AuditEntry(
         folder=folder,
         path=path.relative_to(root).as_posix(),
-        name=shortened(record.name, 80),
+        name=shorten(record.name, 80),
         kind=kind_of(record) + " of a recording" * record.watched,
         status=first_screen.status,
         css_class=first_screen.look.replace(" ", "-"),
@@ -226,10 +234,10 @@ def _unfinished(folder: Path, root: Path) -> AuditEntry:
         n_measured = len(round_paths(folder / "measured", ".safetensors"))
         if (folder / DECISIONS_FILE).is_file():
             reason = reason_nothing_was_sent(folder)
-            reason = reason or f"{plural(n_measured, 'upload')} sent; run `fedaudit attack`"
+            reason = reason or f"{format_count(n_measured, 'upload')} sent; run `fedaudit attack`"
             return _without_record(folder, root, "attacks not run", reason)
         if (folder / RECORDING_FILE).is_file():
-            reason = f"{plural(n_measured, 'round')} measured; run `fedaudit attack`"
+            reason = f"{format_count(n_measured, 'round')} measured; run `fedaudit attack`"
             return _without_record(folder, root, "attacks not run", reason)
         if (folder / STUDY_FILE).is_file():
             read_object(folder / STUDY_FILE)
@@ -237,7 +245,7 @@ def _unfinished(folder: Path, root: Path) -> AuditEntry:
         counts = [len(round_paths(run / "measured", ".safetensors")) for run in runs]
     except (FedauditError, OSError) as error:
         return _without_record(folder, root, "cannot be read", str(error))
-    reason = f"{plural(sum(counts), 'round')} measured in {plural(len(runs), 'seed')}"
+    reason = f"{format_count(sum(counts), 'round')} measured in {format_count(len(runs), 'seed')}"
     return _without_record(folder, root, "not finished", reason if runs else "")
 
 
@@ -251,10 +259,10 @@ def _without_record(folder: Path, root: Path, status: str, reason: str) -> Audit
     return AuditEntry(
         folder=folder,
         path=path,
-        name=shortened(_stated_name(folder) or folder.name or path, 80),
+        name=shorten(_stated_name(folder) or folder.name or path, 80),
         kind=kind,
         status=status,
-        reason=shortened(reason, _MAX_REASON),
+        reason=shorten(reason, _MAX_REASON),
     )
 
 
@@ -301,7 +309,7 @@ def _trends(results: Sequence[AuditEntry]) -> Iterator[Trend]:
     )
     path, text = (
         Curve("", positions, values, style(0)).path(x, y),
-        f"AUC: {shortened(dated_values, 400)}",
+        f"AUC: {shorten(dated_values, 400)}",
     )
     for position, value in zip(positions, values, strict=True):
         yield Trend(path, text, (x.at(position), 1 - y.at(value)))

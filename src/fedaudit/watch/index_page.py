@@ -11,10 +11,10 @@ from markupsafe import Markup
 
 from fedaudit.core.files import REPORT_FILE
 from fedaudit.report.fixed import package_file
-from fedaudit.report.grid import Tile, shortened, tile
+from fedaudit.report.grid import Tile, shorten, tile
 from fedaudit.report.page import templates
 from fedaudit.report.style import page_css
-from fedaudit.results.text import plain
+from fedaudit.results.text import clean_text
 from fedaudit.watch.index import Row
 from fedaudit.watch.page import Page, content_security_policy
 
@@ -46,8 +46,8 @@ def index_page(
         templates()
         .get_template("index.html.j2")
         .render(
-            root=shortened(str(root), 80),
-            command_root="" if str(root) == "." else plain(f"{root.as_posix()}/"),
+            root=shorten(str(root), 80),
+            command_root="" if str(root) == "." else clean_text(f"{root.as_posix()}/"),
             rows=rows,
             links=links,
             numbers=numbers or [""] * len(rows),

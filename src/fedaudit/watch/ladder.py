@@ -6,11 +6,11 @@ from statistics import fmean
 from fedaudit.plan.sections import Study
 from fedaudit.report.advice import place_on_ladder
 from fedaudit.report.wording import format_number
-from fedaudit.results.ladder import ladder
+from fedaudit.results.ladder import read_ladder
 from fedaudit.watch.state import RoundEstimates
 
 
-def place(
+def place_on_leak_ladder(
     study: Study, estimates: Sequence[RoundEstimates]
 ) -> tuple[str, tuple[float, float] | None]:
     """Return the place of a study's uploads on the leak ladder, with the range of expected AUCs.
@@ -22,7 +22,7 @@ def place(
         An empty text and None if the ladder has no similar federation.
     """
     gaps = [row.gap for row in estimates if row.gap is not None]
-    rule = ladder().uploads
+    rule = read_ladder().uploads
     is_similar = (
         study.audit.view == "uploads"
         and study.task.name == "classification"

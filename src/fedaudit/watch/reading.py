@@ -11,7 +11,7 @@ from fedaudit.observe.measurements import StoredRound, read_round
 from fedaudit.observe.tensors import round_paths
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
-from fedaudit.results.text import plain
+from fedaudit.results.text import clean_text
 from fedaudit.watch.estimates import RunEstimates, Stamp
 from fedaudit.watch.pace import Milestone
 
@@ -57,7 +57,7 @@ class Reader:
 
     def report(self, text: str) -> None:
         """Add a problem, once."""
-        text = plain(text)[:_MAX_PROBLEM]
+        text = clean_text(text)[:_MAX_PROBLEM]
         if text not in self.problems:
             self.problems.append(text)
 

@@ -7,7 +7,7 @@ import torch
 
 from fedaudit.attacks import resolve_attack
 from fedaudit.core.errors import FedauditError
-from fedaudit.core.files import ATTACKED, RECORD_FILE, RECORDING_FILE
+from fedaudit.core.files import ATTACKED_FOLDER, RECORD_FILE, RECORDING_FILE
 from fedaudit.core.importing import is_custom
 from fedaudit.core.values import Architecture, ClientId
 from fedaudit.live.decisions import DECISIONS_FILE, Decision, read_decisions
@@ -17,9 +17,9 @@ from fedaudit.live.setup import setup_of_recording
 from fedaudit.observe.measurements import StoredRound
 from fedaudit.plan.parts import RecordingInfo
 from fedaudit.results.record import Record
-from fedaudit.results.text import plain
+from fedaudit.results.text import clean_text
 from fedaudit.watch.estimates import RunEstimates, Stamp, is_provisional
-from fedaudit.watch.ladder import place
+from fedaudit.watch.ladder import place_on_leak_ladder
 from fedaudit.watch.pace import is_silent, seconds_per_round
 from fedaudit.watch.reading import Reader, RoundFile, stamp_of
 from fedaudit.watch.state import GuardedUpload, GuardState, Participation, RunState, WatchState
@@ -45,7 +45,7 @@ class RecordingFolder:
         with reader.naming_damage(folder / LOG_FILE):
             log = read_round_log(folder)
         files = reader.measured_files(folder)
-        record = reader.record(folder / ATTACKED / RECORD_FILE)
+        record = reader.record(folder / ATTACKED_FOLDER / RECORD_FILE)
         guard = None
         if is_guard:
             with reader.naming_damage(folder / DECISIONS_FILE):
@@ -60,7 +60,7 @@ class RecordingFolder:
         is_final = is_closed and bool(files) and attacked >= files[-1].round
         sentence, expected = "", None
         if self._estimates is not None:
-            sentence, expected = place(self._estimates.study, run.estimates)
+            sentence, expected = place_on_leak_ladder(self._estimates.study, run.estimates)
         return WatchState(
             name=recording.name,
             kind="guard" if is_guard else "recording",
@@ -154,7 +154,7 @@ def _participation(recording: Recording, log: Sequence[RoundEntry]) -> Participa
 
 
 def _name(names: Mapping[ClientId, str], client: ClientId) -> str:
-    return plain(names.get(client, f"client {client}"))
+    return clean_text(names.get(client, f"client {client}"))
 
 
 def _notes(folder: Path, recording: Recording, log: Sequence[RoundEntry]) -> list[str]:
@@ -167,15 +167,17 @@ def _notes(folder: Path, recording: Recording, log: Sequence[RoundEntry]) -> lis
     if n_waiting:
         notes.append(f"Rounds that wait for measurement: {n_waiting}.")
     if failed := [entry for entry in log if entry.failed]:
-        notes.append(f"Rounds that could not be measured: {len(failed)}. {plain(failed[-1].note)}")
+        notes.append(
+            f"Rounds that could not be measured: {len(failed)}. {clean_text(failed[-1].note)}"
+        )
     for client in sorted({client for entry in log for client in entry.excluded})[:_MAX_LISTED]:
         faulty = [entry for entry in log if client in entry.excluded]
         notes.append(
             f"Uploads of {_name(recording.names, client)} that were not measured: {len(faulty)}. "
-            f"{plain(faulty[-1].excluded[client])}"
+            f"{clean_text(faulty[-1].excluded[client])}"
         )
     for name, reason in [*recording.unaudited.items()][:_MAX_LISTED]:
-        notes.append(f"Not audited: {plain(name)} ({plain(reason)}).")
+        notes.append(f"Not audited: {clean_text(name)} ({clean_text(reason)}).")
     if recording.conflicts:
         notes.append(f"Rounds that were passed again with other data: {len(recording.conflicts)}.")
     return notes
@@ -198,4 +200,4 @@ def _guard_state(decisions: Sequence[Decision]) -> GuardState | None:
     uploads = tuple(
         GuardedUpload(decision.round, decision.outcome, decision.worst) for decision in decisions
     )
-    return GuardState(last.limit, last.decide_by, uploads, plain(str(last)))
+    return GuardState(last.limit, last.decide_by, uploads, clean_text(str(last)))

@@ -32,7 +32,7 @@ from fedaudit.results.record import Record
 from fedaudit.study.running.folder import STUDY_FILE, read_study_file
 from fedaudit.study.running.pool import ADDITIONAL_FOLDER, RUNS_FILE, run_folder
 from fedaudit.watch.estimates import RunEstimates, Stamp
-from fedaudit.watch.ladder import place
+from fedaudit.watch.ladder import place_on_leak_ladder
 from fedaudit.watch.pace import Milestone, is_silent, seconds_left, seconds_per_round
 from fedaudit.watch.reading import Reader, RoundFile, stamp_of
 from fedaudit.watch.state import Participation, Phase, RunState, WatchState
@@ -82,7 +82,7 @@ class StudyFolder:
         every = min(study.measured_every, total)
         phase = _phase(runs, additional, is_recorded=self._is_recorded(study, record))
         estimates = self._estimates.get(latest)
-        sentence, expected = place(study, runs[current].estimates)
+        sentence, expected = place_on_leak_ladder(study, runs[current].estimates)
         return WatchState(
             name=study.name,
             kind="study",

@@ -21,8 +21,14 @@ from fedaudit.report.figures.charts import (
     style,
     ticks,
 )
-from fedaudit.report.grid import Cell, Cells, Grid, Tile, as_one_line, grid_of, shortened, tile
-from fedaudit.report.wording import attack_name, format_number, interval, join_some, plural
+from fedaudit.report.grid import Cell, Cells, Grid, Tile, as_one_line, grid_of, shorten, tile
+from fedaudit.report.wording import (
+    attack_name,
+    format_count,
+    format_interval,
+    format_number,
+    join_some,
+)
 from fedaudit.results.estimate import Interval
 from fedaudit.results.ladder import Auc
 from fedaudit.results.runs import DecideBy, GuardOutcome
@@ -113,7 +119,7 @@ def view_of(state: WatchState) -> View:
     result = state.result
     return View(
         kind=_KINDS[state.kind],
-        name=shortened(state.name, 80),
+        name=shorten(state.name, 80),
         badge=result.status if result else _badge(state),
         look=result.look.replace(" ", "-") if result else "weak-leak" if state.is_silent else "now",
         headline=result.finding if result else as_one_line(_headline(state)),
@@ -145,7 +151,7 @@ def _provisional(state: WatchState) -> str:
     return f"{PROVISIONAL} {_RESULT_BY_COMMAND if is_recording else _RESULT_FOLLOWS}"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format a duration roughly, such as "40 s", "3 min" or "2 h 10 min"."""
     if seconds < 90:
         return f"{max(round(seconds), 1)} s" if seconds >= 0.95 else f"{seconds:.1f} s"
@@ -172,7 +178,7 @@ def _headline(state: WatchState) -> str:
         return state_text.get(state.kind, "The audit has finished")
     if state.kind == "games":
         return "The games are being played"
-    time_left = f"; about {duration(state.seconds_left)} left" if state.seconds_left else ""
+    time_left = f"; about {format_duration(state.seconds_left)} left" if state.seconds_left else ""
     if state.phase == "adversary":
         done = sum(run.is_complete for run in state.additional)
         return f"Federation {done + 1} of {len(state.additional)} for the adversary{time_left}"
@@ -187,7 +193,7 @@ def _headline(state: WatchState) -> str:
 def _detail(state: WatchState) -> str:
     if state.is_silent:
         pace = state.seconds_per_round
-        usual = f" A round takes about {duration(pace)}." if pace else ""
+        usual = f" A round takes about {format_duration(pace)}." if pace else ""
         return f"No file has changed for a while, so the training may have stopped.{usual}"
     if state.kind == "guard":
         return f"Last decision: {state.guard.last}" if state.guard else ""
@@ -195,7 +201,7 @@ def _detail(state: WatchState) -> str:
     best = estimates.strongest if estimates else None
     if estimates is None or best is None:
         return ""
-    auc = f"AUC {format_number(best.value)}, {interval(best.low, best.high, AUC)}"
+    auc = f"AUC {format_number(best.value)}, {format_interval(best.low, best.high, AUC)}"
     if _is_above_guessing(estimates):
         return (
             "So far, this training leaks: an attack distinguishes training samples from held-out "
@@ -230,7 +236,7 @@ def _guard_headline(guard: GuardState | None) -> str:
         for outcome, (text, _) in _OUTCOMES.items()
         if guard.count(outcome)
     ]
-    return f"{plural(len(guard.uploads), 'upload')} checked: {', '.join(counts)}"
+    return f"{format_count(len(guard.uploads), 'upload')} checked: {', '.join(counts)}"
 
 
 def _progress(state: WatchState) -> float | None:
@@ -248,7 +254,7 @@ def _tiles(state: WatchState) -> Iterator[Tile]:
         yield tile(
             "Strongest attack so far, AUC",
             format_number(best.value),
-            f"95 % limits {interval(best.low, best.high, AUC)}",
+            f"95 % limits {format_interval(best.low, best.high, AUC)}",
             attack_name(best.attack),
             f"mean of {len(estimates.clients)} clients" if has_several_clients else "",
             "0.5 is guessing",
@@ -272,7 +278,7 @@ def _tiles(state: WatchState) -> Iterator[Tile]:
         )
     if clients := state.clients:
         of = "" if clients.expected is None else f" of {clients.expected}"
-        missing = join_some([shortened(name, 40) for name in clients.missing], _MOST_MISSING)
+        missing = join_some([shorten(name, 40) for name in clients.missing], _MOST_MISSING)
         yield tile(
             f"Clients in round {clients.round}",
             f"{clients.n_received}{of}",
@@ -287,12 +293,12 @@ def _time_tile(state: WatchState) -> Tile:
     pace = state.seconds_per_round
     if pace is None:
         return tile("Training time left", "unknown", "after the next round")
-    per_round = f"{duration(pace)} per round"
+    per_round = f"{format_duration(pace)} per round"
     if state.seconds_left is None:
-        return tile("Time per round", duration(pace), "the number of rounds is unknown")
+        return tile("Time per round", format_duration(pace), "the number of rounds is unknown")
     federations = len(state.runs) + len(state.additional)
     federations_text = f"for {federations} federations" if federations > 1 else ""
-    time_left = duration(state.seconds_left) if state.seconds_left else "none"
+    time_left = format_duration(state.seconds_left) if state.seconds_left else "none"
     return tile(
         "Training time left", time_left, federations_text, per_round, "then attacks and controls"
     )
@@ -365,7 +371,7 @@ _GUESS = Style(GREY, "dot")
 
 
 def _auc_point(index: int, auc: Auc) -> Point:
-    text = f"round {index}: {format_number(auc.value)} ({interval(auc.low, auc.high, AUC)})"
+    text = f"round {index}: {format_number(auc.value)} ({format_interval(auc.low, auc.high, AUC)})"
     return Point(index, auc.value, style(0), text, y_limits=Interval(low=auc.low, high=auc.high))
 
 
@@ -406,7 +412,7 @@ def _guard_figure(guard: GuardState) -> Figures | None:
     for n, upload in uploads:
         estimate, (text, look) = upload.auc, _OUTCOMES[upload.outcome]
         assert estimate is not None
-        limits = interval(estimate.low, estimate.high, AUC)
+        limits = format_interval(estimate.low, estimate.high, AUC)
         label = f"round {upload.round}, {text}: {format_number(estimate.value)} ({limits})"
         interval_ = Interval(low=estimate.low, high=estimate.high)
         points.append(Point(n, estimate.value, look, label, y_limits=interval_))
@@ -455,7 +461,7 @@ def _tables(state: WatchState) -> Iterator[Grid]:
 def _client_table(estimates: RoundEstimates) -> Grid:
     rows: list[Cells] = [
         {
-            "client": Cell(shortened(name), detail=attack_name(auc.attack)),
+            "client": Cell(shorten(name), detail=attack_name(auc.attack)),
             **_auc_cells(auc),
         }
         for name, auc in estimates.clients
@@ -475,5 +481,5 @@ def _run_row(run: RunState) -> Cells:
 def _auc_cells(auc: Auc) -> Cells:
     return {
         "AUC": Cell(format_number(auc.value)),
-        "95 % limits": Cell(interval(auc.low, auc.high, AUC)),
+        "95 % limits": Cell(format_interval(auc.low, auc.high, AUC)),
     }

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedaudit.attacks.ami.plant import Neurons, Planted, plant, plant_disguised, plant_one_row
+from fedaudit.attacks.ami.plant import Neurons, PlantedModel, plant, plant_disguised, plant_one_row
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Model
@@ -25,7 +25,7 @@ def neurons(count: int = 1, hidden: int = 12) -> Neurons:
     )
 
 
-def row_values(planted: Planted, samples: Tensor, row: int = 0) -> Tensor:
+def row_values(planted: PlantedModel, samples: Tensor, row: int = 0) -> Tensor:
     """Return the values of a planted neuron on samples, computed from the model's parameters."""
     w1, b1, w2, b2 = [parameter.double() for parameter in planted.model.params.values()][:4]
     values: Tensor = torch.relu(samples.double() @ w1.T + b1) @ w2[row] + b2[row]

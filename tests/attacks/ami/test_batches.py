@@ -8,9 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedaudit.attacks.ami import NeuronTraining, Rules, train
-from fedaudit.attacks.ami.game import Contest, Pools, Randomiser, Randomisers, TrainedTargets
-from fedaudit.attacks.ami.train import Batches, Labelled, Standardisation, train_neurons
+from fedaudit.attacks.ami import GameRules, NeuronTraining, train
+from fedaudit.attacks.ami.game import (
+    Contest,
+    Randomiser,
+    Randomisers,
+    SampleSources,
+    TrainedTargets,
+)
+from fedaudit.attacks.ami.train import Batches, LabelledRows, Standardisation, train_neurons
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
 from fedaudit.games.playing import rules_of
@@ -18,7 +24,7 @@ from fedaudit.plan.games import GameStudy
 from fedaudit.plan.values import settings_from
 
 TRAINING = NeuronTraining(hidden=20, epochs=4, lr=3.0, batch_size=16)
-RULES = Rules(
+RULES = GameRules(
     batch=10,
     copies=13,
     background=30,
@@ -27,7 +33,7 @@ RULES = Rules(
     validation_copies=20,
     training=TRAINING,
 )
-POOLS = Pools(
+POOLS = SampleSources(
     torch.randn(60, 8, generator=seeded(3, "clients")),
     torch.randn(80, 8, generator=seeded(3, "servers")),
 )
@@ -37,11 +43,11 @@ def noisy(samples: Tensor, rng: torch.Generator) -> Tensor:
     return samples + 0.3 * torch.randn(samples.shape, generator=rng)
 
 
-def contest(rules: Rules = RULES, randomiser: Randomiser = noisy) -> Contest:
+def contest(rules: GameRules = RULES, randomiser: Randomiser = noisy) -> Contest:
     return Contest(POOLS, rules, seed=5, randomisers=Randomisers(randomiser, randomiser))
 
 
-def trained_targets(rules: Rules = RULES, randomiser: Randomiser = noisy) -> TrainedTargets:
+def trained_targets(rules: GameRules = RULES, randomiser: Randomiser = noisy) -> TrainedTargets:
     return contest(rules, randomiser).train_targets([0])
 
 
@@ -52,10 +58,10 @@ def assert_same(left: TrainedTargets, right: TrainedTargets) -> None:
         assert torch.equal(left_part, right_part)
 
 
-def labelled(target: list[float], others: list[float]) -> Labelled:
+def labelled(target: list[float], others: list[float]) -> LabelledRows:
     """Return labelled rows with one feature."""
     rows = torch.tensor([*target, *others])[None, :, None]
-    return Labelled(rows, (torch.arange(rows.shape[1]) < len(target))[None])
+    return LabelledRows(rows, (torch.arange(rows.shape[1]) < len(target))[None])
 
 
 def test_steps_on_two_batches_match_hand_calculation() -> None:
@@ -86,7 +92,7 @@ def test_steps_on_two_batches_match_hand_calculation() -> None:
 
 def test_a_full_batch_equals_full_gradient_descent() -> None:
     rows = torch.randn(1, 30, 4, generator=seeded(1, "rows"))
-    data = Labelled(rows, (torch.arange(30) < 5)[None])
+    data = LabelledRows(rows, (torch.arange(30) < 5)[None])
     standard = Standardisation.of(rows[0])
     how = replace(TRAINING, batch_size=0)
     alone = train_neurons(data, how, standardise=standard, rng=seeded(2)).neurons

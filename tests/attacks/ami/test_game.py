@@ -6,12 +6,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedaudit.attacks.ami import NeuronTraining, Rules
-from fedaudit.attacks.ami.game import NONE, Contest, Played, Pools, Randomiser, Randomisers
+from fedaudit.attacks.ami import GameRules, NeuronTraining
+from fedaudit.attacks.ami.game import (
+    NO_RANDOMISERS,
+    Contest,
+    GameOutcomes,
+    Randomiser,
+    Randomisers,
+    SampleSources,
+)
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
 
-RULES = Rules(
+RULES = GameRules(
     batch=10,
     copies=1,
     background=30,
@@ -21,28 +28,30 @@ RULES = Rules(
 )
 
 
-def pools(clients: int = 300, servers: int = 400, features: int = 20) -> Pools:
+def pools(clients: int = 300, servers: int = 400, features: int = 20) -> SampleSources:
     rng = seeded(3, "pools")
-    return Pools(
+    return SampleSources(
         torch.randn(clients, features, generator=rng), torch.randn(servers, features, generator=rng)
     )
 
 
 def contest(
-    sample_pools: Pools | None = None, rules: Rules = RULES, randomiser: Randomiser | None = None
+    sample_pools: SampleSources | None = None,
+    rules: GameRules = RULES,
+    randomiser: Randomiser | None = None,
 ) -> Contest:
-    both = NONE if randomiser is None else Randomisers(randomiser, randomiser)
+    both = NO_RANDOMISERS if randomiser is None else Randomisers(randomiser, randomiser)
     return Contest(sample_pools or pools(), rules, seed=5, randomisers=both)
 
 
 def played(
-    sample_pools: Pools | None = None,
-    rules: Rules = RULES,
+    sample_pools: SampleSources | None = None,
+    rules: GameRules = RULES,
     targets: int = 20,
     games: int = 200,
     randomiser: Randomiser | None = None,
-) -> Played:
-    return Played.concatenate(
+) -> GameOutcomes:
+    return GameOutcomes.concatenate(
         contest(sample_pools, rules, randomiser).play(targets=targets, games=games)
     )
 

@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from fedaudit.attacks.ami import NeuronTraining, Rules
-from fedaudit.attacks.ami.game import Contest, Pools
-from fedaudit.attacks.ami.plant import Neurons, Planted, fired_in_batch, gradient_row, plant
+from fedaudit.attacks.ami import GameRules, NeuronTraining
+from fedaudit.attacks.ami.game import Contest, SampleSources
+from fedaudit.attacks.ami.plant import Neurons, PlantedModel, fired_in_batch, gradient_row, plant
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Model, Samples
-from fedaudit.fl.algorithms.base import Tampering
+from fedaudit.fl.algorithms.base import TamperingServer
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.fedsgd import FedSGD
 from fedaudit.fl.simulate import simulate
@@ -21,10 +21,10 @@ from fedaudit.observe.round import Gradient, Round
 FEATURES, UNITS, TARGETS = 12, 30, 3
 NET = Architecture("net", MLP(hidden=f"{UNITS * TARGETS},6").for_samples((FEATURES,), 4))
 TRAINING = NeuronTraining(hidden=UNITS, epochs=60)
-RULES = Rules(
+RULES = GameRules(
     batch=20, copies=1, background=20, validation=50, validation_copies=1, training=TRAINING
 )
-POOLS = Pools(
+POOLS = SampleSources(
     torch.randn(100, FEATURES, generator=seeded(1, "clients")),
     torch.randn(200, FEATURES, generator=seeded(1, "server")),
 )
@@ -53,7 +53,7 @@ def clients(batch: int = 20) -> dict[int, Samples]:
 
 def run(*lied_to: int) -> Round:
     algorithm = FedSGD(NET, LocalTraining(lr=0.1))
-    server = Tampering(dict.fromkeys(lied_to, changed))
+    server = TamperingServer(dict.fromkeys(lied_to, changed))
     (round,) = simulate(algorithm, clients(), rounds=1, seed=3, server=server)
     return round
 
@@ -81,7 +81,7 @@ def test_only_the_attacked_client_receives_the_neurons() -> None:
 
 
 def test_a_malicious_server_changes_only_the_chosen_rounds() -> None:
-    server = Tampering({0: changed}, frozenset({2}))
+    server = TamperingServer({0: changed}, frozenset({2}))
     algorithm = FedSGD(NET, LocalTraining(lr=0.1))
     rounds = simulate(algorithm, clients(), rounds=3, seed=3, server=server)
     lies = [
@@ -91,7 +91,7 @@ def test_a_malicious_server_changes_only_the_chosen_rounds() -> None:
     assert lies == [False, True, False]
 
 
-def second_layer_values(planted_: Planted, x: torch.Tensor) -> torch.Tensor:
+def second_layer_values(planted_: PlantedModel, x: torch.Tensor) -> torch.Tensor:
     """Return the values of the second layer before its ReLU."""
     module = planted_.model.module()
     assert isinstance(module, nn.Sequential)
@@ -132,7 +132,7 @@ def test_a_gradient_row_matches_hand_calculation() -> None:
 
 def test_uploads_whose_rows_change_for_other_reasons_are_refused() -> None:
     algorithm = FedAvg(NET, LocalTraining(lr=0.1, weight_decay=1e-3))
-    server = Tampering({0: changed})
+    server = TamperingServer({0: changed})
     (round,) = simulate(algorithm, clients(), rounds=1, seed=3, server=server)
     with pytest.raises(Unsupported, match="weight decay or momentum may have changed"):
         fired_in_batch(round.uploads[0], plant(honest(), neurons()).rows[0])

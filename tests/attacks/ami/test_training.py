@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedaudit.attacks.ami import NeuronTraining
 from fedaudit.attacks.ami.plant import Neurons, best_shift
-from fedaudit.attacks.ami.train import Labelled, Standardisation, Trained, train_neurons
+from fedaudit.attacks.ami.train import LabelledRows, Standardisation, TrainedNeurons, train_neurons
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded
 from tests.rounding import RoundedByPlace
@@ -31,7 +31,7 @@ def first_two(samples: Tensor) -> Tensor:
 
 def trained(samples: Tensor, how: NeuronTraining = HOW) -> Neurons:
     standard = Standardisation.of(samples.flatten(0, 1))
-    data = Labelled(samples, first_two(samples))
+    data = LabelledRows(samples, first_two(samples))
     return train_neurons(data, how, standardise=standard, rng=seeded(2, "w")).neurons
 
 
@@ -99,7 +99,7 @@ def test_joint_training_equals_separate_training_of_each_neuron() -> None:
     rng = seeded(2, "w")
     alone = [
         train_neurons(
-            Labelled(neuron_rows[None], first_two(data)[:1]), HOW, standardise=standard, rng=rng
+            LabelledRows(neuron_rows[None], first_two(data)[:1]), HOW, standardise=standard, rng=rng
         ).neurons
         for neuron_rows in data
     ]
@@ -117,10 +117,10 @@ def test_training_stops_once_validation_rows_are_separated(count: int, offset: f
     data = rows(neurons=3, count=count)
     data[:, :2] += offset
     standard = Standardisation.of(data.flatten(0, 1))
-    training = Labelled(data[:, : count // 2], first_two(data)[:, : count // 2])
-    watched = Labelled(data[:, 1:], first_two(data)[:, 1:])
+    training = LabelledRows(data[:, : count // 2], first_two(data)[:, : count // 2])
+    watched = LabelledRows(data[:, 1:], first_two(data)[:, 1:])
 
-    def train(epochs: int, check: int) -> Trained:
+    def train(epochs: int, check: int) -> TrainedNeurons:
         how = NeuronTraining(hidden=60, epochs=epochs, lr=0.3, check=check)
         return train_neurons(training, how, standardise=standard, rng=seeded(2), validation=watched)
 
@@ -146,8 +146,8 @@ def _processor(request: pytest.FixtureRequest) -> Iterator[None]:
 def test_inseparable_rows_use_all_epochs() -> None:
     data = rows()
     standard = Standardisation.of(data.flatten(0, 1))
-    training, how = Labelled(data, first_two(data)), NeuronTraining(20, 30, check=10)
-    impossible = Labelled(data[:, :1].expand(-1, 2, -1), torch.tensor([[True, False]] * 2))
+    training, how = LabelledRows(data, first_two(data)), NeuronTraining(20, 30, check=10)
+    impossible = LabelledRows(data[:, :1].expand(-1, 2, -1), torch.tensor([[True, False]] * 2))
     result = train_neurons(
         training, how, standardise=standard, rng=seeded(2, "w"), validation=impossible
     )
@@ -170,11 +170,11 @@ def test_one_inseparable_validation_row_prevents_early_stopping(
     which: list[int], is_target: list[bool], count: int
 ) -> None:
     data = rows(count=count)
-    training, how = Labelled(data, first_two(data)), NeuronTraining(60, 100, check=10)
+    training, how = LabelledRows(data, first_two(data)), NeuronTraining(60, 100, check=10)
     standard, watched = Standardisation.of(data.flatten(0, 1)), data[:, which]
 
     def separated(selected: list[int]) -> bool:
-        validation = Labelled(watched[:, selected], torch.tensor([is_target] * 2)[:, selected])
+        validation = LabelledRows(watched[:, selected], torch.tensor([is_target] * 2)[:, selected])
         result = train_neurons(
             training, how, standardise=standard, rng=seeded(2), validation=validation
         )
@@ -239,7 +239,7 @@ def test_training_on_one_class_raises() -> None:
     standard = Standardisation.of(data.flatten(0, 1))
     for nothing in (torch.zeros(2, 12).bool(), torch.ones(2, 12).bool()):
         with pytest.raises(BadInput, match="of its target and of other samples"):
-            train_neurons(Labelled(data, nothing), HOW, standardise=standard, rng=seeded(1))
+            train_neurons(LabelledRows(data, nothing), HOW, standardise=standard, rng=seeded(1))
     with pytest.raises(BadInput, match="identical samples"):
         Standardisation.of(torch.ones(4, 3))
     with pytest.raises(BadInput, match="batches of at least one sample"):

@@ -57,7 +57,7 @@ class NeuronTraining:
 
 
 @dataclass(frozen=True)
-class Rules:
+class GameRules:
     """Rules of a game.
 
     Attributes:

@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from fedaudit.attacks.ami import Rules
+from fedaudit.attacks.ami import GameRules
 from fedaudit.attacks.ami.plant import Neurons, best_shift
-from fedaudit.attacks.ami.train import Batches, Labelled, Standardisation, train_neurons
+from fedaudit.attacks.ami.train import Batches, LabelledRows, Standardisation, train_neurons
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seed_for, seeded
 
@@ -36,7 +36,7 @@ class TrainedTargets(NamedTuple):
     held_out: Float[Tensor, " targets"]
 
 
-class Played(NamedTuple):
+class GameOutcomes(NamedTuple):
     """Outcomes of games.
 
     Attributes:
@@ -65,8 +65,8 @@ class Played(NamedTuple):
         return self.by_target | (self.by_others > 0)
 
     @staticmethod
-    def concatenate(parts: Iterable["Played"]) -> "Played":
-        return Played(*(torch.cat(part) for part in zip(*parts, strict=True)))
+    def concatenate(parts: Iterable["GameOutcomes"]) -> "GameOutcomes":
+        return GameOutcomes(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
 Randomiser = Callable[[Float[Tensor, "samples features"], torch.Generator], Tensor]
@@ -83,7 +83,7 @@ _HELD_OUT_ROWS = 200
 """Number of new copies of a target, and of other samples, for the AUC without memorisation."""
 
 
-class Pools(NamedTuple):
+class SampleSources(NamedTuple):
     """Sources of samples.
 
     Attributes:
@@ -119,12 +119,12 @@ class Randomisers(NamedTuple):
     server: Randomiser
 
 
-def unchanged(samples: Tensor, rng: torch.Generator) -> Tensor:
+def return_unchanged(samples: Tensor, rng: torch.Generator) -> Tensor:
     """Return the samples, as a client without a randomiser does."""
     return samples
 
 
-NONE = Randomisers(unchanged, unchanged)
+NO_RANDOMISERS = Randomisers(return_unchanged, return_unchanged)
 
 
 @dataclass(frozen=True)
@@ -151,10 +151,10 @@ class Contest:
         batches are distinct.
     """
 
-    pools: Pools
-    rules: Rules
+    pools: SampleSources
+    rules: GameRules
     seed: int
-    randomisers: Randomisers = NONE
+    randomisers: Randomisers = NO_RANDOMISERS
 
     def __post_init__(self) -> None:
         batch, needed = self.rules.batch, self.rules.background + self.rules.validation
@@ -172,7 +172,7 @@ class Contest:
         samples = self.pools.servers[:_STANDARDISATION_SAMPLES]
         return Standardisation.of(self.randomisers.server(samples, seeded(self.seed, "usual")))
 
-    def play(self, *, targets: int, games: int) -> Iterator[Played]:
+    def play(self, *, targets: int, games: int) -> Iterator[GameOutcomes]:
         """Yield the games of a few targets at a time.
 
         Args:
@@ -183,7 +183,7 @@ class Contest:
         for numbers in split_games(targets, games):
             yield self.play_some(numbers)
 
-    def play_some(self, games: Mapping[int, int]) -> Played:
+    def play_some(self, games: Mapping[int, int]) -> GameOutcomes:
         """Play the given number of games of each target."""
         trained = self.train_targets(list(games))
         outcomes = [
@@ -191,7 +191,7 @@ class Contest:
             for i, (number, count) in enumerate(games.items())
         ]
         contains_target, by_target, by_others = map(torch.cat, zip(*outcomes, strict=True))
-        return Played(
+        return GameOutcomes(
             target=torch.tensor(list(games)).repeat_interleave(torch.tensor(list(games.values()))),
             contains_target=contains_target,
             by_target=by_target,
@@ -280,7 +280,7 @@ class Contest:
             self._labelled_rows(number, rules.validation_copies, validation, "noise of validation"),
         )
 
-    def _training(self, number: int, others: Int[Tensor, " samples"]) -> Labelled | Batches:
+    def _training(self, number: int, others: Int[Tensor, " samples"]) -> LabelledRows | Batches:
         """Return the training rows, together or in batches.
 
         A batch can be created separately, as the seed of its noise depends on its number.
@@ -297,7 +297,7 @@ class Contest:
         shuffled = others[torch.randperm(len(others), generator=seeded(self._seed(number), "deal"))]
         order = torch.arange(rules.rows)
 
-        def batch(index: int) -> Labelled:
+        def batch(index: int) -> LabelledRows:
             rows = order[index::count]
             copies = int((rows < rules.copies).sum())
             samples = servers[shuffled[rows[copies:] - rules.copies]]
@@ -307,15 +307,15 @@ class Contest:
 
     def _labelled_rows(
         self, number: int, copies: int, others: Tensor, *noise: str | int
-    ) -> Labelled:
+    ) -> LabelledRows:
         target = self.pools.clients[self.target(number)]
         rows_without_noise = torch.cat([target.expand(copies, -1), others])
         is_target = torch.arange(len(rows_without_noise)) < copies
         rows = self.randomisers.server(rows_without_noise, seeded(self._seed(number), *noise))
-        return Labelled(rows[None], is_target[None])
+        return LabelledRows(rows[None], is_target[None])
 
     def _games(self, number: int, neuron: Neurons, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return ``contains_target``, ``by_target`` and ``by_others`` of :class:`Played`."""
+        """Return ``contains_target``, ``by_target`` and ``by_others`` of :class:`GameOutcomes`."""
         batches = self.draw_batches(number, count)
         noise = seeded(self._seed(number), "noise of games")
         fired = torch.empty(batches.samples.shape, dtype=torch.bool)
@@ -327,11 +327,11 @@ class Contest:
 
 
 class _Rows(NamedTuple):
-    training: Labelled | Batches
-    validation: Labelled
+    training: LabelledRows | Batches
+    validation: LabelledRows
 
 
-def _training_auc(neuron: Neurons, data: Labelled | Batches) -> Float[Tensor, "1"]:
+def _training_auc(neuron: Neurons, data: LabelledRows | Batches) -> Float[Tensor, "1"]:
     """Compute the AUC of a neuron's values, of the target's rows compared with other rows."""
     batches = data.in_order() if isinstance(data, Batches) else [data]
     values_and_labels = [

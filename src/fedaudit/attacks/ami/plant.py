@@ -21,7 +21,7 @@ _ZERO_REPLACEMENT = 1e-6
 """
 
 
-class Distinct(NamedTuple):
+class DistinctRows(NamedTuple):
     """Rows without duplicates.
 
     On many processors, the rounding of a row of a matrix product depends on its position, so equal
@@ -37,12 +37,12 @@ class Distinct(NamedTuple):
     positions: Int[Tensor, " original"]
 
     @staticmethod
-    def of(rows: Float[Tensor, "original features"]) -> "Distinct":
+    def of(rows: Float[Tensor, "original features"]) -> "DistinctRows":
         """Remove duplicates."""
         unique, positions = torch.unique(rows, dim=0, return_inverse=True)
         if len(unique) == len(rows):
-            return Distinct(rows, torch.arange(len(rows)))
-        return Distinct(unique, positions)
+            return DistinctRows(rows, torch.arange(len(rows)))
+        return DistinctRows(unique, positions)
 
 
 class Neurons(NamedTuple):
@@ -76,7 +76,7 @@ class Neurons(NamedTuple):
         self, samples: Float[Tensor, "1 samples features"]
     ) -> Float[Tensor, "1 samples"]:
         """Return the values of a single neuron, which are equal for equal samples."""
-        unique_rows = Distinct.of(samples[0])
+        unique_rows = DistinctRows.of(samples[0])
         return self.values(unique_rows.rows[None])[:, unique_rows.positions]
 
     def fires(
@@ -109,7 +109,7 @@ class PlantedRow(NamedTuple):
     row: int
 
 
-class Planted(NamedTuple):
+class PlantedModel(NamedTuple):
     """Model with planted neurons.
 
     Attributes:
@@ -121,7 +121,7 @@ class Planted(NamedTuple):
     rows: tuple[PlantedRow, ...]
 
 
-def plant(model: Model, neurons: Neurons) -> Planted:
+def plant(model: Model, neurons: Neurons) -> PlantedModel:
     """Plant neurons in the first two layers of a model.
 
     Each neuron uses ``hidden`` units of the first layer (see :class:`Neurons`). Neuron k replaces
@@ -154,7 +154,7 @@ def plant(model: Model, neurons: Neurons) -> Planted:
         weight[row, row * hidden : (row + 1) * hidden] = neurons.second[row]
     bias[:count] = neurons.second_bias
     rows = tuple(PlantedRow(f"{second}.weight", f"{second}.bias", row) for row in range(count))
-    return Planted(Model(model.architecture, values, model.buffers), rows)
+    return PlantedModel(Model(model.architecture, values, model.buffers), rows)
 
 
 def silence(model: Model, rows: Iterable[PlantedRow]) -> Model:
@@ -171,7 +171,7 @@ def silence(model: Model, rows: Iterable[PlantedRow]) -> Model:
     return Model(model.architecture, values, model.buffers)
 
 
-def silence_other_neurons(planted: Planted) -> Planted:
+def silence_other_neurons(planted: PlantedModel) -> PlantedModel:
     """Silence all neurons of the second layer that are not planted, so that they have no gradient.
 
     Otherwise, their gradients would take most of a clipped gradient's length.
@@ -262,7 +262,7 @@ def scale_first_layer(neurons: Neurons, factor: float) -> Neurons:
     )
 
 
-def plant_disguised(model: Model, neurons: Neurons) -> Planted:
+def plant_disguised(model: Model, neurons: Neurons) -> PlantedModel:
     """Plant neurons whose rows have the norms of the replaced rows, without zeros.
 
     Two changes do not affect for which samples a neuron fires. One multiplies a unit of the first
@@ -293,7 +293,7 @@ def plant_disguised(model: Model, neurons: Neurons) -> Planted:
     values[second][:rows] *= scale[:, None]
     values[second_bias][:rows] *= scale
     values[second][rows:] = model.params[second][rows:]
-    return Planted(Model(model.architecture, values, model.buffers), planted.rows)
+    return PlantedModel(Model(model.architecture, values, model.buffers), planted.rows)
 
 
 def _norm_ratios(rows: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
@@ -313,7 +313,7 @@ def plant_one_row(
     of_others: Float[Tensor, "samples features"],
     *,
     batch: int,
-) -> Planted:
+) -> PlantedModel:
     """Plant a neuron that fires for a target by changing only the first row of the second layer.
 
     The row is Fisher's linear discriminant between activations of the target and of other samples,
@@ -342,7 +342,7 @@ def plant_one_row(
     first, second = first_two_layers(model.module())
     values = {name: value.clone() for name, value in model.params.items()}
     weight, bias = values[f"{first}.weight"].double(), values[f"{first}.bias"].double()
-    unique_rows = Distinct.of(torch.cat([of_target, of_others]).flatten(1).double())
+    unique_rows = DistinctRows.of(torch.cat([of_target, of_others]).flatten(1).double())
     activations = (unique_rows.rows @ weight.T + bias).relu()
     copies = len(of_target)
     # Samples before this index are used to fit the row.
@@ -363,7 +363,7 @@ def plant_one_row(
     values[f"{second}.weight"][0] = row
     values[f"{second}.bias"][0] = shift[0]
     planted_row = PlantedRow(f"{second}.weight", f"{second}.bias", 0)
-    return Planted(Model(model.architecture, values, model.buffers), (planted_row,))
+    return PlantedModel(Model(model.architecture, values, model.buffers), (planted_row,))
 
 
 def best_shift(
@@ -490,7 +490,7 @@ class TargetGradient(NamedTuple):
         return float((self.direction * _gradient_rows(upload, self.rows).double()).sum())
 
 
-def target_gradient(planted: Planted, target: Samples) -> TargetGradient:
+def target_gradient(planted: PlantedModel, target: Samples) -> TargetGradient:
     """Compute the gradient of a labelled target, and its direction in the planted rows."""
     gradient = _gradient(planted.model, target)
     in_rows = _gradient_rows(gradient, planted.rows).double()
@@ -534,7 +534,7 @@ def average_uploads(uploads: Sequence[Gradient]) -> Params:
     return weighted_sum([upload.values for upload in uploads], weights)
 
 
-def silence_planted_neurons(planted: Planted) -> Model:
+def silence_planted_neurons(planted: PlantedModel) -> Model:
     """Return the planted model with silent planted neurons, so that their rows have no gradient.
 
     If all other clients receive this model, the planted rows of a sum are those of one client's

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fedaudit.attacks.ami import NeuronTraining
-from fedaudit.attacks.ami.plant import Distinct, Neurons
+from fedaudit.attacks.ami.plant import DistinctRows, Neurons
 from fedaudit.core.errors import BadInput
 
 Step = Callable[[Tensor, Tensor], Tensor]
@@ -182,7 +182,7 @@ class Standardisation(NamedTuple):
         return neurons._replace(first=first, first_bias=neurons.first_bias - first @ self.mean)
 
 
-class Labelled(NamedTuple):
+class LabelledRows(NamedTuple):
     """Rows for each neuron, with labels.
 
     Attributes:
@@ -193,8 +193,8 @@ class Labelled(NamedTuple):
     rows: Float[Tensor, "neurons rows features"]
     is_target: Bool[Tensor, "neurons rows"]
 
-    def at(self, neuron: int) -> "Labelled":
-        return Labelled(self.rows[neuron, None], self.is_target[neuron, None])
+    def at(self, neuron: int) -> "LabelledRows":
+        return LabelledRows(self.rows[neuron, None], self.is_target[neuron, None])
 
 
 _MAX_BYTES_IN_MEMORY = 2**28
@@ -212,7 +212,7 @@ class Batches:
     """
 
     def __init__(
-        self, count: int, make: Callable[[int], Labelled], *, targets: int, others: int
+        self, count: int, make: Callable[[int], LabelledRows], *, targets: int, others: int
     ) -> None:
         """Define the batches.
 
@@ -224,12 +224,12 @@ class Batches:
         """
         self.targets, self.others = targets, others
         self._count, self._make = count, make
-        self._in_memory, self._free_bytes = dict[int, Labelled](), _MAX_BYTES_IN_MEMORY
+        self._in_memory, self._free_bytes = dict[int, LabelledRows](), _MAX_BYTES_IN_MEMORY
 
     def __len__(self) -> int:
         return self._count
 
-    def batch(self, number: int) -> Labelled:
+    def batch(self, number: int) -> LabelledRows:
         if number in self._in_memory:
             return self._in_memory[number]
         batch = self._make(number)
@@ -238,11 +238,11 @@ class Batches:
             self._in_memory[number], self._free_bytes = batch, self._free_bytes - size
         return batch
 
-    def in_order(self) -> Iterator[Labelled]:
+    def in_order(self) -> Iterator[LabelledRows]:
         return map(self.batch, range(len(self)))
 
 
-class Trained(NamedTuple):
+class TrainedNeurons(NamedTuple):
     """Trained neurons.
 
     Attributes:
@@ -257,13 +257,13 @@ class Trained(NamedTuple):
 
 
 def train_neurons(
-    data: Labelled | Batches,
+    data: LabelledRows | Batches,
     settings: NeuronTraining,
     *,
     standardise: Standardisation,
     rng: torch.Generator,
-    validation: Labelled | None = None,
-) -> Trained:
+    validation: LabelledRows | None = None,
+) -> TrainedNeurons:
     """Train neurons that fire only for rows of their target.
 
     Args:
@@ -286,7 +286,7 @@ def train_neurons(
         raise BadInput("training a neuron needs rows of its target and of other samples; pass both")
     if not settings.check:
         first = data.batch(0) if isinstance(data, Batches) else data
-        none = Labelled(first.rows[:, :0], first.is_target[:, :0])
+        none = LabelledRows(first.rows[:, :0], first.is_target[:, :0])
         return _train_together(data, settings, none, standardise=standardise, rng=rng)
     if validation is None or not (validation.is_target.any(1) & ~validation.is_target.all(1)).all():
         raise BadInput(
@@ -301,22 +301,22 @@ def train_neurons(
         for i in range(len(data.rows))
     ]
     neurons, epochs, separated = zip(*trained, strict=True)
-    return Trained(Neurons.concatenate(neurons), torch.cat(epochs), torch.cat(separated))
+    return TrainedNeurons(Neurons.concatenate(neurons), torch.cat(epochs), torch.cat(separated))
 
 
 def _train_together(
-    training: Labelled | Batches,
+    training: LabelledRows | Batches,
     settings: NeuronTraining,
-    validation: Labelled,
+    validation: LabelledRows,
     *,
     standardise: Standardisation,
     rng: torch.Generator,
-) -> Trained:
+) -> TrainedNeurons:
     """Train for all epochs, or until validation rows, if there are any, are separated."""
     rows = (training.batch(0) if isinstance(training, Batches) else training).rows
     count = len(rows)
     start = _initial_weights(count, rows.shape[2], settings, rng)
-    unique_rows = Distinct.of(validation.rows[0])
+    unique_rows = DistinctRows.of(validation.rows[0])
     standardised = standardise(unique_rows.rows).expand(count, -1, -1)
     first: FirstLayer
     steps: Callable[[], Iterator[_Data]]
@@ -353,7 +353,7 @@ def _train_together(
                 epochs, is_separated = epoch, True
                 break
     weights, first_bias = first.weights_and_bias()
-    return Trained(
+    return TrainedNeurons(
         standardise.fold_into(Neurons(weights, first_bias, second[:, 0], bias[:, 0])),
         torch.full((count,), epochs),
         torch.full((count,), is_separated),

@@ -12,7 +12,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from fedaudit.core.display import repr_html
-from fedaudit.core.errors import BadInput, setting
+from fedaudit.core.errors import BadInput, format_setting
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import NO_CLIENT, ClientId, Samples, short_repr
@@ -201,7 +201,7 @@ class Assignment:
         }
 
 
-class Audited(NamedTuple):
+class AuditedIds(NamedTuple):
     """Ids of audited samples, with the fields of :class:`AuditSet` that a draw decides."""
 
     ids: Int[ndarray, " audited"]
@@ -214,7 +214,7 @@ class Audited(NamedTuple):
 def build_assignment(
     dataset: Dataset,
     ids_by_client: Mapping[ClientId, Int[ndarray, " _"]],
-    audited: Audited,
+    audited: AuditedIds,
     *,
     seed: int,
 ) -> Assignment:
@@ -286,7 +286,8 @@ def shadow_assignment(
         raise BadInput(
             f"a shadow federation needs {needed} training samples that the audited run does not "
             f"use, but {available} of {len(dataset.train)} are left; lower "
-            f"{setting('partition.samples_per_client')} so that the clients take less than half of "
+            f"{format_setting('partition.samples_per_client')} so that the clients take less than "
+            "half of "
             'the data (or, for attacks that train a classifier, set shadow.mode = "known-split")'
         )
     ids = torch.cat([free_ids, dataset.test.ids])

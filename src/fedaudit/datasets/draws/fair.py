@@ -10,13 +10,13 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput, Unsupported, setting
+from fedaudit.core.errors import BadInput, Unsupported, format_setting
 from fedaudit.core.seeds import seeded, seeded_numpy
 from fedaudit.core.values import NO_CLIENT, ClientId, Samples, positions_of
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import (
     Assignment,
-    Audited,
+    AuditedIds,
     AuditSet,
     build_assignment,
     check_targets,
@@ -33,7 +33,7 @@ from fedaudit.datasets.partitions.schemes import (
     shuffled_classes,
 )
 
-KINDS = ("mislabelled", "noise", "gradient")
+CANARY_KINDS = ("mislabelled", "noise", "gradient")
 
 
 def _noise_like(samples: Samples, dataset: Dataset, rng: torch.Generator) -> Tensor:
@@ -214,7 +214,7 @@ def canaries(
     """
     if count < 2:
         raise BadInput(f"the number of canaries is {count}; give at least 2 (audit.options.count)")
-    if kind not in KINDS:
+    if kind not in CANARY_KINDS:
         raise BadInput(
             f"the kind of canaries is {kind!r}; give 'mislabelled', 'noise' or 'gradient'"
         )
@@ -325,8 +325,8 @@ def _draw_people(
         if size * len(targets) > len(people):
             raise BadInput(
                 f"{size} people are audited for each of {len(targets)} clients, and the training "
-                f"part has samples of {len(people)}; lower {setting('audit.samples')}, the number "
-                "of audited people"
+                f"part has samples of {len(people)}; lower {format_setting('audit.samples')}, the "
+                "number of audited people"
             )
         shuffled = seeded_numpy(seed, "audit records").permutation(people)
         people_by_target = [shuffled[i * size : (i + 1) * size] for i in range(len(targets))]
@@ -339,7 +339,7 @@ def _draw_people(
                 raise BadInput(
                     f"{size} people of client {target} are audited, and {len(people)} have "
                     "training samples of this client alone; lower "
-                    f"{setting('audit.samples')}, the number of audited people"
+                    f"{format_setting('audit.samples')}, the number of audited people"
                 )
             rng = seeded_numpy(seed, "audit records", target)
             people_by_target.append(rng.permutation(people)[:size])
@@ -354,7 +354,7 @@ def _draw_people(
 
 def _assign_people(
     draws: Sequence[_TargetDraw], clients: int, clients_per_person: int, *, seed: int
-) -> Audited:
+) -> AuditedIds:
     """Assign each person to clients, and each sample of a person to one of these clients."""
     owners, fair_targets, people_drawn = [], [], []
     for target, drawn, _, person in draws:
@@ -374,7 +374,7 @@ def _assign_people(
         owners.append(owner)
         fair_targets.append(np.full(len(drawn), target))
         people_drawn.append(person)
-    return Audited(
+    return AuditedIds(
         np.concatenate([drawn.positions for drawn in draws]),
         np.concatenate(owners),
         np.concatenate(fair_targets),
@@ -384,7 +384,7 @@ def _assign_people(
 
 def _assign_samples(
     draws: Sequence[_TargetDraw], clients: int, *, n_fair: int, n_other: int, seed: int
-) -> Audited:
+) -> AuditedIds:
     """Assign an owner to each audited sample of every target."""
     owners, fair_targets, targets = [], [], []
     for drawn in draws:
@@ -392,7 +392,7 @@ def _assign_samples(
         index = np.arange(len(drawn.positions))
         fair_targets.append(np.where(index < n_fair, drawn.target, NO_CLIENT))
         targets.append(np.full(len(index), drawn.target))
-    return Audited(
+    return AuditedIds(
         np.concatenate([drawn.positions for drawn in draws]),
         np.concatenate(owners),
         np.concatenate(fair_targets),
@@ -458,7 +458,7 @@ def _check_draw(clients: int, targets: Sequence[ClientId], numbers: Sequence[int
     if not sum(numbers[:3]):
         raise BadInput(
             "no sample would be audited; give n_fair, the number of fairly drawn samples "
-            f"({setting('audit.samples')} in a study)"
+            f"({format_setting('audit.samples')} in a study)"
         )
 
 
@@ -468,7 +468,7 @@ def _check_people(
     if dataset.person is None:
         raise BadInput(
             f"people are audited, but {dataset.name!r} does not state the person of each sample; "
-            f"set {setting('data.options.person')}, or leave audit.unit at "
+            f"set {format_setting('data.options.person')}, or leave audit.unit at "
             '"sample"'
         )
     if not 1 <= clients_per_person < clients:
@@ -479,7 +479,7 @@ def _check_people(
     if n_fair < _MIN_PEOPLE:
         raise BadInput(
             f"{n_fair} people are audited, and only about a third become members; give at least "
-            f"{_MIN_PEOPLE} ({setting('audit.samples')})"
+            f"{_MIN_PEOPLE} ({format_setting('audit.samples')})"
         )
     if n_extra:
         raise BadInput(
@@ -495,8 +495,8 @@ def _check_enough(target: ClientId, needed: Counts, available: Counts) -> None:
         raise BadInput(
             f"the audit of client {target} needs {needed.sum()} training samples of its label "
             f"distribution and is {missing.sum()} short: {needed[worst]} of class {worst} are "
-            f"needed and {available[worst]} left; lower {setting('audit.samples')}, "
-            f"the number of audited samples ({setting('shadow.fair')} in a shadow federation), or "
-            "extra_other and extra_unseen, or make the clients' label distributions more similar "
-            "(a larger beta)"
+            f"needed and {available[worst]} left; lower {format_setting('audit.samples')}, "
+            f"the number of audited samples ({format_setting('shadow.fair')} in a shadow "
+            "federation), or extra_other and extra_unseen, or make the clients' label "
+            "distributions more similar (a larger beta)"
         )

@@ -14,7 +14,12 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import NO_CLIENT, ClientId
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.datasets.draws.audit_set import Assignment, Audited, build_assignment, check_targets
+from fedaudit.datasets.draws.audit_set import (
+    Assignment,
+    AuditedIds,
+    build_assignment,
+    check_targets,
+)
 from fedaudit.datasets.partitions.schemes import Partition, apportion, assign_samples
 
 
@@ -209,7 +214,7 @@ def _with_audit(
         [*audited_positions, NO_CLIENT], [*map(len, audited_positions.values()), len(test)]
     )
     return build_assignment(
-        dataset, positions, Audited(ids, owners, np.full(len(ids), NO_CLIENT)), seed=seed
+        dataset, positions, AuditedIds(ids, owners, np.full(len(ids), NO_CLIENT)), seed=seed
     )
 
 

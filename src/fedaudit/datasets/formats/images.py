@@ -17,7 +17,7 @@ from fedaudit.core.arguments import Count, ProperFraction
 from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.core.files import open_regular, raise_if_oversized, regular_size
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.datasets.arrays import MAX_VALUES, Arrays, from_arrays, split
+from fedaudit.datasets.arrays import MAX_VALUES, Arrays, from_arrays, stratified_split
 from fedaudit.datasets.dataset import DataFile, Dataset
 from fedaudit.datasets.formats.annotations import annotated_pictures, has_annotations
 
@@ -299,7 +299,9 @@ def _split_files(path: Path, seed: int, test_share: float) -> tuple[_PictureFile
     files = _list_files(path, path, names)
     train, test = (
         _PictureFiles(path, [files.paths[index] for index in part], files.labels[part])
-        for part in split(files.labels, test_share, rng=seeded_numpy(seed, "split", path.name))
+        for part in stratified_split(
+            files.labels, test_share, rng=seeded_numpy(seed, "split", path.name)
+        )
     )
     return train, test
 

@@ -29,7 +29,7 @@ from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import (
     AnyArray,
     Arrays,
-    Scaled,
+    ScaledFeatures,
     build_dataset,
     count_classes,
     from_arrays,
@@ -400,7 +400,7 @@ def _coded_table(
     raise_if_oversized(f"the table {name!r} as features", rows * width * 4, on_disk=on_disk)
     numeric = [index for index, column in enumerate(columns) if column not in vocabulary]
     numbers = scale_columns(arrays.x_train[:, numeric], arrays.x_test[:, numeric])
-    scaled = Scaled(
+    scaled = ScaledFeatures(
         _features(arrays.x_train, columns, vocabulary, numbers.train),
         _features(arrays.x_test, columns, vocabulary, numbers.test),
         "categories one 0/1 feature per value; numbers minus their training mean, over their "

@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from fedaudit.core.arguments import ProperFraction, Range, dataclass
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.datasets.arrays import build_dataset, scale_columns, split
+from fedaudit.datasets.arrays import build_dataset, scale_columns, stratified_split
 from fedaudit.datasets.dataset import Dataset, DataSource
 from fedaudit.datasets.generated.digits import bundled_file
 
@@ -46,7 +46,7 @@ class diabetes(DataSource):
         features, progression = _bundled_patients()
         levels = np.arange(1, self.progression_classes) / self.progression_classes
         labels = np.searchsorted(np.quantile(progression, levels), progression).astype(np.int64)
-        parts = split(labels, self.test_share, rng=seeded_numpy(seed, "diabetes split"))
+        parts = stratified_split(labels, self.test_share, rng=seeded_numpy(seed, "diabetes split"))
         scaled = scale_columns(*(features[part] for part in parts), standardise=self.standardise)
         y_train, y_test = (torch.from_numpy(labels[part]) for part in parts)
         return build_dataset("diabetes", scaled, y_train, y_test, classes=self.progression_classes)

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 
 from fedaudit.core.arguments import ProperFraction, dataclass
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.datasets.arrays import Scaled, build_dataset, split
+from fedaudit.datasets.arrays import ScaledFeatures, build_dataset, stratified_split
 from fedaudit.datasets.dataset import Dataset, DataSource
 
 
@@ -35,20 +35,20 @@ class digits(DataSource):
     def read(self, seed: int) -> Dataset:
         """Return the data set; the seed selects the digits of the test part."""
         pixels, labels = _bundled_digits()
-        parts = split(labels, self.test_share, rng=seeded_numpy(seed, "digits split"))
+        parts = stratified_split(labels, self.test_share, rng=seeded_numpy(seed, "digits split"))
         # Pixels count the dark points of a 4 x 4 block, so they are at most 16.
         images = torch.from_numpy(pixels / 16)[:, None].to(torch.float32)
         train, test = images[parts.train], images[parts.test]
         y_train, y_test = (torch.from_numpy(labels[part]) for part in parts)
         if not self.standardise:
-            scaled = Scaled(train, test, "pixels / 16")
+            scaled = ScaledFeatures(train, test, "pixels / 16")
             return build_dataset("digits", scaled, y_train, y_test, classes=10)
         mean, std = float(train.double().mean()), float(train.double().std(correction=0))
         description = (
             f"pixels / 16, then minus {mean:.4f} over {std:.4f} "
             "(training mean and standard deviation per channel)"
         )
-        scaled = Scaled((train - mean) / std, (test - mean) / std, description)
+        scaled = ScaledFeatures((train - mean) / std, (test - mean) / std, description)
         return build_dataset("digits", scaled, y_train, y_test, classes=10)
 
 

@@ -9,7 +9,7 @@ import torch
 from fedaudit.core.arguments import Count, Fraction, Positive, ProperFraction, Range, dataclass
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.datasets.arrays import Scaled, build_dataset, split
+from fedaudit.datasets.arrays import ScaledFeatures, build_dataset, stratified_split
 from fedaudit.datasets.dataset import Dataset, DataSource, with_people
 
 
@@ -80,9 +80,9 @@ class synthetic(DataSource):
             labels = np.argmax(logits + np.sqrt(alike) * person_logits[person], axis=1)
         else:
             labels = np.argmax(features @ weight + offset, axis=1)
-        parts = split(labels, self.test_share, rng=seeded_numpy(seed, "synthetic split"))
+        parts = stratified_split(labels, self.test_share, rng=seeded_numpy(seed, "synthetic split"))
         train, test = (torch.from_numpy(features[part]) for part in parts)
         y_train, y_test = (torch.from_numpy(labels[part]) for part in parts)
-        scaled = Scaled(train, test, "as generated")
+        scaled = ScaledFeatures(train, test, "as generated")
         dataset = build_dataset("synthetic", scaled, y_train, y_test, classes=classes)
         return with_people(dataset, person[np.concatenate(parts)]) if people else dataset

@@ -16,7 +16,7 @@ from numpy import ndarray
 
 from fedaudit.core import arguments
 from fedaudit.core.arguments import Count
-from fedaudit.core.errors import BadInput, Damaged, FedauditError, option, unknown_name
+from fedaudit.core.errors import BadInput, Damaged, FedauditError, format_option, unknown_name
 from fedaudit.core.files import open_regular, raise_if_oversized, resolve_links
 from fedaudit.core.naming import DataPart, changed_fields
 from fedaudit.core.seeds import seeded_numpy
@@ -149,7 +149,8 @@ class hf(TableSource, DataSource):
         source, settings = self._open()
         if not settings._is_table(source):
             raise BadInput(
-                f"the data set {self.name!r} is not read as a table; give {option('row')} instead"
+                f"the data set {self.name!r} is not read as a table; give {format_option('row')} "
+                "instead"
             )
         return _stored_table(source, settings)
 

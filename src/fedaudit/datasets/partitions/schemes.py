@@ -13,7 +13,7 @@ from jaxtyping import Int, Num
 from numpy import ndarray
 
 from fedaudit.core.arguments import AboveZero, Count, Positive, dataclass
-from fedaudit.core.errors import BadInput, setting
+from fedaudit.core.errors import BadInput, format_setting
 from fedaudit.core.naming import PartitionPart, changed_fields
 from fedaudit.core.values import positions_of
 
@@ -272,7 +272,8 @@ class Natural(PartitionScheme):
             raise BadInput(
                 f"client {sizes.argmin()} has {sizes.min()} of the needed "
                 f"{max(1, self.samples_per_client)} training samples; lower "
-                f"{setting('partition.samples_per_client')}, or leave the client out of the data"
+                f"{format_setting('partition.samples_per_client')}, or leave the client out of the "
+                "data"
             )
         quotas: Quotas = np.zeros((clients, clients, by_client.shape[1]), dtype=np.int64)
         # A client gets samples of its own classes only, which are on the diagonal.

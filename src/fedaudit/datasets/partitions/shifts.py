@@ -11,7 +11,7 @@ from numpy import ndarray
 from torch import Tensor
 from torch.nn import functional
 
-from fedaudit.core.errors import BadInput, setting, unknown_name
+from fedaudit.core.errors import BadInput, format_setting, unknown_name
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import ClientId, Samples, chunks
 from fedaudit.datasets.dataset import Dataset
@@ -49,7 +49,7 @@ def brighten(images: Images, factors: Amounts) -> Images:
     if float(images.min()) < 0 or float(images.max()) > 1:
         raise BadInput(
             "brightness is a factor of pixels in [0, 1], but these are standardised; set "
-            f"{setting('data.options.standardise')} to false"
+            f"{format_setting('data.options.standardise')} to false"
         )
     return (images * factors[:, None, None, None]).clamp(max=1.0)
 
@@ -61,7 +61,7 @@ SHIFTS: dict[str, Callable[[Images, Amounts], Images]] = {
     "rotation": rotate,
     "brightness": brighten,
 }
-KINDS = (*SHIFTS, ATTRIBUTE)
+SHIFT_KINDS = (*SHIFTS, ATTRIBUTE)
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ def split_by_attribute(dataset: Dataset, value: str = "") -> AttributeSplit:
     if dataset.group is None:
         raise BadInput(
             f"the data set {dataset.name!r} has no attribute that groups its samples; name one "
-            f"with {setting('data.options.group')}, or use another shift"
+            f"with {format_setting('data.options.group')}, or use another shift"
         )
     names = dataset.group_names
     if value and value not in names:

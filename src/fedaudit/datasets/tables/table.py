@@ -13,7 +13,13 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.files import raise_if_oversized
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import positions_of
-from fedaudit.datasets.arrays import MAX_VALUES, Scaled, build_dataset, split, stratification_labels
+from fedaudit.datasets.arrays import (
+    MAX_VALUES,
+    ScaledFeatures,
+    build_dataset,
+    stratification_labels,
+    stratified_split,
+)
 from fedaudit.datasets.dataset import Dataset, with_people
 from fedaudit.datasets.tables.columns import (
     Column,
@@ -113,7 +119,9 @@ def dataset_of(stored: StoredTable, seed: int) -> Dataset:
     group = groups_of(table, settings.group) if settings.group else None
     dataset = build_dataset(
         table.name,
-        Scaled(features[:n_train], features[n_train:], "columns as the statement lists them"),
+        ScaledFeatures(
+            features[:n_train], features[n_train:], "columns as the statement lists them"
+        ),
         ordered_targets[:n_train],
         ordered_targets[n_train:],
         classes=max(1, len(classes)),
@@ -229,7 +237,7 @@ def _test_rows(
         # Seed by the client's name, since its number depends on the other clients.
         name = number if clients is None else clients.texts[number]
         rng = seeded_numpy(seed, "split", table.name, name)
-        parts = split(stratification_labels(targets[rows]), settings.test_share, rng=rng)
+        parts = stratified_split(stratification_labels(targets[rows]), settings.test_share, rng=rng)
         is_test[rows[parts.test]] = True
     return is_test
 

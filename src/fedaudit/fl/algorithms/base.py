@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fedaudit.core.devices import CPU, params_on
-from fedaudit.core.errors import BadInput, setting
+from fedaudit.core.errors import BadInput, format_setting
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import (
     Architecture,
@@ -204,11 +204,11 @@ class Server:
         return sent
 
 
-HONEST = Server()
+HONEST_SERVER = Server()
 
 
 @dataclass(frozen=True)
-class OneModel:
+class SingleModelServer:
     """Server of a federation with one global model: initial state, messages and aggregation.
 
     Attributes:
@@ -246,7 +246,7 @@ class OneModel:
 
 
 @dataclass(frozen=True)
-class Tampering(Server):
+class TamperingServer(Server):
     """Server that changes the model it sends to some clients.
 
     Attributes:
@@ -333,7 +333,7 @@ class StoredUploads(Mapping[ClientId, Upload]):
             raise BadInput(
                 f"a round's updates of {len(self) + 1} clients take more memory than "
                 f"{MAX_BYTES_IN_MEMORY >> 20} MB and cannot be written to the disk: {error}; free "
-                f"some space, or lower {setting('training.participation')}"
+                f"some space, or lower {format_setting('training.participation')}"
             ) from error
         self._file_ranges[client] = self._file_size, len(content)
         self._file_size += len(content)

@@ -19,14 +19,14 @@ from fedaudit.core.values import (
     difference,
     weighted_sum,
 )
-from fedaudit.fl.algorithms.base import LocalResult, OneModel
+from fedaudit.fl.algorithms.base import LocalResult, SingleModelServer
 from fedaudit.fl.hooks import ClientContext, Defense, TrainingContext, Workload, apply_upload_hook
 from fedaudit.fl.training.local import AddedTerms, LocalTraining, train
 from fedaudit.observe.round import ObservedModels, Sent, Update, Upload, map_clients
 
 
 @dataclass(frozen=True)
-class FedAvg(OneModel):
+class FedAvg(SingleModelServer):
     """Federated averaging of updates, weighted by data size.
 
     Attributes:

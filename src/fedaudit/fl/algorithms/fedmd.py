@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedaudit.core import arguments
 from fedaudit.core.arguments import AboveZero, Positive
 from fedaudit.core.devices import CPU
-from fedaudit.core.errors import BadInput, Unsupported, setting
+from fedaudit.core.errors import BadInput, Unsupported, format_setting
 from fedaudit.core.modules import load_module, outputs_of
 from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import (
@@ -97,7 +97,7 @@ def _raise_if_random(student: Model) -> None:
     if uses_global_rng(student):
         raise Unsupported(
             "a student with dropout or of a custom class cannot be distilled; set dropout to 0, or "
-            f"name a network of the catalogue in {setting('algorithm.options.student')}"
+            f"name a network of the catalogue in {format_setting('algorithm.options.student')}"
         )
 
 
@@ -348,7 +348,7 @@ def public_samples(
     if first_class < classes:
         raise BadInput(
             f"the public set {name!r} has the classes 0 to {classes - 1}, but the first class of "
-            f"clients is {first_class}; set {setting('data.first_class')} to {classes}"
+            f"clients is {first_class}; set {format_setting('data.first_class')} to {classes}"
         )
     if not 1 <= count <= len(samples):
         raise BadInput(

@@ -21,7 +21,7 @@ from fedaudit.core.values import (
     scaled,
     weighted_sum,
 )
-from fedaudit.fl.algorithms.base import LocalResult, OneModel
+from fedaudit.fl.algorithms.base import LocalResult, SingleModelServer
 from fedaudit.fl.algorithms.fedavg import reconstruct
 from fedaudit.fl.hooks import (
     ClientContext,
@@ -105,7 +105,7 @@ def _batch_gradient(
 
 
 @arguments.dataclass(frozen=True)
-class FedSGD(OneModel):
+class FedSGD(SingleModelServer):
     """Gradient descent by the server along the clients' gradients, without local training.
 
     Attributes:

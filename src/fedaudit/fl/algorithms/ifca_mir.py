@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedaudit.core import arguments
 from fedaudit.core.arguments import AtLeastZero, Fraction, Positive, ProperFraction
-from fedaudit.core.errors import BadInput, Damaged, setting
+from fedaudit.core.errors import BadInput, Damaged, format_setting
 from fedaudit.core.seeds import held_out, seed_for, seeded
 from fedaudit.core.values import ClientId, Model, Params, Samples, add_scaled
 from fedaudit.fl.algorithms.base import Cluster, LocalResult, OwnRisk, PreferenceName, Risk
@@ -316,8 +316,8 @@ class IfcaMirOfClients(Ifca):
             raise BadInput(
                 f"client {client_context.client} has {len(data)} samples and holds out "
                 f"{len(split.held_out)}, but needs members and held-out samples to measure the "
-                f"risk of models; raise {setting('partition.samples_per_client')}, or change the "
-                "share to hold out"
+                f"risk of models; raise {format_setting('partition.samples_per_client')}, or "
+                "change the share to hold out"
             )
         return split
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedaudit.core import arguments
 from fedaudit.core.arguments import AboveZero, AtLeastZero, Decay, Positive
 from fedaudit.core.devices import CPU, computing_on, fork_generators, model_on, samples_on
-from fedaudit.core.errors import BadInput, custom_code, setting
+from fedaudit.core.errors import BadInput, custom_code, format_setting
 from fedaudit.core.modules import load_module
 from fedaudit.core.tasks import cross_entropy
 from fedaudit.core.values import Batch, Model, Params, Samples
@@ -371,8 +371,8 @@ def _explain_batch_size(
     return BadInput(
         f"client {context.client} has a batch of {len(batch)} in round {context.round}, on which "
         f"the model {model.architecture.name!r} cannot take a training step ({description}); "
-        f"change {setting('training.batch_size')}, or use a model without batch normalisation, "
-        "which needs several samples"
+        f"change {format_setting('training.batch_size')}, or use a model without batch "
+        "normalisation, which needs several samples"
     )
 
 

@@ -9,7 +9,7 @@ from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, 
 from flwr.clientapp.typing import ClientAppCallable
 
 from fedaudit.core.errors import BadInput
-from fedaudit.guard.arrays import Arrays, copied
+from fedaudit.guard.arrays import Arrays, copy_arrays
 from fedaudit.guard.guard import Guard
 from fedaudit.guard.site import SitePolicy, read_site_policy, site_guard
 from fedaudit.integrations.common import numbers_in, warn
@@ -84,7 +84,7 @@ def _request(message: Message) -> _Request | None:
     number = round_of(message)
     if record is None or number is None:
         return None
-    return _Request(number, copied(arrays_of(record), "the model sent"))
+    return _Request(number, copy_arrays(arrays_of(record), "the model sent"))
 
 
 def _checked_content(

@@ -35,7 +35,7 @@ from fedaudit.integrations.flower.messages import (
 from fedaudit.live.audited import features_by_name, join_audits
 from fedaudit.live.clients import number_of
 from fedaudit.live.recorder import Recorder
-from fedaudit.results.text import plain
+from fedaudit.results.text import clean_text
 
 if TYPE_CHECKING:
     from flwr.supercore.run import Run
@@ -373,7 +373,7 @@ def gathered_audit(
             valid.append(_read(name, reply, seed))
         # Catch any error: one client's reply must not stop training.
         except Exception as error:
-            unaudited[name] = plain(str(error))[:500]
+            unaudited[name] = clean_text(str(error))[:500]
     parts = [part.arrays for part in _joinable(valid, unaudited)]
     if n_replies < len(connected):
         unaudited[_nodes(len(connected) - n_replies)] = f"no answer within {timeout:g} seconds"

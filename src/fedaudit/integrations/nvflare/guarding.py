@@ -15,7 +15,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.app_common.app_constant import AppConstants
 
 from fedaudit.core.errors import BadInput
-from fedaudit.guard.arrays import copied
+from fedaudit.guard.arrays import copy_arrays
 from fedaudit.guard.guard import Guard
 from fedaudit.guard.site import read_site_policy, site_guard
 from fedaudit.integrations.common import numbers_in
@@ -122,7 +122,7 @@ class GuardFilter(Filter):
         fl_ctx.set_prop(_RECEIVED, None, private=True, sticky=False)
         # Without a model, the result is withheld unless it has only metrics.
         with suppress(Exception):
-            number, model = round_of(task), copied(model_in(task), "the model sent")
+            number, model = round_of(task), copy_arrays(model_in(task), "the model sent")
             fl_ctx.set_prop(_RECEIVED, (number, model), private=True, sticky=False)
             if read_site_policy(self._path(fl_ctx)).prepare:
                 self._guard(fl_ctx).prepare(sent=model)

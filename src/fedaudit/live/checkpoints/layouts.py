@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from fedaudit.core.errors import BadInput, assignment
+from fedaudit.core.errors import BadInput, format_assignment
 from fedaudit.live.checkpoints.files import SUFFIXES
 from fedaudit.observe.tensors import MAX_ROUND
 
@@ -97,8 +97,8 @@ def files_in(folder: Path, global_files: str, client_files: str) -> CheckpointFi
     problem = "no file of a recognised layout" if not matches else "files of several layouts"
     raise BadInput(
         f"{folder} has {problem} ({', '.join(names) or 'it is empty'}); give patterns such as "
-        f"{assignment('global-files', repr('round-{round}/global.pt'))} and "
-        f"{assignment('client-files', repr('round-{round}/client-{client}.pt'))}"
+        f"{format_assignment('global-files', repr('round-{round}/global.pt'))} and "
+        f"{format_assignment('client-files', repr('round-{round}/client-{client}.pt'))}"
     )
 
 

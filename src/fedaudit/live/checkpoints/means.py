@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from fedaudit.core.errors import BadInput, assignment, option
+from fedaudit.core.errors import BadInput, format_assignment, format_option
 from fedaudit.core.values import ClientId, Model
 from fedaudit.live.checkpoints.files import StoredWeights
 from fedaudit.live.checkpoints.rounds import CheckpointModels, Saved
@@ -93,8 +93,9 @@ class MeanCheck:
             choice = "after" if saved == "sent" else "sent"
             raise BadInput(
                 f"the mean of the clients' models of round {index} is not the global model that "
-                f"{assignment('saved', repr(saved))} takes for it, but that of "
-                f"{assignment('saved', repr(choice))}; pass {assignment('saved', repr(choice))}"
+                f"{format_assignment('saved', repr(saved))} takes for it, but that of "
+                f"{format_assignment('saved', repr(choice))}; pass "
+                f"{format_assignment('saved', repr(choice))}"
             )
 
     def fault(self, index: int) -> str:
@@ -113,14 +114,14 @@ class MeanCheck:
             )
         return (
             "the global model after it is not the plain mean of the saved clients' models; pass "
-            f"{option('sizes')} if the server weights clients by their numbers of samples"
+            f"{format_option('sizes')} if the server weights clients by their numbers of samples"
         )
 
     def warning(self) -> str:
         """Return a warning if the global model of a round was not the mean; empty otherwise."""
         if all(self._is_mean_after.values()):
             return ""
-        agreements, sizes = [*self._is_mean_after.values()], option("sizes")
+        agreements, sizes = [*self._is_mean_after.values()], format_option("sizes")
         kind, advice = "plain", f"pass {sizes} if the server weights clients"
         if self.sizes:
             kind, advice = "weighted", f"check the numbers in {sizes}"

@@ -8,7 +8,13 @@ from typing import get_args
 from torch import nn
 
 from fedaudit.attacks import resolve_attack
-from fedaudit.core.errors import BadInput, NotVisible, assignment, option, unknown_name
+from fedaudit.core.errors import (
+    BadInput,
+    NotVisible,
+    format_assignment,
+    format_option,
+    unknown_name,
+)
 from fedaudit.core.progress import print_to_stderr
 from fedaudit.core.tasks import CLASSIFICATION, PerSampleLoss, Task, cross_entropy
 from fedaudit.core.values import Capability, ClientId
@@ -34,7 +40,7 @@ from fedaudit.live.recording import UPLOAD_VIEWS, read_round_log
 from fedaudit.live.setup import attacks_in
 from fedaudit.live.weights import Weights
 from fedaudit.observe.views import view_named
-from fedaudit.results.text import plain
+from fedaudit.results.text import clean_text
 
 _NEEDS_SENT_MODELS = Capability.GLOBAL_MODEL | Capability.UPDATE
 """Observations that are unknown if the models that clients were sent are not saved."""
@@ -161,8 +167,8 @@ def from_checkpoints(
         check.check_saved(saved)
     if view != "final" and isinstance(every, int) and every > models.last:
         raise BadInput(
-            f"{assignment('every', str(every))} measures no round of {models.last}; pass a smaller "
-            "number"
+            f"{format_assignment('every', str(every))} measures no round of {models.last}; pass a "
+            "smaller number"
         )
     _raise_if_other_network(models, model, samples, resolved_task, not_uploaded)
     if warning := _precision_warning(models):
@@ -197,7 +203,7 @@ def from_checkpoints(
     entries = read_round_log(Path(out))
     if not any(entry.measured for entry in entries):
         reason = next((entry.note for entry in entries if entry.note), "no model can be measured")
-        raise BadInput(f"no round of {source} can be measured: {plain(reason)}")
+        raise BadInput(f"no round of {source} can be measured: {clean_text(reason)}")
     return Path(out)
 
 
@@ -239,20 +245,21 @@ def _clients_by_name(
     names = sorted(files.client_names)
     if unknown := sorted({*clients} - {*names}):
         raise BadInput(
-            f"{option('clients')} names {unknown[0]!r}, and there is no file of such a client"
+            f"{format_option('clients')} names {unknown[0]!r}, and there is no file of such a "
+            "client"
         )
     client_of_name = {name: clients.get(name, name) for name in names}
     numbers = {name: number_of(client) for name, client in client_of_name.items()}
     if len({*numbers.values()}) < len(numbers):
         raise BadInput(
-            f"{option('clients')} maps two names in files to the same client; give each its own "
-            "client"
+            f"{format_option('clients')} maps two names in files to the same client; give each its "
+            "own client"
         )
     if names and not {*audited} & {*numbers.values()}:
         raise BadInput(
             f"the files are of the clients {', '.join(names[:_MAX_LISTED])}, and none of them is "
             f"audited (audited are {', '.join(map(str, sorted(audited)[:_MAX_LISTED]))}); state "
-            f"the audited client of each name in files with {option('clients')}"
+            f"the audited client of each name in files with {format_option('clients')}"
         )
     sized = {number_of(client) for client in sizes}
     if sized and (missing_names := [name for name in names if numbers[name] not in sized]):
@@ -260,8 +267,8 @@ def _clients_by_name(
         if str(client) != missing_names[0]:
             alias = f", whose name in files is {missing_names[0]!r}"
         raise BadInput(
-            f"{option('sizes')} has no number of samples of client '{client}'{alias}; give those "
-            "of all clients, by their numbers or names in the audit"
+            f"{format_option('sizes')} has no number of samples of client '{client}'{alias}; give "
+            "those of all clients, by their numbers or names in the audit"
         )
     return client_of_name
 
@@ -277,7 +284,7 @@ def _possible_attacks(
     if impossible := [name for name in attacks if name not in possible]:
         raise NotVisible(
             f"the attack {impossible[0]!r} needs the models that clients were sent, which are not "
-            f"saved; pass {option('initial')}, or leave the attack out"
+            f"saved; pass {format_option('initial')}, or leave the attack out"
         )
     return possible
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from fedaudit.core.errors import BadInput, assignment, option
+from fedaudit.core.errors import BadInput, format_assignment, format_option
 from fedaudit.live.checkpoints.files import StoredWeights, read_checkpoint
 from fedaudit.live.checkpoints.layouts import FINAL, CheckpointFiles
 from fedaudit.live.recording import UPLOAD_VIEWS
@@ -70,15 +70,15 @@ def models_of(
     clients = {index + 1 - first: paths for index, paths in files.clients.items() if index != FINAL}
     if 0 in clients:
         raise BadInput(
-            f"round 0 has clients' models; pass {assignment('first', '0')} if rounds are counted "
-            "from 0"
+            f"round 0 has clients' models; pass {format_assignment('first', '0')} if rounds are "
+            "counted from 0"
         )
     last = max([*global_files, *clients, rounds], default=0)
     if not rounds and (files.final is not None or FINAL in files.clients):
         name = "the clients' model" if files.final is None else files.final.name
         raise BadInput(
-            f"{name} has no round in its name; pass {option('rounds')}, the number of rounds that "
-            "were trained"
+            f"{name} has no round in its name; pass {format_option('rounds')}, the number of "
+            "rounds that were trained"
         )
     if rounds and last > rounds:
         raise BadInput(
@@ -133,12 +133,12 @@ def plan_rounds(models: CheckpointModels, view: str, gaps: Gaps) -> list[Planned
     if view in UPLOAD_VIEWS and not models.clients:
         raise BadInput(
             f"the view {view!r} needs clients' models, and the folder has none; pass "
-            f"{option('client-files')} or the view 'globals' or 'final'"
+            f"{format_option('client-files')} or the view 'globals' or 'final'"
         )
     if gaps == "join" and view in UPLOAD_VIEWS:
         raise BadInput(
-            f"{assignment('gaps', repr('join'))} is for the view 'globals'; clients train from "
-            "their round's model"
+            f"{format_assignment('gaps', repr('join'))} is for the view 'globals'; clients train "
+            "from their round's model"
         )
     if view == "final":
         if models.last not in models.after:
@@ -165,8 +165,9 @@ def plan_rounds(models: CheckpointModels, view: str, gaps: Gaps) -> list[Planned
         planned.append(PlannedRound(index, None if missing else sent, missing))
     if all(planned_round.missing for planned_round in planned):
         raise BadInput(
-            f"no round can be measured: {planned[-1].missing}; pass {option('initial')} for the "
-            f"model before the first round, {assignment('gaps', repr('join'))} to measure the "
-            f"change across missing rounds, or {assignment('view', repr('final'))}"
+            f"no round can be measured: {planned[-1].missing}; pass {format_option('initial')} for "
+            f"the model before the first round, {format_assignment('gaps', repr('join'))} to "
+            "measure the change across missing rounds, or "
+            f"{format_assignment('view', repr('final'))}"
         )
     return planned

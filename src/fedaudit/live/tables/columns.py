@@ -92,7 +92,7 @@ def columns_of(
     return columns
 
 
-def concatenated(tables: Sequence[Columns]) -> Columns:
+def concatenate(tables: Sequence[Columns]) -> Columns:
     """Return one table with the rows of all tables.
 
     Raises:

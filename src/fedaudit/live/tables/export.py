@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy import ndarray
 
-from fedaudit.core.errors import BadInput, option
+from fedaudit.core.errors import BadInput, format_option
 from fedaudit.core.values import NO_CLIENT
 from fedaudit.live.clients import plain_name
 from fedaudit.live.decisions import reason_nothing_was_sent
@@ -66,8 +66,8 @@ def signal_table(recording: Path | str, *, client: str = "") -> dict[str, ndarra
     if client:
         if len(numbers) > 1:
             raise BadInput(
-                f"{folder} has {len(numbers)} clients, and {option('client')} names one; omit this "
-                "option"
+                f"{folder} has {len(numbers)} clients, and {format_option('client')} names one; "
+                "omit this option"
             )
         names = {numbers[0]: _valid_name(client)}
     columns = [
@@ -103,7 +103,9 @@ def _clients(rounds: list[MeasuredRound]) -> set[int]:
 def _valid_name(client: str) -> str:
     name = plain_name(client)
     if not name or len(name) > 200:
-        raise BadInput(f"{option('client')} is {client[:80]!r}; give a name of 1 to 200 letters")
+        raise BadInput(
+            f"{format_option('client')} is {client[:80]!r}; give a name of 1 to 200 letters"
+        )
     return name
 
 

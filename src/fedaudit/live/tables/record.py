@@ -21,7 +21,7 @@ from fedaudit.live.recording import (
     write_recording,
 )
 from fedaudit.live.references import write_references
-from fedaudit.live.tables.columns import SignalTable, columns_of, concatenated
+from fedaudit.live.tables.columns import SignalTable, columns_of, concatenate
 from fedaudit.live.tables.layout import audit_of, layout_of, measured_rounds_of
 from fedaudit.live.tables.references import references_of
 from fedaudit.live.tables.signals import attacks_on, signals_of
@@ -125,7 +125,7 @@ def from_signals(
     tables = list(table) if isinstance(table, list | tuple) else [cast("SignalTable", table)]
     if not tables:
         raise BadInput("there is no table; give at least one")
-    columns = concatenated(
+    columns = concatenate(
         [
             columns_of(part, "the table" if len(tables) == 1 else f"table {number}")
             for number, part in enumerate(tables, 1)

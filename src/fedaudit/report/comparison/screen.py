@@ -22,8 +22,8 @@ from fedaudit.report.deciding.findings import LEAKS
 from fedaudit.report.figures import charts
 from fedaudit.report.figures.forest import DOUBTED
 from fedaudit.report.first import FirstScreen
-from fedaudit.report.fixed import fixed, fixed_texts
-from fedaudit.report.grid import Tile, shortened, tile
+from fedaudit.report.fixed import fixed_text, fixed_texts
+from fedaudit.report.grid import Tile, shorten, tile
 from fedaudit.report.pictures import comparison_picture
 from fedaudit.report.sources import strongest_attack
 from fedaudit.report.text.verdict import PlainVerdict
@@ -74,19 +74,19 @@ def first_of_comparison(
         if compared:
             reason = f"no membership attack is above guessing{f' ({worst})' if worst else ''}"
         status, row = "nothing to lower", None
-        text = fixed("choosing.no_leak", reason=reason)
+        text = fixed_text("choosing.no_leak", reason=reason)
     elif not compared:
         status, difference = "side by side", largest_difference(comparison)
-        text = wording.join(_side_by_side(comparison, verdicts), difference, by=". ")
+        text = wording.join_parts(_side_by_side(comparison, verdicts), difference, by=". ")
     elif best is not None:
         status, look = "best trade-off", "no leak shown"
-        text = f"{shortened(best.name, 80)}: {_tradeoff_text(best)}"
+        text = f"{shorten(best.name, 80)}: {_tradeoff_text(best)}"
     else:
         status = "no trade-off"
         text = "No defense is shown to lower the leakage to the strongest attack"
         if row is not None:
-            text = fixed("pictures.no_bargain") if row.lowers else f"{text}."
-            text = f"{text} {shortened(row.name, 80)}: {_tradeoff_text(row)}"
+            text = fixed_text("pictures.no_bargain") if row.lowers else f"{text}."
+            text = f"{text} {shorten(row.name, 80)}: {_tradeoff_text(row)}"
     sizes = {
         frozenset((f.n_members, f.n_nonmembers) for f in evidence.main_estimates(record))
         for record in records
@@ -142,7 +142,7 @@ def _numbers(row: TradeOff, comparison: Comparison) -> tuple[Tile, ...]:
             "Membership advantage (2 AUC − 1)",
             wording.format_percent(max(row.undefended + row.leakage, 0.0)),
             f"{wording.format_percent(row.undefended)} without the defense",
-            f"strongest attack {wording.versus(row.contrast)}",
+            f"strongest attack {wording.nonmember_heading(row.contrast)}",
             "guessing has 0%",
             f"not corrected for picking one of {count} rows" * (count > 1),
             tone="good" if row.lowers else "",
@@ -172,7 +172,7 @@ def _source_number(row: TradeOff, comparison: Comparison) -> tuple[Tile, ...]:
             "Success rate of source inference",
             wording.format_percent(attack.success.number),
             f"{wording.format_percent(undefended.success.number)} without the defense",
-            f"attack: {shortened(attack.success.attack, 60)}",
+            f"attack: {shorten(attack.success.attack, 60)}",
             f"guessing has {wording.format_percent(attack.chance)}",
         )
         for attack in after
@@ -198,8 +198,8 @@ def front_figure(
         fronts,
         key=lambda front: (front_order(front)[1], front.contrast != lead, front_order(front)[0]),
     )
-    by_panel = evidence.grouped(ordered, lambda front: (front.metric, front.contrast))
-    labels, names = labels_of(comparison), evidence.distinct(map(front_name, fronts))
+    by_panel = evidence.group_by(ordered, lambda front: (front.metric, front.contrast))
+    labels, names = labels_of(comparison), evidence.unique_items(map(front_name, fronts))
     looks = {name: charts.style(place)._replace(dash="") for place, name in enumerate(names)}
     families = [row.family for row in comparison.rows]
     rows = {row: _UNDEFENDED for row, family in enumerate(families) if family == NO_DEFENSE}
@@ -208,9 +208,9 @@ def front_figure(
     choices = []
     for (metric, contrast), inside in by_panel.items():
         leakage = "Advantage" if metric == AUC else wording.metric_name(metric)
-        label = f"{leakage}, strongest attack, {wording.versus(contrast)}"
+        label = f"{leakage}, strongest attack, {wording.nonmember_heading(contrast)}"
         choices.append(charts.Choice(label, (_panel(inside, looks, rows, labels),)))
-    caption = fixed("pictures.fronts") + f" {fixed('pictures.best')}" * bool(best)
+    caption = fixed_text("pictures.fronts") + f" {fixed_text('pictures.best')}" * bool(best)
     looks |= {
         "no defense, same clients": _UNDEFENDED,
         f"best trade-off: {labels[best.row] if best else ''}": _BEST,
@@ -242,7 +242,7 @@ def _panel(
             point.error,
             point.leakage,
             rows.get(point.row, looks[front_name(front)]),
-            f"{shortened(labels[point.row], 80)}: leakage {point.leakage:.1%}, "
+            f"{shorten(labels[point.row], 80)}: leakage {point.leakage:.1%}, "
             f"error {point.error:.1%}",
             point.error_limits,
             point.leakage_limits,
@@ -251,7 +251,7 @@ def _panel(
         for point in front.points
     ]
     metric, contrast = fronts[0].metric, fronts[0].contrast
-    title, leakage = f"Members {wording.versus(contrast)}", leakage_name(metric)
+    title, leakage = f"Members {wording.nonmember_heading(contrast)}", leakage_name(metric)
     errors = _reach((point.x, point.x_limits) for point in points)
     largest = max(_reach((point.y, point.y_limits) for point in points))
     low, high = min(errors), max(errors)
@@ -259,7 +259,7 @@ def _panel(
     x = _percent_axis("Test error", low - margin, high + margin)
     # Start this axis at guessing: distances then correspond to leakage.
     y = _percent_axis(leakage, -largest / 40, max(1.1 * largest, LEAST_SPANS["leakage"]))
-    texts = shortened("; ".join(dict.fromkeys(point.text for point in points)), 1000)
+    texts = shorten("; ".join(dict.fromkeys(point.text for point in points)), 1000)
     summary = f"{title}: {leakage} to the strongest attack against test error. {texts}"
     return charts.Panel(title, summary, x, y, points=points)
 

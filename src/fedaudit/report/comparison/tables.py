@@ -17,9 +17,18 @@ from fedaudit.report.comparison.tradeoffs import (
     labels_of,
     users_text,
 )
-from fedaudit.report.evidence import DOUBTED, Marker, by_contrast, distinct, grouped, marker_of
-from fedaudit.report.fixed import fixed, fixed_texts
-from fedaudit.report.grid import Cell, Cells, Footnotes, Grid, grid_of, name_cell, shortened, stack
+from fedaudit.report.evidence import DOUBTED, Marker, by_contrast, group_by, marker_of, unique_items
+from fedaudit.report.fixed import fixed_text, fixed_texts
+from fedaudit.report.grid import (
+    Cell,
+    Cells,
+    Footnotes,
+    Grid,
+    grid_of,
+    name_cell,
+    shorten,
+    stack_lines,
+)
 from fedaudit.report.section import Section, table_section
 from fedaudit.report.sources import SourceAttack, attacks_in, source_marker
 from fedaudit.report.tables.cells import change_lines, estimate_table, value_cell
@@ -50,15 +59,17 @@ def comparison_sections(
     sources, clusters = source_comparison(comparison), cluster_comparison(comparison)
     inside = attack_tables(comparison, records)
     outside = attack_tables(comparison, records, part="outside")
-    text = fixed("compared.inside") if outside else "" if inside else fixed("compared.none")
+    text = (
+        fixed_text("compared.inside") if outside else "" if inside else fixed_text("compared.none")
+    )
     attacks = _attacks("attacks", "Defense by attack" if defended else "Attacks", inside, text)
-    text = fixed("compared.outside")
+    text = fixed_text("compared.outside")
     others = _attacks("outside", "Clients outside the coalition", outside, text)
     utility = _figures_table(
         comparison,
         "Utility",
         comparison.on("utility"),
-        columns=lambda entry: wording.capital(wording.metric_name(entry.figure.metric)),
+        columns=lambda entry: wording.capitalise(wording.metric_name(entry.figure.metric)),
     )
     parts = [
         table_section("rows", "What is compared", rows_table(comparison, verdicts)),
@@ -90,7 +101,7 @@ def _attacks(ident: str, title: str, tables: Mapping[str, Sequence[Grid]], text:
 
 def rows_table(comparison: Comparison, verdicts: Sequence[str]) -> Grid:
     """Return a table of what is compared: defenses, their users, settings and verdicts."""
-    names = distinct(name for row in comparison.rows for name in row.settings)
+    names = unique_items(name for row in comparison.rows for name in row.settings)
     rows: list[Cells] = []
     for row in comparison.rows:
         defense = name_cell(wording.defense_name(row.defense), users_text(row), limit=120)
@@ -112,18 +123,18 @@ def hypervolume_table(comparison: Comparison, records: Sequence[Record] = ()) ->
         return None
     with_doubt = doubted_rows(comparison, records)
     in_doubt = [f for f in fronts if any(point.row in with_doubt for point in f.points)]
-    methods = wording.join_and(distinct(front.method for front in fronts)[:3])
+    methods = wording.join_and(unique_items(front.method for front in fronts)[:3])
     return estimate_table(
         "Hypervolume",
         sorted(fronts, key=front_order),
         rows=lambda front: name_cell(front_name(front), limit=120),
         columns=lambda front: (
-            f"Members {wording.versus(front.contrast)}",
+            f"Members {wording.nonmember_heading(front.contrast)}",
             leakage_name(front.metric),
         ),
         cell=lambda front: _area(front, DOUBTED if front in in_doubt else Marker()),
         first="Defense and coalition",
-        remark=f"{fixed('compared.hypervolume', methods=methods)} {_DOUBTED * bool(in_doubt)}",
+        remark=f"{fixed_text('compared.hypervolume', methods=methods)} {_DOUBTED * bool(in_doubt)}",
     )
 
 
@@ -141,16 +152,16 @@ def leakage_name(metric: str) -> str:
 
 
 def _area(front: Front, look: Marker) -> Cell:
-    lines = [look.word, wording.interval(front.low, front.high, "hypervolume")]
+    lines = [look.word, wording.format_interval(front.low, front.high, "hypervolume")]
     if front.gain is not None:
         ends = (front.gain_low, front.gain_high)
         low, high = (None if end is None else round(end, 3) for end in ends)
-        limits = wording.interval(low, high, "hypervolume")
+        limits = wording.format_interval(low, high, "hypervolume")
         lines += [
             f"gain {wording.format_number(round(front.gain, 3))}",
             f"({limits})" if limits else "",
         ]
-    return Cell(f"{look.sign}{wording.format_number(front.hypervolume)}", stack(*lines))
+    return Cell(f"{look.sign}{wording.format_number(front.hypervolume)}", stack_lines(*lines))
 
 
 def attack_tables(
@@ -163,7 +174,7 @@ def attack_tables(
     and "outside" for the other clients. Without records, no estimate is marked as doubtful.
     """
     entries = [entry for entry in comparison.entries if entry.part == part]
-    order = distinct((*metric_names.HEADLINE_METRICS, *(entry.metric for entry in entries)))
+    order = unique_items((*metric_names.HEADLINE_METRICS, *(entry.metric for entry in entries)))
     tables: dict[str, list[Grid]] = {}
     for contrast, inside in by_contrast(entries).items():
         for metric in order:
@@ -181,7 +192,7 @@ def _attack_table(
     *,
     every_attack: bool,
 ) -> Grid:
-    attacks = distinct(entry.attack for entry in entries)
+    attacks = unique_items(entry.attack for entry in entries)
     singles = [attack for attack in attacks if attack not in OF_SEVERAL]
     has_several_clients = len(singles) > 1
     # With a single attack, "strongest" and "mean" would repeat it.
@@ -208,18 +219,19 @@ def _attack_table(
             return headings[entry.row]
         return replace(headings[entry.row], detail=f"on {clients_text(clients_of(entry))}")
 
-    in_mean = distinct(n for e in entries if e.attack == EVERY_ATTACK for n in e.attacks)
+    in_mean = unique_items(n for e in entries if e.attack == EVERY_ATTACK for n in e.attacks)
     mirrored = any(name.endswith(f", {MIRRORED}") for e in entries for name in e.attacks)
     parts = [
-        fixed("compared.signs"),
-        fixed("compared.mean", attacks=wording.join_and(in_mean)) if in_mean else "",
-        fixed("compared.mirrored") if mirrored else "",
-        fixed("compared.strongest") if has_several_clients else "",
+        fixed_text("compared.signs"),
+        fixed_text("compared.mean", attacks=wording.join_and(in_mean)) if in_mean else "",
+        fixed_text("compared.mirrored") if mirrored else "",
+        fixed_text("compared.strongest") if has_several_clients else "",
         _about(comparison, [row[1:] for row in rows]),
         "Single attacks: comparison.json." * (has_several_clients and not every_attack),
     ]
     return estimate_table(
-        f"{wording.metric_name(entries[0].metric)}: members {wording.versus(entries[0].contrast)}",
+        f"{wording.metric_name(entries[0].metric)}: members "
+        f"{wording.nonmember_heading(entries[0].contrast)}",
         rows,
         rows=lambda row: heading(row[0]),
         columns=lambda row: column(row[0].attack),
@@ -227,14 +239,14 @@ def _attack_table(
         order=map(column, (*OF_SEVERAL, *attacks)),
         first="Defense",
         notes=notes,
-        remark=wording.join(*parts, by=" "),
+        remark=wording.join_parts(*parts, by=" "),
     )
 
 
 def _in_blocks(comparison: Comparison, entries: Sequence[AttackEntry]) -> list[AttackEntry]:
     """Sort entries into blocks about the same clients, with the undefended row first."""
     kind = (entries[0].contrast, entries[0].metric)
-    references = grouped(
+    references = group_by(
         (e for e in comparison.entries if e.part == "reference" and (e.contrast, e.metric) == kind),
         lambda entry: (entry.row, clients_of(entry)),
     )
@@ -256,7 +268,7 @@ def _attack_cell(
     if entry.clients and entry.targets != entry.clients:
         lines.append(f"only on {clients_text(entry.targets)}")
     if entry.attack == STRONGEST_ATTACK:
-        lines.append(shortened(wording.join_and(entry.attacks), 60))
+        lines.append(shorten(wording.join_and(entry.attacks), 60))
     lines += change_lines(change, entry.metric)
     return value_cell(estimate, marker_of(estimate), *lines, mark=notes.mark(entry.note))
 
@@ -272,7 +284,7 @@ def _relied_on(
 def _about(comparison: Comparison, rows: Iterable[tuple[Estimate, Difference | None]]) -> str:
     estimates, changes = zip(*rows, strict=True)
     of_figures, of_changes = (
-        distinct(shortened(part.method, 80) for part in parts if part and part.method)[:3]
+        unique_items(shorten(part.method, 80) for part in parts if part and part.method)[:3]
         for parts in (estimates, changes)
     )
     base = "the undefended row of the same settings, or else the first row"
@@ -281,11 +293,11 @@ def _about(comparison: Comparison, rows: Iterable[tuple[Estimate, Difference | N
     methods = wording.join_and(of_changes)
     parts = [
         f"Intervals: {wording.join_and(of_figures)}." * bool(of_figures),
-        fixed("compared.changes", base=base, methods=methods) if any(changes) else "",
+        fixed_text("compared.changes", base=base, methods=methods) if any(changes) else "",
         _DOUBTED * any(estimate.doubt for estimate in estimates),
         wording.interval_remark(estimate.further for estimate in estimates).strip(),
     ]
-    return wording.join(*parts, by=" ")
+    return wording.join_parts(*parts, by=" ")
 
 
 def _figures_table(
@@ -347,7 +359,7 @@ def source_comparison(comparison: Comparison) -> Grid | None:
         line=lambda entry: (
             f"labels {wording.format_percent(attacks[entry.row, entry.figure.attack].label_level)}"
         ),
-        remark=fixed("compared.sources"),
+        remark=fixed_text("compared.sources"),
     )
 
 
@@ -369,8 +381,8 @@ def epsilon_comparison(comparison: Comparison, records: Sequence[Record]) -> Gri
             estimates += [(index, min(same, key=lambda f: f.seed is not None))] if same else []
     if not estimates:
         return None
-    notes = distinct(
-        f"{shortened(estimate.method, 60)}; {shortened(estimate.note, 100)}"
+    notes = unique_items(
+        f"{shorten(estimate.method, 60)}; {shorten(estimate.note, 100)}"
         for _, estimate in estimates
         if estimate.metric in _FORMAL and estimate.method
     )
@@ -386,31 +398,31 @@ def epsilon_comparison(comparison: Comparison, records: Sequence[Record]) -> Gri
         ),
         order=_EPSILONS.values(),
         first="Defense",
-        remark=fixed("compared.epsilons", notes=f" ({', '.join(notes[:4])})" * bool(notes)),
+        remark=fixed_text("compared.epsilons", notes=f" ({', '.join(notes[:4])})" * bool(notes)),
     )
 
 
 def cluster_comparison(comparison: Comparison) -> Grid | None:
     """Return a table of clustered learning by group, with a column for each compared row."""
     entries, labels = comparison.on("clusters"), labels_of(comparison)
-    order = distinct((*FIGURES, *(entry.figure.metric for entry in entries)))
+    order = unique_items((*FIGURES, *(entry.figure.metric for entry in entries)))
 
     def sort_key(entry: FigureEntry) -> tuple[int, bool, str]:
         group = entry.figure.group
         return order.index(entry.figure.metric), group != ALL_CLIENTS, group
 
-    notes = distinct(entry.figure.note for entry in entries if entry.figure.note)
+    notes = unique_items(entry.figure.note for entry in entries if entry.figure.note)
     return _figures_table(
         comparison,
         "Clustered learning",
         sorted(entries, key=sort_key),
         rows=lambda entry: name_cell(
-            FIGURES.get(entry.figure.metric, wording.capital(entry.figure.metric)),
+            FIGURES.get(entry.figure.metric, wording.capitalise(entry.figure.metric)),
             group_heading(entry.figure.group),
         ),
         columns=lambda entry: (labels[entry.row], entry.figure.algorithm),
         first="Figure and group",
-        remark=" ".join(f"{wording.capital(shortened(note, 200))}." for note in notes[:3]),
+        remark=" ".join(f"{wording.capitalise(shorten(note, 200))}." for note in notes[:3]),
     )
 
 
@@ -446,4 +458,4 @@ def usage_table(comparison: Comparison, records: Sequence[Record]) -> Grid | Non
             }
         )
     caption = "Use of training data and cost to a client"
-    return grid_of(caption, rows, remark=fixed("compared.usage")) if rows else None
+    return grid_of(caption, rows, remark=fixed_text("compared.usage")) if rows else None

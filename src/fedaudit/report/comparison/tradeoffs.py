@@ -8,8 +8,8 @@ from fedaudit.core.metric_names import AUC
 from fedaudit.report import wording
 from fedaudit.report.deciding.caveats import client_list
 from fedaudit.report.evidence import outcomes_of
-from fedaudit.report.fixed import fixed
-from fedaudit.report.grid import Cell, name_cell, shortened
+from fedaudit.report.fixed import fixed_text
+from fedaudit.report.grid import Cell, name_cell, shorten
 from fedaudit.report.text.verdict import learning_warning
 from fedaudit.report.wording import NamedClient, defense_name
 from fedaudit.results import comparison as parts
@@ -36,7 +36,7 @@ def labels_of(comparison: Comparison) -> list[str]:
         is_named = any_defense or row.family != NO_DEFENSE or not settings
         labels.append(_joined(80, defense_name(row.defense) * is_named, users_text(row), settings))
     names = [
-        f"{shortened(comparison.sources[row.source].name, 60)} · {label}"
+        f"{shorten(comparison.sources[row.source].name, 60)} · {label}"
         if labels.count(label) > 1
         else label
         for row, label in zip(comparison.rows, labels, strict=True)
@@ -74,7 +74,7 @@ def settings_text(settings: Mapping[str, str]) -> str:
     texts = []
     for name, value in set_values.items():
         section = f"{name.partition('.')[0]} " if counts[short[name]] > 1 else ""
-        texts.append(shortened(f"{section}{short[name]} {value}".replace("_", " "), 32))
+        texts.append(shorten(f"{section}{short[name]} {value}".replace("_", " "), 32))
     hidden = len(texts) - MOST_SETTINGS
     return ", ".join(texts[:MOST_SETTINGS] + [f"and {hidden} more"] * (hidden > 0))
 
@@ -84,7 +84,7 @@ def clients_text(targets: Sequence[int]) -> str:
     ordered = sorted(targets)
     if any(isinstance(client, NamedClient) for client in ordered):
         return client_list(ordered)
-    text = shortened(", ".join(map(str, ordered)), 40)
+    text = shorten(", ".join(map(str, ordered)), 40)
     if len(ordered) > 2 and ordered == list(range(ordered[0], ordered[-1] + 1)):
         text = f"{ordered[0]}–{ordered[-1]}"
     return f"client{'s' * (len(targets) > 1)} {text}"
@@ -137,18 +137,20 @@ def front_name(front: Front) -> str:
 
 
 def _joined(limit: int, *texts: str) -> str:
-    return wording.join(*(shortened(text, limit) for text in texts))
+    return wording.join_parts(*(shorten(text, limit) for text in texts))
 
 
 def cautions(comparison: Comparison, records: Sequence[Record]) -> list[str]:
     """Return warnings about differences (except sample sizes) that make rows incomparable."""
-    names = [(shortened(record.name, 60), record) for record in records]
+    names = [(shorten(record.name, 60), record) for record in records]
     failed = [name for name, record in names if outcomes_of(record.controls).failed]
     redrawn = [name for name, record in names if record.evaluation == "redraw"]
-    texts = [fixed("cautions.redraw", record=name) for name in redrawn]
-    texts += [fixed("cautions.failed", record=name) for name in failed[:5]]
+    texts = [fixed_text("cautions.redraw", record=name) for name in redrawn]
+    texts += [fixed_text("cautions.failed", record=name) for name in failed[:5]]
     if len(failed) > 5:
-        texts.append(f"A control failed in {wording.plural(len(failed) - 5, 'further record')}.")
+        texts.append(
+            f"A control failed in {wording.format_count(len(failed) - 5, 'further record')}."
+        )
     warnings = [f"{name}: {text}" for name, r in names if (text := learning_warning(r))]
     families = {row.family for row in comparison.rows}
     differences = {
@@ -156,7 +158,7 @@ def cautions(comparison: Comparison, records: Sequence[Record]) -> list[str]:
         "seeds": len({tuple(sorted(record.seeds)) for record in records}) > 1,
         "dp_sgd": families != {NO_DEFENSE} and not any("dp-sgd" in name for name in families),
     }
-    different = [fixed(f"cautions.{name}") for name, differs in differences.items() if differs]
+    different = [fixed_text(f"cautions.{name}") for name, differs in differences.items() if differs]
     return texts + warnings[:5] + different
 
 
@@ -310,11 +312,11 @@ def largest_difference(comparison: Comparison) -> str:
     labels = labels_of(comparison)
     pair = [labels[index].split(" · ") for index in (row, base)]
     name, other = (
-        shortened(" · ".join([part for part in label if part not in other_label] or label), 60)
+        shorten(" · ".join([part for part in label if part not in other_label] or label), 60)
         for label, other_label in (pair, pair[::-1])
     )
     limits = wording.limits_in_words(wording.limits_of_change(change.low, change.high, AUC))
     return (
-        f"Largest difference in the strongest AUC {wording.versus(contrast)}: "
+        f"Largest difference in the strongest AUC {wording.nonmember_heading(contrast)}: "
         f"{wording.format_change(change.value, AUC)} ({limits}), {name} against {other}"
     )

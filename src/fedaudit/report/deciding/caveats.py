@@ -7,8 +7,8 @@ from typing import Literal
 
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, wording
-from fedaudit.report.fixed import fixed, fixed_texts
-from fedaudit.report.grid import shortened
+from fedaudit.report.fixed import fixed_text, fixed_texts
+from fedaudit.report.grid import shorten
 from fedaudit.results import guessing
 from fedaudit.results.estimate import NO_DEFENSE, PEOPLE_IGNORED, Estimate
 from fedaudit.results.record import ControlResult, Record
@@ -19,7 +19,7 @@ Unit = Literal["sample", "person", "canary sample"]
 
 def unit_of(record: Record) -> Unit:
     """Return what the members of an audit are."""
-    is_canary = wording.setting(record, "audit", "draw") == "canaries"
+    is_canary = wording.study_setting(record, "audit", "draw") == "canaries"
     return "canary sample" if is_canary else record.unit
 
 
@@ -31,7 +31,7 @@ def units_of(record: Record) -> str:
 def client_list(clients: Sequence[int]) -> str:
     """Format clients: "clients 0 and 9", "hospital-a", or only their number, as in "12 clients"."""
     if len(clients) > wording.MOST_NAMED:
-        return wording.plural(len(clients), "client")
+        return wording.format_count(len(clients), "client")
     if any(isinstance(client, wording.NamedClient) for client in clients):
         return wording.join_and([wording.client_name(client) for client in clients])
     return f"client{'s' * (len(clients) > 1)} {wording.join_and([str(c) for c in clients])}"
@@ -117,7 +117,7 @@ def _widened_upper_limit(estimate: Estimate, count: int) -> float:
 
 
 MAX_NAMED_FAILURES = 3  # largest number of failed controls that a line names
-WRONG_SIGN = fixed("membership.inconclusive.wrong sign")
+WRONG_SIGN = fixed_text("membership.inconclusive.wrong sign")
 
 
 def coverage_gaps(record: Record) -> str:
@@ -132,12 +132,12 @@ def coverage_gaps(record: Record) -> str:
     if coverage.n_missing_rounds:
         spans = [str(span) for span in coverage.missing_rounds[: wording.MOST_NAMED]]
         numbers = f" ({', '.join(spans)})" if spans else ""
-        gaps.append(f"{wording.plural(coverage.n_missing_rounds, 'round')}{numbers}")
+        gaps.append(f"{wording.format_count(coverage.n_missing_rounds, 'round')}{numbers}")
     if coverage.n_missing_uploads:
         missing = [upload for upload in coverage.missing_uploads if upload.aggregated]
         senders = sorted({upload.client for upload in missing})
         names = f" of {client_list(senders)}" if senders else ""
-        gaps.append(f"{wording.plural(coverage.n_missing_uploads, 'upload')}{names}")
+        gaps.append(f"{wording.format_count(coverage.n_missing_uploads, 'upload')}{names}")
     return f"Not measured: {wording.join_and(gaps)}" * bool(gaps)
 
 
@@ -172,17 +172,17 @@ def guard_decisions(record: Record) -> str:
     for outcome, text in fixed_texts("guard.outcomes").items():
         uploads = counts.get(outcome)
         if uploads is not None:
-            count = wording.plural(uploads.count, "upload")
+            count = wording.format_count(uploads.count, "upload")
             unmeasured = guard.n_unmeasured if outcome == "withheld" else 0
-            details = wording.join(
+            details = wording.join_parts(
                 _list_rounds(uploads.rounds),
-                fixed("guard.unmeasured", count=unmeasured) if unmeasured else "",
+                fixed_text("guard.unmeasured", count=unmeasured) if unmeasured else "",
                 by="; ",
             )
             parts.append(text.format(uploads=count) + f" ({details})" * bool(details))
     if "withheld" not in counts:
-        parts.append(fixed("guard.none_withheld"))
-    limit = fixed(f"guard.limit.{guard.decide_by}", limit=f"{guard.limit:g}")
+        parts.append(fixed_text("guard.none_withheld"))
+    limit = fixed_text(f"guard.limit.{guard.decide_by}", limit=f"{guard.limit:g}")
     return f"{limit} {wording.join_and(parts)}"
 
 
@@ -207,7 +207,7 @@ def omissions(record: Record) -> list[str]:
 def people_caveat(record: Record) -> str:
     """Return a warning if intervals treat samples of one person as independent; else ""."""
     ignored = any(PEOPLE_IGNORED in estimate.method for estimate in record.findings)
-    return fixed("verdict.people") if ignored else ""
+    return fixed_text("verdict.people") if ignored else ""
 
 
 def independence(record: Record) -> str:
@@ -216,12 +216,12 @@ def independence(record: Record) -> str:
     The text is empty if people are the units, or if each person has a single sample.
     """
     if caveat := people_caveat(record):
-        return f"{wording.sentence(caveat)} Tests are wrong more often as well."
-    names = [wording.setting(record, "data", "options", key) for key in ("person", "subject")]
+        return f"{wording.with_full_stop(caveat)} Tests are wrong more often as well."
+    names = [wording.study_setting(record, "data", "options", key) for key in ("person", "subject")]
     if record.unit == "person" or any(names):
         return ""
-    hint = " " + fixed("verdict.audit_people")
-    return fixed("verdict.independent") + hint * (not record.watched)
+    hint = " " + fixed_text("verdict.audit_people")
+    return fixed_text("verdict.independent") + hint * (not record.watched)
 
 
 def controls_line(records: Sequence[Record]) -> str:
@@ -232,7 +232,7 @@ def controls_line(records: Sequence[Record]) -> str:
         return "No control was run"
     line = f"{checks.passed} of {total} controls passed"
     line += f", {checks.not_run} without a result" * bool(checks.not_run)
-    failed = evidence.distinct(map(_control_name, checks.failed))
+    failed = evidence.unique_items(map(_control_name, checks.failed))
     return f"{line}; failed: {wording.join_some(failed, MAX_NAMED_FAILURES)}" if failed else line
 
 
@@ -244,24 +244,24 @@ def failed_control_notes(record: Record, status: evidence.Status) -> list[str]:
     if status in ("void", "control failed"):
         return []
     failed, texts = evidence.outcomes_of(record.controls).failed, []
-    by_effect = evidence.grouped(failed, lambda result: result.control in guessing.HIDES_LEAKS)
+    by_effect = evidence.group_by(failed, lambda result: result.control in guessing.HIDES_LEAKS)
     for effect, hides in _EFFECTS:
         controls = by_effect.get(hides, [])
-        subjects = (_control_subject(c) or shortened(c.control, 40) for c in controls)
-        names = wording.join_some(evidence.distinct(subjects), MAX_NAMED_FAILURES)
+        subjects = (_control_subject(c) or shorten(c.control, 40) for c in controls)
+        names = wording.join_some(evidence.unique_items(subjects), MAX_NAMED_FAILURES)
         texts += [f"{effect}, because a control failed: {names}"] * bool(names)
     return texts
 
 
 def _control_name(control: ControlResult) -> str:
     clients = client_list(control.clients) if control.clients else ""
-    about = wording.join(_control_subject(control), clients, by="; ")
-    return f"{shortened(control.control, 40)}{f' ({about})' * bool(about)}"
+    about = wording.join_parts(_control_subject(control), clients, by="; ")
+    return f"{shorten(control.control, 40)}{f' ({about})' * bool(about)}"
 
 
 def _control_subject(control: ControlResult) -> str:
     client = "" if control.target is None else wording.client_name(control.target)
-    return wording.join(client, shortened(control.attack, 60))
+    return wording.join_parts(client, shorten(control.attack, 60))
 
 
 def controls_sign(records: Sequence[Record]) -> str:
@@ -279,7 +279,7 @@ def range_headline(figures: Sequence[Estimate]) -> str:
     if not wide:
         return ""
     best, (least, most) = max(wide, key=lambda pair: pair[0].number)
-    metric, attack = wording.metric_name(best.metric), shortened(best.attack, 60)
+    metric, attack = wording.metric_name(best.metric), shorten(best.attack, 60)
     estimate = f"{wording.value_text(best)} ({metric}, {attack})"
     return f"A leak is shown; its size is between {least} and {most}; best estimate {estimate}"
 
@@ -287,7 +287,7 @@ def range_headline(figures: Sequence[Estimate]) -> str:
 def unseen_release(record: Record) -> list[str]:
     """Return a sentence if attacks ran, but none of an adversary that sees only the final model."""
     views = {estimate.view for estimate in record.findings if estimate.attack}
-    return [fixed("answers.caveats.released")] if views and "final" not in views else []
+    return [fixed_text("answers.caveats.released")] if views and "final" not in views else []
 
 
 _USE_WEIGHTS = frozenset({"global_model", "update", "next_model", "control_variates"})
@@ -305,7 +305,7 @@ def _untested_weights(record: Record) -> Iterator[str]:
     if not uses_only_predictions(record):
         return
     has_file = record.coverage is not None and bool(record.coverage.final_models)
-    yield fixed(f"answers.weights.{'released' if has_file else 'unknown'}")
+    yield fixed_text(f"answers.weights.{'released' if has_file else 'unknown'}")
 
 
 def untested(record: Record) -> list[str]:
@@ -313,13 +313,13 @@ def untested(record: Record) -> list[str]:
     games: Sequence[str] = fixed_texts("untested")["games"] if record.kind == "games" else ()
     released = [*unseen_release(record), *_untested_weights(record)]
     texts = [*games, *released, *record.untested, *_unmeasured(record)]
-    return [text for text in evidence.distinct([*texts, *omissions(record)]) if text]
+    return [text for text in evidence.unique_items([*texts, *omissions(record)]) if text]
 
 
 def _unmeasured(record: Record) -> Iterator[str]:
     coverage = record.coverage
     if withheld_uploads(record):
-        yield wording.capital(fixed("guard.not_judged"))
+        yield wording.capitalise(fixed_text("guard.not_judged"))
     elif coverage and coverage.rounds - coverage.measured > coverage.n_missing_rounds:
         skipped = f"{coverage.rounds - coverage.measured} of {coverage.rounds} rounds"
         yield f"Uploads in {skipped}, which were not measured"

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 from fedaudit.core import metric_names
 from fedaudit.report import evidence, wording
 from fedaudit.report.deciding.caveats import unit_of
-from fedaudit.report.fixed import fixed, fixed_texts
+from fedaudit.report.fixed import fixed_text, fixed_texts
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import HIDES_LEAKS, without_doubts
 from fedaudit.results.record import Record
 
 
-class Measured(NamedTuple):
+class ConditionalBound(NamedTuple):
     """A lower bound, and the assumption under which it is valid; empty if it needs none."""
 
     bound: Estimate
@@ -41,7 +41,7 @@ class EpsilonBounds(NamedTuple):
 
     unit: str
     observer: str
-    measured: tuple[Measured, ...]
+    measured: tuple[ConditionalBound, ...]
     claim: Estimate | None = None
     word: str = ""
     deployed: Estimate | None = None
@@ -87,7 +87,7 @@ class EpsilonBounds(NamedTuple):
             others = f" ({'; '.join(measured.text for measured in self.measured[1:])})"
         joint = "; " if self.claim is not None else ", and "
         claim = f"{joint}{self.against_claim}" if self.claim or self.word == "claimed" else ""
-        return f"{wording.capital(self.unit)}: {self.at_least}{others}{claim}"
+        return f"{wording.capitalise(self.unit)}: {self.at_least}{others}{claim}"
 
 
 def epsilon_bounds(record: Record) -> list[EpsilonBounds]:
@@ -115,8 +115,8 @@ def epsilon_bounds(record: Record) -> list[EpsilonBounds]:
     return bounds
 
 
-def _bounds(kind: str, measured: Sequence[Measured], *claims: Any) -> EpsilonBounds:
-    unit, observer = fixed(f"epsilons.{kind}.unit"), fixed(f"epsilons.{kind}.observer")
+def _bounds(kind: str, measured: Sequence[ConditionalBound], *claims: Any) -> EpsilonBounds:
+    unit, observer = fixed_text(f"epsilons.{kind}.unit"), fixed_text(f"epsilons.{kind}.observer")
     return EpsilonBounds(unit, observer, tuple(measured), *claims)
 
 
@@ -128,10 +128,12 @@ def shown_bounds(record: Record) -> list[EpsilonBounds]:
 _CLAIM_CONTROL = "claimed epsilon"  # control that fails if a measured bound refutes a claim
 
 
-def _measured(record: Record, find: Callable[[str], Estimate | None], kind: str) -> list[Measured]:
+def _measured(
+    record: Record, find: Callable[[str], Estimate | None], kind: str
+) -> list[ConditionalBound]:
     metrics = fixed_texts(f"epsilons.{kind}.metrics").items()
     bounds = [(find(metric), assumes) for metric, assumes in metrics]
-    return [Measured(b, assumes) for b, assumes in bounds if b and _relied_on(record, [b])]
+    return [ConditionalBound(b, assumes) for b, assumes in bounds if b and _relied_on(record, [b])]
 
 
 def _relied_on(record: Record, estimates: list[Estimate]) -> list[Estimate]:

@@ -26,7 +26,7 @@ class Finding(NamedTuple):
     badge: str = ""
 
 
-def findings(record: Record) -> tuple[Finding, ...]:
+def topic_verdicts(record: Record) -> tuple[Finding, ...]:
     """Return the verdict on each topic of a record, the worst first."""
     is_about_members = evidence.has_membership(record)
     is_only_finding = is_about_members + bool(record.sources) + bool(record.clusters) == 1

@@ -36,7 +36,7 @@ def excludes_clear_leak(record: Record, estimates: list[Estimate]) -> bool:
         if AUC not in metrics or not any(map(rate_of, metrics)):
             return False
     of_single_seeds = (estimate for estimate in record.findings if estimate.seed is not None)
-    runs = evidence.grouped(of_single_seeds, _subject)
+    runs = evidence.group_by(of_single_seeds, _subject)
     highs = [(upper_limit_over_runs(f, runs), f.metric) for f in estimates if f.value is not None]
     return all(
         high is not None and evidence.size_reached(high, metric) not in evidence.DOUBTFUL
@@ -127,7 +127,7 @@ def scope_sentence(record: Record, estimates: Sequence[Estimate]) -> str:
         start = f"shown {together}, and" if by_all else f"not shown {together}, but"
         return f"The leak is {start} for {client_list(above)} separately"
     outcome = "The leak is shown" if by_all else "The evaluation is"
-    by_client = evidence.grouped(of_single_clients, lambda estimate: estimate.target)
+    by_client = evidence.group_by(of_single_clients, lambda estimate: estimate.target)
     small = [client for client in clients if not excludes_clear_leak(record, by_client[client])]
     if not small:
         return f"{outcome} {together}"
@@ -142,7 +142,9 @@ def pooled_over(record: Record) -> Callable[[str], str]:
     Pooled estimates omit clients that took part in too few measured rounds.
     """
     estimates = [estimate for estimate in record.findings if estimate.attack]
-    by_attack = evidence.grouped((f for f in estimates if f.fair), lambda estimate: estimate.attack)
+    by_attack = evidence.group_by(
+        (f for f in estimates if f.fair), lambda estimate: estimate.attack
+    )
     covered_by = {attack: _pooled_clients(same, attack) for attack, same in by_attack.items()}
     audited_client_ids = (
         {row.client for row in record.coverage.clients} if record.coverage else set()

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from fedaudit.report.grid import shortened
+from fedaudit.report.grid import shorten
 from fedaudit.results.estimate import Interval
 
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#C2649A", "#B97800", "#2F93CC", "#7A7A7A")
@@ -46,7 +46,7 @@ class LegendEntry(NamedTuple):
 
 def legend(looks: Mapping[str, Style], limit: int = 80) -> tuple[LegendEntry, ...]:
     """Return a legend of styles by name; names are cut to a number of characters."""
-    return tuple(LegendEntry(shortened(name, limit), look) for name, look in looks.items())
+    return tuple(LegendEntry(shorten(name, limit), look) for name, look in looks.items())
 
 
 class Placed(NamedTuple):

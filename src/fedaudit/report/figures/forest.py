@@ -120,7 +120,7 @@ def build_forest(
     if not shown_lines:
         return ()
     if hidden > 0:
-        rows = wording.plural(hidden, "more row is", "more rows are")
+        rows = wording.format_count(hidden, "more row is", "more rows are")
         caption += f" {rows} in the tables."
     columns = zip(*(line.cells for line in shown_lines), strict=True)
     by_track = [[mark for cell in cells for mark in cell.marks] for cells in columns]

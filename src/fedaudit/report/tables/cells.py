@@ -3,7 +3,16 @@
 from collections.abc import Callable, Iterable, Mapping
 
 from fedaudit.report.evidence import DOUBTED, Item, Marker
-from fedaudit.report.grid import Cell, Content, Footnotes, Grid, Header, as_cell, grid_of, stack
+from fedaudit.report.grid import (
+    Cell,
+    Content,
+    Footnotes,
+    Grid,
+    Header,
+    as_cell,
+    grid_of,
+    stack_lines,
+)
 from fedaudit.report.wording import (
     format_change,
     further_interval,
@@ -61,7 +70,7 @@ def value_cell(
         return None
     look = DOUBTED if estimate.doubt else look
     lines = (look.word, interval_text(estimate) or unbounded, further_interval(estimate), *details)
-    return Cell(f"{look.sign}{value_text(estimate)}", stack(*lines), look.tone, mark)
+    return Cell(f"{look.sign}{value_text(estimate)}", stack_lines(*lines), look.tone, mark)
 
 
 def change_lines(change: Difference | None, metric: str) -> tuple[str, ...]:

@@ -2,20 +2,20 @@
 
 from collections.abc import Sequence
 
-from fedaudit.report.evidence import distinct, lower_limit
-from fedaudit.report.fixed import fixed, fixed_texts
-from fedaudit.report.grid import Cell, Cells, Grid, Tone, grid_of, name_cell, shortened
+from fedaudit.report.evidence import lower_limit, unique_items
+from fedaudit.report.fixed import fixed_text, fixed_texts
+from fedaudit.report.grid import Cell, Cells, Grid, Tone, grid_of, name_cell, shorten
 from fedaudit.report.section import Section, table_section
 from fedaudit.report.tables.cells import estimate_table
 from fedaudit.report.text import points
 from fedaudit.report.wording import (
+    format_count,
+    format_interval,
     format_number,
     format_optional,
     format_percent,
     format_range,
-    interval,
     join_some,
-    plural,
     rate_texts,
 )
 from fedaudit.results import games
@@ -27,7 +27,7 @@ from fedaudit.results.record import Record
 def game_sections(record: Record) -> list[Section]:
     """Return the sections on games: points by sign, points in rounds, certificates, detection."""
     sections = [
-        table_section(ident, title, table, fixed(f"games.{ident}"))
+        table_section(ident, title, table, fixed_text(f"games.{ident}"))
         for ident, title, table in (
             ("points", "Every point", points_table(record)),
             ("rounds", "In real rounds", points_table(record, in_rounds=True)),
@@ -35,7 +35,7 @@ def game_sections(record: Record) -> list[Section]:
         )
     ]
     if detection := record.detection:
-        text, sentences = [fixed("games.detector")], detector_words(detection)
+        text, sentences = [fixed_text("games.detector")], detector_words(detection)
         tables = [detector_table(detection)]
         sections.append(Section("detector", "What a client can see", text, sentences, tables))
     return [part for part in sections if part is not None]
@@ -56,11 +56,11 @@ def points_table(record: Record, *, in_rounds: bool = False) -> Grid | None:
         f"{format_range(item.point.targets for item in items)} targets, "
         f"batches of {format_range(item.point.batch for item in items)} samples"
     )
-    remark = fixed("games.remark_rounds" if in_rounds else "games.remark_points")
+    remark = fixed_text("games.remark_rounds" if in_rounds else "games.remark_points")
     return grid_of(
         f"Games {'in rounds' if in_rounds else 'by sign'}: {sizes}",
         [{place: cell for place, cell in row.items() if place in used_columns} for row in rows],
-        remark=f"{fixed('games.remark')} {remark}",
+        remark=f"{fixed_text('games.remark')} {remark}",
     )
 
 
@@ -71,7 +71,7 @@ def certificates_table(record: Record) -> Grid | None:
         for item in points.shown_points(record.games)
         if item.point.certificates
     ]
-    remark = fixed("games.remark_certificates")
+    remark = fixed_text("games.remark_certificates")
     return grid_of("Certificates", rows, remark=remark) if rows else None
 
 
@@ -113,7 +113,7 @@ def _certified(certificates: Sequence[TargetCertificate]) -> Cells:
 def _label(point: PointPlayed) -> str:
     """Return the author's name of a point; "" if it only repeats settings."""
     by_settings = point.label == point.mechanism or set("=,") & set(point.label)
-    return "" if by_settings else shortened(point.label)
+    return "" if by_settings else shorten(point.label)
 
 
 def _row(point: PointPlayed) -> Cells:
@@ -161,12 +161,12 @@ def detector_table(detection: Detection) -> Grid:
     servers = _servers(detection)
     columns = {
         games.INDICATOR_AUC: "AUC",
-        games.DETECTED: "Found",
+        games.DETECTION_RATE: "Found",
         games.FALSE_ALARMS: "False alarms",
     }
     right = {_server(name): format_optional(detection.success(name)) for name in servers}
     return estimate_table(
-        f"Indicators of a planted neuron, over {plural(detection.runs, 'federation')}",
+        f"Indicators of a planted neuron, over {format_count(detection.runs, 'federation')}",
         [e for e in detection.estimates if e.group and e.attack in servers and e.metric in columns],
         rows=lambda item: name_cell(*_indicator(item.group)),
         columns=lambda item: (
@@ -177,10 +177,10 @@ def detector_table(detection: Detection) -> Grid:
         order=("False alarms",),
         first="Indicator",
         under={name: f"right in {success}" for name, success in right.items() if success},
-        remark=fixed(
+        remark=fixed_text(
             "games.remark_detector",
-            judged=plural(detection.judged, "federation"),
-            federation=shortened(detection.federation, 200),
+            judged=format_count(detection.judged, "federation"),
+            federation=shorten(detection.federation, 200),
             honest=f"{detection.honest:,}",
             planted=f"{detection.planted:,}",
             own=f"{detection.own:,}",
@@ -200,8 +200,8 @@ def detector_words(detection: Detection) -> list[str]:
         clear = [name for name, auc in aucs.items() if lower_limit(auc) >= _DISTINGUISHES]
         names = join_some([_indicator(name)[0].lower() for name in clear])
         sentences.append(
-            f"{_server(server)}: {len(clear)} of {plural(len(aucs), 'indicator')} identify nearly "
-            f"every planted model (AUC of {format_number(_DISTINGUISHES)} or more)"
+            f"{_server(server)}: {len(clear)} of {format_count(len(aucs), 'indicator')} identify "
+            f"nearly every planted model (AUC of {format_number(_DISTINGUISHES)} or more)"
             f"{f': {names}' * bool(names)}."
         )
     return sentences
@@ -209,20 +209,20 @@ def detector_words(detection: Detection) -> list[str]:
 
 def _indicator_cell(item: Estimate) -> Cell:
     if item.metric == games.INDICATOR_AUC:
-        return Cell(format_number(item.number), interval(item.low, item.high, "figure"))
+        return Cell(format_number(item.number), format_interval(item.low, item.high, "figure"))
     total = item.n_members + item.n_nonmembers
-    limits = interval(item.low, item.high, "accuracy")
+    limits = format_interval(item.low, item.high, "accuracy")
     return Cell(f"{round(item.number * total)} of {total}", limits)
 
 
 def _indicator(name: str) -> tuple[str, str]:
-    heading, _, detail = fixed_texts("indicators").get(name, shortened(name)).partition(": ")
+    heading, _, detail = fixed_texts("indicators").get(name, shorten(name)).partition(": ")
     return heading, detail
 
 
 def _servers(detection: Detection) -> Sequence[str]:
-    return distinct(server for server, _ in detection.indicators)[:_MOST_SERVERS]
+    return unique_items(server for server, _ in detection.indicators)[:_MOST_SERVERS]
 
 
 def _server(name: str) -> str:
-    return str(fixed_texts("servers").get(name) or shortened(name))
+    return str(fixed_texts("servers").get(name) or shorten(name))

@@ -8,10 +8,19 @@ from statistics import fmean
 from fedaudit.core.metric_names import HEADLINE_METRICS, rate_of
 from fedaudit.report import evidence, wording
 from fedaudit.report.deciding.caveats import independence
-from fedaudit.report.evidence import Setting, distinct, grouped, setting_labels, setting_of
+from fedaudit.report.evidence import Setting, group_by, setting_labels, setting_of, unique_items
 from fedaudit.report.figures import charts
-from fedaudit.report.fixed import fixed
-from fedaudit.report.grid import Cell, Cells, Footnotes, Grid, grid_of, name_cell, shortened, stack
+from fedaudit.report.fixed import fixed_text
+from fedaudit.report.grid import (
+    Cell,
+    Cells,
+    Footnotes,
+    Grid,
+    grid_of,
+    name_cell,
+    shorten,
+    stack_lines,
+)
 from fedaudit.report.section import Section, table_section
 from fedaudit.report.tables.cells import estimate_table, value_cell
 from fedaudit.report.text.verdict import needs_more
@@ -30,8 +39,8 @@ def membership_section(record: Record) -> Section | None:
     if not evidence.has_membership(record):
         return table_section("figures", "Other figures", other_estimates)
     tables, exposed = attack_tables(record), exposed_table(record)
-    texts = [] if tables else [fixed("members.none")]
-    texts += [fixed("members.not_exposed")] * bool(record.exposed and not exposed)
+    texts = [] if tables else [fixed_text("members.none")]
+    texts += [fixed_text("members.not_exposed")] * bool(record.exposed and not exposed)
     tables += [grid for grid in (other_estimates, classes_table(record), exposed) if grid]
     estimate = roc_figure(record.curves)
     return Section("attacks", "Attacks", texts, tables=tables, figure=estimate)
@@ -46,17 +55,19 @@ def attack_tables(record: Record) -> list[Grid]:
     estimates = evidence.most_summarised(record.findings)
     tables = _by_setting("Attacks by group of non-members", estimates)
     if tables:
-        remark = wording.join(tables[0].remark, signs_of(estimates), independence(record), by=" ")
+        remark = wording.join_parts(
+            tables[0].remark, signs_of(estimates), independence(record), by=" "
+        )
         tables[0] = replace(tables[0], remark=remark)
     of_single_samples = evidence.most_summarised(record.of_single_samples)
     return tables + _by_setting("Single samples of these people", of_single_samples)
 
 
 def _by_setting(caption: str, estimates: list[Estimate]) -> list[Grid]:
-    by_setting = grouped(estimates, _setting_of_all)
+    by_setting = group_by(estimates, _setting_of_all)
     labels = setting_labels(by_setting)
     ordered = sorted(by_setting, key=lambda setting: setting.defense != NO_DEFENSE)
-    captions = {s: wording.join(caption, shortened(labels[s], 100), by=": ") for s in ordered}
+    captions = {s: wording.join_parts(caption, shorten(labels[s], 100), by=": ") for s in ordered}
     return [_estimates_table(captions[setting], by_setting[setting]) for setting in ordered]
 
 
@@ -76,7 +87,7 @@ def _estimates_table(
 ) -> Grid:
     notes = Footnotes()
     has_several_targets = len({estimate.target for estimate in estimates if estimate.attack}) > 1
-    metrics = distinct((*HEADLINE_METRICS, *(estimate.metric for estimate in estimates)))
+    metrics = unique_items((*HEADLINE_METRICS, *(estimate.metric for estimate in estimates)))
     ordered = sorted(
         estimates,
         key=lambda estimate: (
@@ -89,7 +100,7 @@ def _estimates_table(
     # Sample sizes are printed once: below contrasts, or below names if there are several clients.
     sizes = {
         row: _sizes(same) if has_several_targets else ""
-        for row, same in grouped(
+        for row, same in group_by(
             ordered, lambda estimate: (estimate.attack, estimate.target)
         ).items()
     }
@@ -107,7 +118,7 @@ def _estimates_table(
             else estimate.attack
         )
         label = labels[_setting_of_all(estimate)] if labels else ""
-        detail = stack(label, sizes[estimate.attack, estimate.target])
+        detail = stack_lines(label, sizes[estimate.attack, estimate.target])
         return name_cell(name or "Training run", detail, limit=80)
 
     return estimate_table(
@@ -117,10 +128,11 @@ def _estimates_table(
         columns=lambda estimate: (contrast(estimate), _short_name(estimate.metric)),
         cell=lambda estimate: estimate_cell(estimate, notes),
         under={
-            name: stack(
-                "" if has_several_targets else _sizes(same), *distinct(map(_compared_within, same))
+            name: stack_lines(
+                "" if has_several_targets else _sizes(same),
+                *unique_items(map(_compared_within, same)),
             )
-            for name, same in grouped(ordered, contrast).items()
+            for name, same in group_by(ordered, contrast).items()
         },
         notes=notes,
         remark=_methods(estimates)
@@ -160,7 +172,7 @@ def _counts(estimate: Estimate) -> str:
     if not others:
         return f"FPR {wording.format_percent(fpr)}"
     hits = f"{round(value * members):,}/{members:,}" if members else ""
-    return stack(hits, f"FP {round(fpr * others):,}/{others:,}")
+    return stack_lines(hits, f"FP {round(fpr * others):,}/{others:,}")
 
 
 def _sizes(estimates: Iterable[Estimate]) -> str:
@@ -173,8 +185,8 @@ def _sizes(estimates: Iterable[Estimate]) -> str:
 
 
 def _compared_within(estimate: Estimate) -> str:
-    caveat = "" if estimate.fair else fixed("members.unfair")
-    return wording.join(_WITHIN.get(estimate.within, ""), caveat, by="; ")
+    caveat = "" if estimate.fair else fixed_text("members.unfair")
+    return wording.join_parts(_WITHIN.get(estimate.within, ""), caveat, by="; ")
 
 
 def signs_of(estimates: Sequence[Estimate]) -> str:
@@ -182,7 +194,9 @@ def signs_of(estimates: Sequence[Estimate]) -> str:
     is_open_below = any(
         estimate.low is None and estimate.high is not None for estimate in estimates
     )
-    return fixed("members.signs") + " ≤: too few non-members for a lower limit." * is_open_below
+    return (
+        fixed_text("members.signs") + " ≤: too few non-members for a lower limit." * is_open_below
+    )
 
 
 def _short_name(metric: str) -> str:
@@ -190,9 +204,9 @@ def _short_name(metric: str) -> str:
 
 
 def _methods(estimates: Iterable[Estimate]) -> str:
-    by_method = grouped((f for f in estimates if f.method), lambda f: shortened(f.method, 80))
+    by_method = group_by((f for f in estimates if f.method), lambda f: shorten(f.method, 80))
     texts = [
-        f"{wording.join_and(distinct(_short_name(e.metric) for e in with_method))} by {method}"
+        f"{wording.join_and(unique_items(_short_name(e.metric) for e in with_method))} by {method}"
         for method, with_method in by_method.items()
     ]
     return f"Intervals: {'; '.join(texts)}." * bool(texts)
@@ -206,8 +220,10 @@ def classes_table(record: Record) -> Grid | None:
     labels = evidence.labels_among(groups)
 
     def heading(estimate: Estimate) -> Cell:
-        detail = wording.join(wording.versus(estimate.contrast), labels[setting_of(estimate)])
-        return name_cell(estimate.attack, shortened(detail, 80))
+        detail = wording.join_parts(
+            wording.nonmember_heading(estimate.contrast), labels[setting_of(estimate)]
+        )
+        return name_cell(estimate.attack, shorten(detail, 80))
 
     def cell(estimate: Estimate) -> Cell | None:
         if estimate.value is not None:
@@ -234,18 +250,21 @@ def exposed_table(record: Record) -> Grid | None:
     if not exposed_rows:
         return None
     labels = setting_labels(Setting(row.defense, "", row.target, None) for row in exposed_rows)
-    attacks_by_defense = grouped(exposed_rows, lambda row: row.defense)
+    attacks_by_defense = group_by(exposed_rows, lambda row: row.defense)
     ranked = []
-    for rows_of_sample in grouped(
+    for rows_of_sample in group_by(
         exposed_rows, lambda row: (row.defense, row.target, row.sample)
     ).values():
         best = max(rows_of_sample, key=lambda row: row.above_nonmembers)
-        attacks, rate = distinct(row.attack for row in rows_of_sample), 1 - best.above_nonmembers
+        attacks, rate = (
+            unique_items(row.attack for row in rows_of_sample),
+            1 - best.above_nonmembers,
+        )
         total = len({row.attack for row in attacks_by_defense[best.defense]})
-        names = wording.join_some(list(map(shortened, attacks)), MOST_NAMED)
+        names = wording.join_some(list(map(shorten, attacks)), MOST_NAMED)
         label = labels[Setting(best.defense, "", best.target, None)]
         filled: Cells = {
-            wording.capital(best.unit): Cell(str(best.sample), label),
+            wording.capitalise(best.unit): Cell(str(best.sample), label),
             "Class": None if best.label is None else str(best.label),
             "Attacks that list it": Cell(f"{len(attacks)} of {total}", names),
             "Non-members as high or higher": wording.format_percent(rate),
@@ -257,7 +276,8 @@ def exposed_table(record: Record) -> Grid | None:
         "Most exposed samples" if record.unit == "sample" else "Most exposed people",
         [filled for _, filled in ranked[:MOST_SAMPLES]],
         words=("Class", "Attacks that list it"),
-        remark=fixed("members.exposed") + f" The result file lists {hidden:,} more." * (hidden > 0),
+        remark=fixed_text("members.exposed")
+        + f" The result file lists {hidden:,} more." * (hidden > 0),
     )
 
 
@@ -275,14 +295,14 @@ def roc_figure(curves: Sequence[Curve]) -> charts.Figures | None:
     """
     if not curves:
         return None
-    by_attack = grouped(curves, lambda curve: curve.attack)
+    by_attack = group_by(curves, lambda curve: curve.attack)
     ranked = sorted(by_attack, key=lambda attack: -fmean(map(_height, by_attack[attack])))
     coloured, others = ranked[:_MOST_COLOURED], ranked[_MOST_COLOURED:]
     looks = {name: charts.style(place)._replace(symbol="") for place, name in enumerate(coloured)}
     smallest = min((rate for curve in curves for rate in curve.fpr if rate > 0), default=1.0)
     floor = max(_LOWEST_RATE, min(smallest / 2, 5e-4))
 
-    settings = grouped(curves, lambda c: Setting(c.defense, c.view, c.target, c.seed))
+    settings = group_by(curves, lambda c: Setting(c.defense, c.view, c.target, c.seed))
     labels = setting_labels(settings)
     choices = []
     for setting, curves_of_setting in settings.items():
@@ -292,9 +312,9 @@ def roc_figure(curves: Sequence[Curve]) -> charts.Figures | None:
         parts = tuple(_roc_panel(panels[name], looks, floor) for name in names)
         choices.append(charts.Choice(labels[setting], parts))
 
-    other_names = "others: " + wording.join_and([shortened(attack) for attack in others])
+    other_names = "others: " + wording.join_and([shorten(attack) for attack in others])
     greys = ({other_names: _PALE} if others else {}) | {"guessing": _GUESSING}
-    caption = fixed("pictures.roc")
+    caption = fixed_text("pictures.roc")
     caption += f" In colour: the {len(coloured)} attacks with the highest TPR there." * bool(others)
     keys = charts.legend(looks) + charts.legend(greys, limit=200)
     return charts.Figures("roc", caption, tuple(choices), keys, "square")
@@ -324,6 +344,6 @@ def _roc_panel(
         tpr = [max(rate, floor / 10) for rate in curve.tpr for _ in range(2)][:-1]
         lines.append(charts.Curve(curve.attack, fpr, tpr, looks.get(curve.attack, _PALE)))
     nonmember_name = wording.contrast_meaning(contrast)
-    summary = fixed("pictures.roc_summary", attacks=len(curves), others=nonmember_name)
-    title = f"Members {wording.versus(contrast)}"
+    summary = fixed_text("pictures.roc_summary", attacks=len(curves), others=nonmember_name)
+    title = f"Members {wording.nonmember_heading(contrast)}"
     return charts.Panel(title, summary, x, y, lines, uprights=(0.001, 0.01))

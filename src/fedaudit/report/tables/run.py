@@ -5,9 +5,9 @@ from statistics import fmean
 
 from fedaudit.core.metric_names import AUC
 from fedaudit.report import wording
-from fedaudit.report.evidence import Outcomes, distinct, grouped, outcomes_of
+from fedaudit.report.evidence import Outcomes, group_by, outcomes_of, unique_items
 from fedaudit.report.fixed import fixed_texts
-from fedaudit.report.grid import Cell, Cells, Grid, Tone, grid_of, name_cell, shortened, stack
+from fedaudit.report.grid import Cell, Cells, Grid, Tone, grid_of, name_cell, shorten, stack_lines
 from fedaudit.report.section import Section, table_section
 from fedaudit.report.tables.cells import estimate_table
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
@@ -38,7 +38,7 @@ MAX_LISTED_FAILURES = 12
 
 def controls_table(record: Record) -> Grid:
     """Return the controls by kind, failed kinds first: number passed, values, and failures."""
-    kinds = grouped(record.controls, lambda result: result.control)
+    kinds = group_by(record.controls, lambda result: result.control)
     outcomes = {kind: outcomes_of(results) for kind, results in kinds.items()}
     ordered = sorted(kinds, key=lambda kind: (not outcomes[kind].failed, not outcomes[kind].ran))
     rows = [_controls_row(kind, kinds[kind], outcomes[kind]) for kind in ordered]
@@ -54,32 +54,34 @@ def _controls_row(kind: str, results: list[ControlResult], outcomes: Outcomes) -
         + wording.format_range(
             [result.value or 0.0 for result in with_expectation], "–", text=wording.format_number
         )
-        for with_expectation in grouped(results_with_value, lambda result: result.expected).values()
+        for with_expectation in group_by(
+            results_with_value, lambda result: result.expected
+        ).values()
     ]
     readable_expectations = fixed_texts("expectations")
-    expectations = distinct(
-        shortened(readable_expectations.get(r.expected, r.expected), 120) for r in results
+    expectations = unique_items(
+        shorten(readable_expectations.get(r.expected, r.expected), 120) for r in results
     )
     hidden = len(outcomes.failed) - MAX_LISTED_FAILURES
     lines = [_failure(result) for result in outcomes.failed[:MAX_LISTED_FAILURES]]
     lines += [f"and {hidden:,} more"] * (hidden > 0)
-    lines += distinct(shortened(r.note, 200) for r in results if r.passed is None)[:3]
+    lines += unique_items(shorten(r.note, 200) for r in results if r.passed is None)[:3]
     return {
         "Control": name_cell(kind),
         "Result": Cell(text, tone=tone),
         "Passed": f"{outcomes.passed} of {len(outcomes.ran)}"
         + f", {outcomes.not_run} not run" * bool(outcomes.not_run),
         "Values": "; ".join(values[:3]) or None,
-        "Expected, and what failed": Cell("; ".join(expectations[:3]), stack(*lines)),
+        "Expected, and what failed": Cell("; ".join(expectations[:3]), stack_lines(*lines)),
     }
 
 
 def _failure(result: ControlResult) -> str:
     value = wording.format_value(result.value, AUC)
-    limits = wording.interval(result.low, result.high, AUC)
-    where = wording.join(
-        shortened(result.attack),
-        "" if result.defense == NO_DEFENSE else shortened(result.defense),
+    limits = wording.format_interval(result.low, result.high, AUC)
+    where = wording.join_parts(
+        shorten(result.attack),
+        "" if result.defense == NO_DEFENSE else shorten(result.defense),
         "" if result.target is None else wording.client_name(result.target),
         "" if result.seed is None else f"seed {result.seed}",
     )
@@ -92,15 +94,15 @@ def utility_table(record: Record) -> Grid | None:
     estimates = [estimate for estimate in estimates if estimate.metric in names] or estimates
     if not estimates:
         return None
-    methods = distinct(estimate.method for estimate in estimates if estimate.method)
-    by_cell = grouped(estimates, lambda estimate: (estimate.defense, estimate.metric))
+    methods = unique_items(estimate.method for estimate in estimates if estimate.method)
+    by_cell = group_by(estimates, lambda estimate: (estimate.defense, estimate.metric))
     has_means = len(by_cell) < len(estimates)
     of_means = "; for a mean over seeds, the smallest and the largest value of a seed" * has_means
     return estimate_table(
         "Utility",
         estimates,
-        rows=lambda estimate: name_cell(wording.capital(wording.defense_name(estimate.defense))),
-        columns=lambda estimate: names.get(estimate.metric, wording.capital(estimate.metric)),
+        rows=lambda estimate: name_cell(wording.capitalise(wording.defense_name(estimate.defense))),
+        columns=lambda estimate: names.get(estimate.metric, wording.capitalise(estimate.metric)),
         cell=lambda estimate: _utility_cell(by_cell[estimate.defense, estimate.metric]),
         first="Defense",
         remark=f"Intervals: {wording.join_and(methods)}{of_means}.",
@@ -112,7 +114,7 @@ def _utility_cell(estimates: Sequence[Estimate]) -> Cell:
     value = wording.format_value(fmean(values), first.metric)
     if len(estimates) == 1:
         return Cell(value, wording.interval_text(first))
-    limits = wording.interval(min(values), max(values), first.metric)
+    limits = wording.format_interval(min(values), max(values), first.metric)
     return Cell(value, f"{limits}\nmean of {len(estimates)} seeds")
 
 

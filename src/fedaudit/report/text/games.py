@@ -6,8 +6,8 @@ from typing import NamedTuple
 from fedaudit.report import evidence, wording
 from fedaudit.report.evidence import status_between
 from fedaudit.report.first import FirstScreen
-from fedaudit.report.fixed import fixed, fixed_texts
-from fedaudit.report.grid import shortened
+from fedaudit.report.fixed import fixed_text, fixed_texts
+from fedaudit.report.grid import shorten
 from fedaudit.report.pictures import games_picture
 from fedaudit.report.text import points
 from fedaudit.results.record import Record
@@ -33,12 +33,12 @@ def game_verdict(record: Record) -> GameVerdict:
     protected, unprotected = points.by_protection(items)
     rates = [item.point.success for item in protected or unprotected]
     status = status_between((2 * r.low - 1 for r in rates), (2 * r.high - 1 for r in rates))
-    refuted = [item for item in items if points.contradicted(item.point)]
+    refuted = [item for item in items if points.is_contradicted(item.point)]
     result = "nothing_shown" if status in ("no leak shown", "inconclusive") else "leak"
     far = any(points.far_above(item.point) for item in items)
     situation = "contradicted" if refuted else "far_above" if far else result
     protection = points.protection_word(record)
-    names = {"protection": protection, "bound": fixed(f"games.bounds.{protection}")}
+    names = {"protection": protection, "bound": fixed_text(f"games.bounds.{protection}")}
     claims = tuple(_claims(items)[:MOST_NAMED])
     first = FirstScreen(
         "strong leak" if refuted else status,
@@ -48,7 +48,7 @@ def game_verdict(record: Record) -> GameVerdict:
         games_picture(record),
         tuple(points.game_tiles(record)[:3]),
         *_bounds(items),
-        tuple(fixed(f"games.next.{situation}", **names).splitlines()),
+        tuple(fixed_text(f"games.next.{situation}", **names).splitlines()),
         claims[:MOST_CLAIMS],
     )
     return GameVerdict(
@@ -56,7 +56,7 @@ def game_verdict(record: Record) -> GameVerdict:
         _played(items),
         tuple(map(_contradiction, refuted[:MOST_NAMED])),
         claims,
-        fixed(f"games.{result}", **names),
+        fixed_text(f"games.{result}", **names),
         tuple(_limits(items)),
     )
 
@@ -66,15 +66,19 @@ def _bounds(items: Sequence[points.ShownPoint]) -> tuple[str, str]:
     played = [item.point for item in items]
     claiming = sum(point.claimed_epsilon is not None for point in played)
     bounded = sum(point.rounds is not None and point.largest_success < 1 for point in played)
-    wrong, far = sum(map(points.contradicted, played)), sum(map(points.far_above, played))
+    wrong, far = sum(map(points.is_contradicted, played)), sum(map(points.far_above, played))
     bound_kinds = " or ".join(["claimed ε"] * bool(claiming) + ["noise bound"] * bool(bounded))
-    checked_points = wording.plural(claiming + bounded, "point")
+    checked_points = wording.format_count(claiming + bounded, "point")
     if far:
-        text = f"Claimed ε far below the actual ε at {far} of {wording.plural(claiming, 'point')}"
-        return text + f"; {wording.plural(wrong, 'point')} contradicted by games" * bool(wrong), "✗"
+        claims = wording.format_count(claiming, "point")
+        text = f"Claimed ε far below the actual ε at {far} of {claims}"
+        return text + f"; {wording.format_count(wrong, 'point')} contradicted by games" * bool(
+            wrong
+        ), "✗"
     if wrong:
         return (
-            f"{wording.capital(bound_kinds)} contradicted by games at {wrong} of {checked_points}",
+            f"{wording.capitalise(bound_kinds)} contradicted by games at {wrong} of "
+            f"{checked_points}",
             "✗",
         )
     if bound_kinds:
@@ -84,7 +88,9 @@ def _bounds(items: Sequence[points.ShownPoint]) -> tuple[str, str]:
 
 def _contradiction_headline(refuted: Sequence[points.ShownPoint]) -> str:
     first = max(refuted, key=lambda item: item.point.empirical_epsilon)
-    others = f", and {wording.plural(len(refuted) - 1, 'more point')}" if len(refuted) > 1 else ""
+    others = (
+        f", and {wording.format_count(len(refuted) - 1, 'more point')}" if len(refuted) > 1 else ""
+    )
     refuted_value = "claimed epsilon" if first.point.refuted else "actual epsilon"
     refuted_value = "bound of the noise" if first.point.rounds else refuted_value
     return f"Success contradicts the {refuted_value}: {first.name}{others}"
@@ -110,10 +116,10 @@ def _success(item: points.ShownPoint) -> str:
 
 def _played(items: Sequence[points.ShownPoint]) -> str:
     played = [item.point for item in items]
-    samples = evidence.distinct(shortened(point.samples, 160) for point in played)
-    return fixed(
+    samples = evidence.unique_items(shorten(point.samples, 160) for point in played)
+    return fixed_text(
         "games.played",
-        points=wording.capital(wording.plural(len(played), "point")),
+        points=wording.capitalise(wording.format_count(len(played), "point")),
         games=wording.format_range(point.success.total for point in played),
         targets=wording.format_range(point.targets for point in played),
         batches=wording.format_range(point.batch for point in played),
@@ -129,7 +135,7 @@ def _contradiction(item: points.ShownPoint) -> str:
         kind = "actual"
     right, limits = wording.rate_texts(point.success)
     success = f"{item.name}: the server is right in {right} (95% interval {limits})"
-    return fixed(
+    return fixed_text(
         f"games.contradiction.{kind}",
         success=success,
         proven=points.format_epsilon(point.empirical_epsilon),
@@ -141,21 +147,21 @@ def _contradiction(item: points.ShownPoint) -> str:
 
 def _claims(items: Sequence[points.ShownPoint]) -> list[str]:
     sentences = []
-    for name, inside in points.families(items).items():
+    for name, inside in points.group_by_family(items).items():
         far = [item.point for item in inside if points.far_above(item.point)]
         if not far:
             continue
         claimed = _range([point.claimed_epsilon for point in far])
         if any(point.actual_epsilon is None for point in far):
             why = "shared_mask" if far[0].shared_mask else "probabilities"
-            actual = f"has no finite ε: {fixed(f'games.unbounded.{why}')}"
+            actual = f"has no finite ε: {fixed_text(f'games.unbounded.{why}')}"
         else:
             epsilons = _range([point.actual_epsilon for point in far])
             actual = f"has an actual ε of {epsilons} for one sample, by its own probabilities"
             if ratios := [value for p in far if (value := points.epsilon_ratio(p)) is not None]:
                 times = wording.format_range(ratios, text=points.format_ratio)
                 actual += f": {times} times as much"
-        sentences.append(f"{shortened(name, 80)} claims ε {claimed} but {actual}.")
+        sentences.append(f"{shorten(name, 80)} claims ε {claimed} but {actual}.")
     return sentences
 
 
@@ -169,8 +175,8 @@ def fit_warnings(items: Sequence[points.ShownPoint]) -> list[str]:
     warnings = []
     for problem in fixed_texts("games.fit"):
         affected = [item for item in items if points.fit_problem(item.point) == problem]
-        names = wording.join_some([shortened(item.name, 60) for item in affected], 4)
-        warnings += [fixed(f"games.fit.{problem}", points=names)] * bool(affected)
+        names = wording.join_some([shorten(item.name, 60) for item in affected], 4)
+        warnings += [fixed_text(f"games.fit.{problem}", points=names)] * bool(affected)
     return warnings
 
 
@@ -186,9 +192,9 @@ def _limits(items: Sequence[points.ShownPoint]) -> list[str]:
     if beyond:
         largest_epsilon = points.format_epsilon(max(beyond))
         counts = {"beyond": len(beyond), "claims": len(claims)}
-        limits.append(fixed("games.limits.unprovable", most=largest_epsilon, **counts))
-    limits += [fixed("games.limits.claims")] * bool(claims)
-    limits += [fixed("games.limits.rounds")] * any(point.rounds for point in played)
+        limits.append(fixed_text("games.limits.unprovable", most=largest_epsilon, **counts))
+    limits += [fixed_text("games.limits.claims")] * bool(claims)
+    limits += [fixed_text("games.limits.rounds")] * any(point.rounds for point in played)
     repeated = any(point.targets < point.success.total for point in played)
     targets = ", and for these targets: each was used in several games" * repeated
-    return [*limits, fixed("games.limits.intervals", targets=targets)]
+    return [*limits, fixed_text("games.limits.intervals", targets=targets)]

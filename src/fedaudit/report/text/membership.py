@@ -6,14 +6,14 @@ from fedaudit.report.deciding import caveats, membership
 from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.evidence import (
     Status,
-    distinct,
     main_estimates,
     max_size,
     size_of,
     size_reached,
+    unique_items,
 )
-from fedaudit.report.fixed import fixed, fixed_texts
-from fedaudit.report.grid import shortened
+from fedaudit.report.fixed import fixed_text, fixed_texts
+from fedaudit.report.grid import shorten
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Record
@@ -29,26 +29,30 @@ def member_headline(record: Record, status: Status, *, alone: bool) -> str:
     text = _headline(record, status, front, alone=alone)
     if len(sides) > 1:
         other = membership.member_status(record, sides[names[1]])
-        text = f"{wording.capital(names[0])}: {wording.without_capital(text)}"
-        text += f". {wording.capital(names[1])}: {other}"
+        text = f"{wording.capitalise(names[0])}: {wording.without_capital(text)}"
+        text += f". {wording.capitalise(names[1])}: {other}"
     estimates = main_estimates(record)
-    unfair = fixed("membership.unfair") * (bool(estimates) and not any(f.fair for f in estimates))
+    unfair = fixed_text("membership.unfair") * (
+        bool(estimates) and not any(f.fair for f in estimates)
+    )
     people = caveats.people_caveat(record)
-    return wording.join(text, membership.scope_sentence(record, front), unfair, people, by=". ")
+    return wording.join_parts(
+        text, membership.scope_sentence(record, front), unfair, people, by=". "
+    )
 
 
 def _headline(record: Record, status: Status, front: list[Estimate], *, alone: bool) -> str:
-    scope = fixed("guard.scope") if caveats.guard_of(record) else ""
+    scope = fixed_text("guard.scope") if caveats.guard_of(record) else ""
     if status in LEAKAGE:
-        distinguished = fixed(f"membership.distinguished.{caveats.unit_of(record)}")
+        distinguished = fixed_text(f"membership.distinguished.{caveats.unit_of(record)}")
         better = fixed_texts("membership.better").get(status, "")
         ranged = caveats.range_headline(front).replace("; ", f"; {scope}", 1)
         return ranged or f"{LEAKAGE[status]}: {scope}{distinguished}{better}"
     if status == "no leak shown":
         topic = "" if alone else " of membership"
-        return f"No leak{topic} shown: {scope}{fixed('membership.guessing')}"
+        return f"No leak{topic} shown: {scope}{fixed_text('membership.guessing')}"
     topic = "" if alone else " about membership"
-    reason = fixed(f"membership.inconclusive.{_reason(record, front)}")
+    reason = fixed_text(f"membership.inconclusive.{_reason(record, front)}")
     return f"Inconclusive{topic}: {scope}{reason}"
 
 
@@ -76,16 +80,16 @@ def member_meaning(record: Record, status: Status, estimates: list[Estimate]) ->
         parts += [_affected(estimates), _may_be_larger(estimates)]
     elif status == "no leak shown":
         parts.append(_hidden(record, estimates))
-    return wording.join(*parts, by=" ")
+    return wording.join_parts(*parts, by=" ")
 
 
 def _affected(estimates: list[Estimate]) -> str:
     affected = {
         wording.defense_name(estimate.defense) for estimate in estimates if above_chance(estimate)
     }
-    names = distinct(wording.defense_name(estimate.defense) for estimate in estimates)
-    leaking = wording.join_some([shortened(name, 60) for name in names if name in affected])
-    others = wording.join_some([shortened(name, 60) for name in names if name not in affected])
+    names = unique_items(wording.defense_name(estimate.defense) for estimate in estimates)
+    leaking = wording.join_some([shorten(name, 60) for name in names if name in affected])
+    others = wording.join_some([shorten(name, 60) for name in names if name not in affected])
     if len(names) < 2:
         return ""
     return f"The leak is shown with {leaking}{f', but not with {others}' if others else ''}."
@@ -103,7 +107,7 @@ def _may_be_larger(estimates: list[Estimate]) -> str:
 def _hidden(record: Record, estimates: list[Estimate]) -> str:
     """Describe the leaks that the verdict "no leak shown" does not rule out."""
     texts = fixed_texts("membership.hidden")
-    power = fixed("guard.not_planted") if caveats.guard_of(record) else texts["not_planted"]
+    power = fixed_text("guard.not_planted") if caveats.guard_of(record) else texts["not_planted"]
     if any(c.control == "planted leak" and c.passed for c in record.controls):
         power = texts["planted"]
     rates = [f.value for f in estimates if f.metric == "tpr@0.001"]

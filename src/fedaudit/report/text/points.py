@@ -7,12 +7,12 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fedaudit.report.evidence import grouped, size_of_share, tone_of
-from fedaudit.report.fixed import fixed, fixed_texts
-from fedaudit.report.grid import Tile, shortened, tile
-from fedaudit.report.wording import format_number, join, plural, rate_texts
+from fedaudit.report.evidence import group_by, size_of_share, tone_of
+from fedaudit.report.fixed import fixed_text, fixed_texts
+from fedaudit.report.grid import Tile, shorten, tile
+from fedaudit.report.wording import format_count, format_number, join_parts, rate_texts
 from fedaudit.results.estimate import NO_DEFENSE
-from fedaudit.results.games import FIT, HELD_OUT, InRounds, PointPlayed
+from fedaudit.results.games import FIT_AUC, HELD_OUT, InRounds, PointPlayed
 from fedaudit.results.record import Record
 
 NO_MECHANISM = "none"
@@ -48,7 +48,7 @@ def shown_points(points: Sequence[PointPlayed]) -> list[ShownPoint]:
     on_signs = [point for point in points if point.rounds is None]
     varying = {
         mechanism: _varying(same)
-        for mechanism, same in grouped(on_signs, lambda point: point.mechanism).items()
+        for mechanism, same in group_by(on_signs, lambda point: point.mechanism).items()
     }
     usual_batch = next((point.batch for point in points if point.rounds), 0)
     items = []
@@ -62,9 +62,9 @@ def shown_points(points: Sequence[PointPlayed]) -> list[ShownPoint]:
         else:
             parts = ["in rounds" * bool(on_signs), defense_words(setup), plan_words(setup)]
             parts += [f"batch {point.batch:,}"] * (point.batch != usual_batch)
-            x_text = plural(setup.averaged, "round") * (setup.averaged > 1)
-        family = join(*parts, by=", ")
-        items.append(ShownPoint(point, family, shortened(join(family, x_text, by=", "), 80)))
+            x_text = format_count(setup.averaged, "round") * (setup.averaged > 1)
+        family = join_parts(*parts, by=", ")
+        items.append(ShownPoint(point, family, shorten(join_parts(family, x_text, by=", "), 80)))
     return items
 
 
@@ -74,7 +74,7 @@ def _varying(points: Sequence[PointPlayed]) -> set[str]:
 
 
 def _in_words(name: str, value: str) -> str:
-    text = f"{shortened(name.rpartition('.')[2], 30)}={shortened(value, 30)}"
+    text = f"{shorten(name.rpartition('.')[2], 30)}={shorten(value, 30)}"
     return str(fixed_texts("games.settings").get(f"{name}={value}", text))
 
 
@@ -83,7 +83,7 @@ def protection_name(point: PointPlayed) -> str:
     setup = point.rounds
     if setup is not None:
         return defense_words(setup) + f", sum of {setup.clients:,}" * (setup.clients > 1)
-    name = "no mechanism" if point.mechanism == NO_MECHANISM else shortened(point.mechanism)
+    name = "no mechanism" if point.mechanism == NO_MECHANISM else shorten(point.mechanism)
     return name + ", shared mask" * point.shared_mask
 
 
@@ -92,11 +92,11 @@ def defense_words(rounds: InRounds) -> str:
     if rounds.defense == NO_DEFENSE:
         return "no defense"
     options = (
-        f"{shortened(name.replace('noise_multiplier', 'noise'), 30)} "
-        f"{shortened(value.removesuffix('.0'), 30)}"
+        f"{shorten(name.replace('noise_multiplier', 'noise'), 30)} "
+        f"{shorten(value.removesuffix('.0'), 30)}"
         for name, value in rounds.options.items()
     )
-    return ", ".join([shortened(rounds.defense), *options])
+    return ", ".join([shorten(rounds.defense), *options])
 
 
 def plan_words(rounds: InRounds) -> str:
@@ -104,18 +104,18 @@ def plan_words(rounds: InRounds) -> str:
 
     The server can plant copies of a neuron and scale its first-layer weights.
     """
-    total = f"sum of {rounds.clients:,}, {fixed(f'games.others.{rounds.others}')}"
-    return join(
-        plural(rounds.neurons, "neuron") * (rounds.neurons > 1),
+    total = f"sum of {rounds.clients:,}, {fixed_text(f'games.others.{rounds.others}')}"
+    return join_parts(
+        format_count(rounds.neurons, "neuron") * (rounds.neurons > 1),
         "scaled first layer" * (rounds.louder != 1),
         total * (rounds.clients > 1),
         by=", ",
     )
 
 
-def families(items: Sequence[ShownPoint]) -> dict[str, list[ShownPoint]]:
+def group_by_family(items: Sequence[ShownPoint]) -> dict[str, list[ShownPoint]]:
     """Group points by family, in the record's order; sort each family by epsilon or rounds."""
-    by_name = grouped(items, lambda item: item.family)
+    by_name = group_by(items, lambda item: item.family)
     return {name: sorted(members, key=_x_value) for name, members in by_name.items()}
 
 
@@ -152,7 +152,7 @@ def strongest_protection(protected: Sequence[ShownPoint]) -> ShownPoint | None:
     name = protection_name(weakest.point)
     others = [item for item in protected if protection_name(item.point) != name]
     others = [item for item in others if _x_value(item) == _x_value(weakest)] or others
-    by_name = grouped(others, lambda item: protection_name(item.point))
+    by_name = group_by(others, lambda item: protection_name(item.point))
     worst = map(most_successful, by_name.values())
     return min(
         worst, key=lambda item: (item.point.success.high, item.point.success.value), default=None
@@ -199,7 +199,7 @@ def exceeds_bound(point: PointPlayed) -> bool:
     return actual is not None and point.empirical_epsilon > actual * (1 + 1e-9)
 
 
-def contradicted(point: PointPlayed) -> bool:
+def is_contradicted(point: PointPlayed) -> bool:
     """Return True if the success refutes the claimed or actual epsilon, or the noise bound."""
     return point.refuted or exceeds_bound(point)
 
@@ -212,7 +212,7 @@ def largest_empirical_epsilon(point: PointPlayed) -> float:
 
 def fit_problem(point: PointPlayed) -> str:
     """Return "poor" or "memorised" if a low success can be due to the neuron's fit, or else ""."""
-    fit, held_out = point.figure(FIT), point.figure(HELD_OUT)
+    fit, held_out = point.figure(FIT_AUC), point.figure(HELD_OUT)
     if fit is None:
         return ""
     if fit < _POOR_FIT:

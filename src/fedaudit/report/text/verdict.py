@@ -9,10 +9,10 @@ from fedaudit.core.metric_names import AUC
 from fedaudit.report import evidence, wording
 from fedaudit.report.deciding import caveats
 from fedaudit.report.deciding.epsilons import shown_bounds
-from fedaudit.report.deciding.findings import findings, headlines, reliable_findings
+from fedaudit.report.deciding.findings import headlines, reliable_findings, topic_verdicts
 from fedaudit.report.deciding.membership import audited_clients
-from fedaudit.report.fixed import fixed
-from fedaudit.report.grid import shortened
+from fedaudit.report.fixed import fixed_text
+from fedaudit.report.grid import shorten
 from fedaudit.report.unlearning import deletion_result
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import exceeds_by_test_only
@@ -50,10 +50,10 @@ class PlainVerdict(NamedTuple):
     open: tuple[str, ...]
 
 
-def verdict(record: Record) -> PlainVerdict:
+def summarise_verdict(record: Record) -> PlainVerdict:
     """Return the verdict on a record, which depends only on its estimates and controls."""
-    record = wording.cleaned(record)
-    topics = findings(record)
+    record = wording.clean_texts(record)
+    topics = topic_verdicts(record)
     relied_on, deletion = reliable_findings(record, topics), deletion_result(record)
     sentences = [
         *headlines(relied_on),
@@ -68,10 +68,10 @@ def verdict(record: Record) -> PlainVerdict:
         relied_on[0].status,
         relied_on[0].badge or relied_on[0].status,
         tuple((finding.topic, finding.status) for finding in topics),
-        wording.join(*evidence.distinct(sentences), by=". "),
+        wording.join_parts(*evidence.unique_items(sentences), by=". "),
         learning_warning(record),
-        audited(record),
-        " ".join(evidence.distinct(finding.meaning for finding in relied_on)),
+        describe_audit(record),
+        " ".join(evidence.unique_items(finding.meaning for finding in relied_on)),
         open_points(record, evidence.main_estimates(record)),
     )
 
@@ -86,35 +86,35 @@ def learning_warning(record: Record) -> str:
     of_run = " of the worst run" * (len(record.seeds) > 1)
     accuracies = []
     for row in rows:
-        defense = f"with {shortened(wording.defense_name(row.defense), 60)} " * has_several_defenses
+        defense = f"with {shorten(wording.defense_name(row.defense), 60)} " * has_several_defenses
         measured, guess = (
             wording.format_percent(row.train_accuracy),
             wording.format_percent(row.guess),
         )
-        text = fixed("verdict.train_accuracy", run=of_run, measured=measured, guess=guess)
+        text = fixed_text("verdict.train_accuracy", run=of_run, measured=measured, guess=guess)
         accuracies.append(defense + text)
-    accuracy_names = wording.capital(wording.join_some(accuracies, MOST_WARNED, "more rows"))
-    return fixed("verdict.hardly_learned", accuracies=accuracy_names)
+    accuracy_names = wording.capitalise(wording.join_some(accuracies, MOST_WARNED, "more rows"))
+    return fixed_text("verdict.hardly_learned", accuracies=accuracy_names)
 
 
-def audited(record: Record) -> str:
+def describe_audit(record: Record) -> str:
     """Describe the federation, the questions and the adversary of the audit."""
-    clients = wording.plural(record.federation_size, "client")
+    clients = wording.format_count(record.federation_size, "client")
     if isinstance(record.config.get("canaries"), dict):
-        clients += f" and {wording.setting(record, 'canaries', 'count')} canary clients"
-    view = wording.without_capital(shortened(record.view.description, 400)).removesuffix(".")
+        clients += f" and {wording.study_setting(record, 'canaries', 'count')} canary clients"
+    view = wording.without_capital(shorten(record.view.description, 400)).removesuffix(".")
     others, sizes = record.other_clients, [row.samples for row in record.clients]
     sizes += [others.fewest, others.most] if others else []
     kind = "watched" if record.watched else "trained"
-    return fixed(
+    return fixed_text(
         f"audited.{'guarded' if caveats.guard_of(record) else kind}",
         clients=clients,
         sizes=f" with {wording.format_range(sizes)} samples each" if sizes else "",
-        runs=wording.plural(len(record.seeds), "training run"),
+        runs=wording.format_count(len(record.seeds), "training run"),
         defenses=_defenses(record),
-        questions=" ".join(questions(record)),
-        attacks=wording.plural(evidence.attacks_tried(record), "attack was", "attacks were"),
-        adversary=fixed(f"audited.{'adversary' if view else 'no_adversary'}", view=view),
+        questions=" ".join(audit_questions(record)),
+        attacks=wording.format_count(evidence.attacks_tried(record), "attack was", "attacks were"),
+        adversary=fixed_text(f"audited.{'adversary' if view else 'no_adversary'}", view=view),
     )
 
 
@@ -144,14 +144,14 @@ def audited_samples(record: Record) -> str:
 
 def _defenses(record: Record) -> str:
     defenses = [estimate.defense for estimate in record.findings] + caveats.defenses_of_runs(record)
-    names = evidence.distinct(shortened(wording.defense_name(name), 60) for name in defenses)
+    names = evidence.unique_items(shorten(wording.defense_name(name), 60) for name in defenses)
     if not names:
         return ""
     is_defended = len(names) == 1 and names[0] != wording.defense_name(NO_DEFENSE)
     return f", with {'the defense ' * is_defended}{wording.join_and(names)}"
 
 
-def questions(record: Record) -> list[str]:
+def audit_questions(record: Record) -> list[str]:
     """Return the questions that a study or a recording answers."""
     clients = audited_clients(record.findings)
     topics = {
@@ -164,7 +164,9 @@ def questions(record: Record) -> list[str]:
         "canaries": record.config.get("canaries"),
     }
     whose = f" of {caveats.client_list(clients)}" if clients else ""
-    return [fixed(f"questions.{topic}", of=whose) for topic, applies in topics.items() if applies]
+    return [
+        fixed_text(f"questions.{topic}", of=whose) for topic, applies in topics.items() if applies
+    ]
 
 
 def needs_more(estimate: Estimate) -> str:
@@ -175,33 +177,35 @@ def needs_more(estimate: Estimate) -> str:
 
 def open_points(record: Record, estimates: list[Estimate]) -> tuple[str, ...]:
     """Return sentences on estimates and attacks from which nothing could be concluded."""
-    points = refusals(estimates)
+    points = missing_estimate_reasons(estimates)
     if unsure := sum(exceeds_by_test_only(estimate) for estimate in estimates):
-        points.append(fixed("verdict.unsure", figures=wording.plural(unsure, "figure")))
+        points.append(fixed_text("verdict.unsure", figures=wording.format_count(unsure, "figure")))
     attack_names = evidence.named_attacks(record)
     defaults = [
         row for row in record.attacks if row.status == "refused" and row.name not in attack_names
     ]
     together = defaults if len(defaults) > 1 else []
     points += [
-        f"{shortened(wording.attack_name(row.name), 80)}{_ENDED.get(row.status, '')}: {_why(row)}"
+        f"{shorten(wording.attack_name(row.name), 80)}{_ENDED.get(row.status, '')}: {_why(row)}"
         for row in record.attacks
         if row not in together and (row.status != "run" or row.note or row.uncovered)
     ]
     if together:
-        names = wording.join_some([shortened(wording.attack_name(r.name), 80) for r in together])
-        reasons = " ".join(evidence.distinct(map(_why, together))[:MOST_WARNED])
-        points.append(fixed("verdict.refused", names=names, reasons=reasons))
+        names = wording.join_some([shorten(wording.attack_name(r.name), 80) for r in together])
+        reasons = " ".join(evidence.unique_items(map(_why, together))[:MOST_WARNED])
+        points.append(fixed_text("verdict.refused", names=names, reasons=reasons))
     below = [f for f in estimates if f.metric == AUC and f.high is not None and f.high < 0.5]
     if below:
-        settings = [f"{shortened(f.attack, 60)} {wording.versus(f.contrast)}" for f in below]
-        names = wording.join_some(evidence.distinct(settings), MOST_WARNED)
-        count = wording.plural(len(below), "figure")
-        points.append(fixed("verdict.below", figures=count, names=names))
+        settings = [
+            f"{shorten(f.attack, 60)} {wording.nonmember_heading(f.contrast)}" for f in below
+        ]
+        names = wording.join_some(evidence.unique_items(settings), MOST_WARNED)
+        count = wording.format_count(len(below), "figure")
+        points.append(fixed_text("verdict.below", figures=count, names=names))
     return tuple(points)
 
 
-def refusals(estimates: Iterable[Estimate]) -> list[str]:
+def missing_estimate_reasons(estimates: Iterable[Estimate]) -> list[str]:
     """Return a sentence for each metric and each reason why estimates are missing."""
     refused, totals = Counter[tuple[str, str]](), Counter[str]()
     for estimate in estimates:
@@ -212,16 +216,16 @@ def refusals(estimates: Iterable[Estimate]) -> list[str]:
     sentences = []
     for (metric, reason), count in refused.items():
         part = f"{count:,} of " * (count < totals[metric])
-        number = wording.plural(totals[metric] if part else count, "figure")
+        number = wording.format_count(totals[metric] if part else count, "figure")
         sentences.append(
-            f"{metric}: {part}{number} could not be computed. {wording.sentence(reason)}"
+            f"{metric}: {part}{number} could not be computed. {wording.with_full_stop(reason)}"
         )
     return sentences
 
 
 def _why(row: AttackRow) -> str:
-    return wording.sentence(_reason(wording.without_identifiers(row.note or row.uncovered)))
+    return wording.with_full_stop(_reason(wording.without_identifiers(row.note or row.uncovered)))
 
 
 def _reason(note: str) -> str:
-    return shortened(note, 200) or "no reason recorded"
+    return shorten(note, 200) or "no reason recorded"

@@ -40,7 +40,7 @@ class Clock:
         return round(time.monotonic() - self._monotonic_start, 1)
 
 
-def environment(clock: Clock, device: torch.device = CPU) -> "Environment":
+def describe_environment(clock: Clock, device: torch.device = CPU) -> "Environment":
     """Describe this machine, the installed versions and the run time."""
     from fedaudit.results.record import Environment
 

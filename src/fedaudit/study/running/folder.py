@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fedaudit.attacks import SET_SETTINGS, attack_set
-from fedaudit.core.errors import BadInput, Damaged, FedauditError, option, setting
+from fedaudit.core.errors import BadInput, Damaged, FedauditError, format_option, format_setting
 from fedaudit.core.files import (
     RECORD_FILE,
     REPORT_FILE,
@@ -22,10 +22,10 @@ from fedaudit.core.files import (
     write_object,
 )
 from fedaudit.plan.games import AnyStudy, GameStudy, any_study_from
-from fedaudit.plan.identity import DESCRIPTIVE, settings_of
+from fedaudit.plan.identity import DESCRIPTIVE_SETTINGS, settings_of
 from fedaudit.plan.sections import Study
 from fedaudit.results.older import ADDITIONS_KEY, resolve_older_settings
-from fedaudit.results.text import one_line, plain, plain_json
+from fedaudit.results.text import clean_text, one_line, plain_json
 from fedaudit.study.running.outputs import raise_if_page_without_source
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def additions_note(additions: Additions | None) -> list[str]:
     if additions is None or not any(additions):
         return []
     return [
-        plain(
+        clean_text(
             f"The {POST_HOC_MARKER} {additions} (added after a first result). Holm's correction "
             "covers all attacks, but not this choice."
         )
@@ -313,7 +313,7 @@ def _additions_since(record: "Record", out: Path, study: AnyStudy) -> Additions 
     if any(marker in sentence for sentence in record.untested for marker in markers):
         raise BadInput(
             f"{out} has the record of a study with additions, but no {STUDY_FILE} that lists the "
-            f"additions; restore that file, or choose another folder with {option('out')}"
+            f"additions; restore that file, or choose another folder with {format_option('out')}"
         )
     recorded = any_study_from(resolve_older_settings(record.config), source=str(out / RECORD_FILE))
     if isinstance(recorded, Study) and isinstance(study, Study):
@@ -349,13 +349,13 @@ def additions_or_raise(out: Path, study: AnyStudy) -> Additions | None:
             raise BadInput(
                 f"{out} has this study with additions ({missing}), whose record would be replaced "
                 f"by a smaller one; add {missing} to the study, or choose another folder with "
-                f"{option('out')}"
+                f"{format_option('out')}"
             )
     _raise_if_other_weights(out, before, after)
     raise BadInput(
-        f"{out} has a study with other settings ({difference(before, after)}); choose "
-        f"another folder with {option('out')}, or delete it (only seeds, attacks and evaluation "
-        "settings can be added to a study)"
+        f"{out} has a study with other settings ({describe_difference(before, after)}); choose "
+        f"another folder with {format_option('out')}, or delete it (only seeds, attacks and "
+        "evaluation settings can be added to a study)"
     )
 
 
@@ -369,7 +369,7 @@ def _raise_if_other_weights(
             f"{out} has an audit of a network {networks[0]!r} with other initial weights or "
             "settings; seed torch before you construct the network (torch.manual_seed), pass its "
             "class instead (the audit's seed then determines its weights), or choose another "
-            f"folder with {option('out')}"
+            f"folder with {format_option('out')}"
         )
 
 
@@ -401,7 +401,7 @@ def replaceable_record_or_raise(
             raise BadInput(
                 f"{folder} has a {SCORES_FILE} without a {RECORD_FILE}; it is not replaced, "
                 "since another program may have written it; rename it, or choose another folder "
-                f"with {option('out')}"
+                f"with {format_option('out')}"
             )
         return None
     from fedaudit.results.read import read_record
@@ -417,7 +417,7 @@ def replaceable_record_or_raise(
     except FedauditError as error:
         raise BadInput(
             f"{folder} has a {RECORD_FILE} that cannot be read as a record of this study; "
-            f"choose another folder with {option('out')}, or delete the file"
+            f"choose another folder with {format_option('out')}, or delete the file"
         ) from error
     if (
         isinstance(recorded, Study)
@@ -428,8 +428,8 @@ def replaceable_record_or_raise(
     old, new = (_after_json_roundtrip(settings, ignored) for settings in (recorded, current))
     if old != new:
         raise BadInput(
-            f"{folder} has a record with other settings ({difference(old, new)}), which would be "
-            f"lost; choose another folder with {option('out')}, or delete this one"
+            f"{folder} has a record with other settings ({describe_difference(old, new)}), which "
+            f"would be lost; choose another folder with {format_option('out')}, or delete this one"
         )
     return record
 
@@ -450,7 +450,7 @@ def replaced_attacks(record: "Record | None", names: Collection[str]) -> str:
         return ""
     return (
         f"the record of {', '.join(lost)}, by the record of {', '.join(names)}; name all of these "
-        f"attacks to keep them in one record, or choose another folder with {option('out')}"
+        f"attacks to keep them in one record, or choose another folder with {format_option('out')}"
     )
 
 
@@ -459,19 +459,19 @@ def _after_json_roundtrip(
 ) -> object:
     """Return settings in the form in which they are read from a record's file."""
     values = settings if isinstance(settings, Mapping) else settings_of(settings)
-    ignored = {*DESCRIPTIVE, *ignored}
+    ignored = {*DESCRIPTIVE_SETTINGS, *ignored}
     values = {name: value for name, value in values.items() if name not in ignored}
     return json.loads(json.dumps(plain_json(values)))
 
 
-def difference(before: object, after: object, name: str = "") -> str:
+def describe_difference(before: object, after: object, name: str = "") -> str:
     """Describe the first setting that differs, by its dotted name and both values."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         for key in [*before, *after]:
             if before.get(key) != after.get(key):
                 dotted = f"{name}.{key}" if name else str(key)
-                return difference(before.get(key), after.get(key), dotted)
-    return f"{setting(name)} was {_describe(before)} and is now {_describe(after)}"
+                return describe_difference(before.get(key), after.get(key), dotted)
+    return f"{format_setting(name)} was {_describe(before)} and is now {_describe(after)}"
 
 
 def _describe(value: object) -> str:

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput, Damaged, assignment, option
+from fedaudit.core.errors import BadInput, Damaged, format_assignment, format_option
 from fedaudit.core.files import CHECKPOINT_FILE
 from fedaudit.core.values import flat
 from fedaudit.evaluation.accuracy import (
@@ -65,7 +65,8 @@ def raise_if_retraining_needed(runs: Iterable[Setup]) -> None:
     raise BadInput(
         f"the signals {', '.join(signals)} were not measured in {', '.join(map(str, folders))} and "
         f"no updates were stored there, so {'these runs' if len(folders) > 1 else 'this run'} "
-        f"would have to be trained again; give another folder with {option('out')}, or delete "
+        f"would have to be trained again; give another folder with {format_option('out')}, or "
+        "delete "
         'these folders (audit.keep = "full" stores updates, on which more attacks can be run)'
     )
 
@@ -95,7 +96,7 @@ def with_all_signals(
         if measuring_device(stored) != resources.device.type:
             raise BadInput(
                 f"{missing[0].name} must be measured on the same kind of device as {run.folder}: "
-                f"give {assignment('device', measuring_device(stored))}"
+                f"give {format_assignment('device', measuring_device(stored))}"
             )
         rounds = measure_kept_updates(run, stored, missing, resources)
         added = [round.signals for round in rounds]

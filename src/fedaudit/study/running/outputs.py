@@ -6,7 +6,7 @@ Here, a *record* is the result file of an audit (``record.json``).
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from fedaudit.core.errors import BadInput, FedauditError, option
+from fedaudit.core.errors import BadInput, FedauditError, format_option
 from fedaudit.core.files import (
     PAGE_SUFFIXES,
     RECORD_FILE,
@@ -31,7 +31,7 @@ def raise_if_not_replaceable(path: Path, records: Sequence[Path]) -> None:
     if path.name in _RESERVED:
         raise BadInput(
             f"the comparison would be written to {path}, but fedaudit uses the name {path.name} "
-            f"for another file; give {option('out')} another name, such as comparison.html"
+            f"for another file; give {format_option('out')} another name, such as comparison.html"
         )
     if not path.exists():
         return
@@ -42,7 +42,7 @@ def raise_if_not_replaceable(path: Path, records: Sequence[Path]) -> None:
     except FedauditError as error:
         raise BadInput(
             f"{path} exists and is not a comparison, so it is not replaced; give another file "
-            f"with {option('out')}, or delete it"
+            f"with {format_option('out')}, or delete it"
         ) from error
     compared = {resolve_links(record) for record in records}
     lost = [
@@ -51,7 +51,7 @@ def raise_if_not_replaceable(path: Path, records: Sequence[Path]) -> None:
     if lost:
         raise BadInput(
             f"{path} is a comparison with other records (such as {lost[0].name[:80]!r}), which "
-            f"would be lost; give another file with {option('out')}, or delete it"
+            f"would be lost; give another file with {format_option('out')}, or delete it"
         )
 
 
@@ -69,7 +69,7 @@ def raise_if_page_without_source(target: Path, source: Path) -> None:
     if target.exists() and not source.exists():
         raise BadInput(
             f"{target} exists without a {source.name}, so fedaudit did not write it and does not "
-            f"replace it; rename it, or choose another folder with {option('out')}"
+            f"replace it; rename it, or choose another folder with {format_option('out')}"
         )
 
 
@@ -84,12 +84,13 @@ def raise_if_foreign_page(target: Path, inputs: Collection[Path] = ()) -> None:
         return
     if any(path.exists() and target.samefile(path) for path in inputs):
         raise BadInput(
-            f"{target} is an input of this command; give another HTML file with {option('out')}"
+            f"{target} is an input of this command; give another HTML file with "
+            f"{format_option('out')}"
         )
     if not target.is_file() or not _is_page(target):
         raise BadInput(
             f"{target} exists and is not an HTML file, so it is not replaced; give another "
-            f"file with {option('out')}"
+            f"file with {format_option('out')}"
         )
 
 
@@ -98,7 +99,7 @@ def raise_if_missing_folder(target: Path) -> None:
     if not target.parent.is_dir():
         raise BadInput(
             f"{target} cannot be written: {target.parent} is not a folder; create it, or give "
-            f"another file with {option('out')}"
+            f"another file with {format_option('out')}"
         )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from fedaudit.core.progress import Progress, announce
+from fedaudit.core.progress import Progress, announce_phase
 from fedaudit.evaluation.controls import number_of_controls
 from fedaudit.plan.parts import Setup
 from fedaudit.study.running.pool import is_measured
@@ -16,7 +16,7 @@ def announce_training(runs: Iterable[Setup], progress: Progress) -> None:
     """Announce the training rounds of all runs that are not measured yet."""
     for run in runs:
         if not is_measured(run):
-            announce(progress, f"seed {run.seed}: training rounds", run.study.training.rounds)
+            announce_phase(progress, f"seed {run.seed}: training rounds", run.study.training.rounds)
 
 
 def announce_evaluation(runs: Iterable[Setup], progress: Progress) -> None:
@@ -28,4 +28,4 @@ def announce_evaluation(runs: Iterable[Setup], progress: Progress) -> None:
             ("source inference", len(run.source_attacks)),
             ("controls", number_of_controls(run)),
         ):
-            announce(progress, f"seed {run.seed}: {phase}", steps, SECONDS)
+            announce_phase(progress, f"seed {run.seed}: {phase}", steps, SECONDS)

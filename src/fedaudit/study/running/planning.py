@@ -14,13 +14,13 @@ import torch
 
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput
-from fedaudit.core.progress import format_bytes, format_duration, quiet
+from fedaudit.core.progress import format_bytes, format_duration, ignore_progress
 from fedaudit.engines.local import local_engine
 from fedaudit.evaluation.controls import number_of_controls, twin_steps
 from fedaudit.plan.algorithm import shadow_cost
 from fedaudit.plan.parts import Resources, Setup
 from fedaudit.plan.sections import Study
-from fedaudit.results.text import plain
+from fedaudit.results.text import clean_text
 from fedaudit.study.build import resolve, run_of
 from fedaudit.study.running.observing import disk_needed, observe, results_needed
 from fedaudit.study.running.phases import SECONDS
@@ -73,7 +73,7 @@ class StudyPlan:
         seeds = "1 seed" if self.seeds == 1 else f"{self.seeds} seeds"
         return "\n".join(
             [
-                f"study: {plain(self.name)}, {seeds}, {self.audited:,} audited samples, "
+                f"study: {clean_text(self.name)}, {seeds}, {self.audited:,} audited samples, "
                 f"{self.attacks} attacks",
                 f"training: {self.rounds:,} rounds; {self.trained} of {self.federations} "
                 "federations are already trained",
@@ -130,7 +130,7 @@ def plan_study(
     ]
     pending = [run for run in federations if not is_measured(run)]
     count = max(1, min(workers, study.partition.clients))
-    resources = Resources(local_engine(count), count, device, quiet)
+    resources = Resources(local_engine(count), count, device, ignore_progress)
     first = pending[0] if pending else runs[0]
     needs_probe = bool(pending) or parts.study.figures.planted_leak
     pace = _probe(first, resources) if needs_probe else _Pace(0.0, 0.0, 0.0)
@@ -224,7 +224,7 @@ def plan_lines(runs: Sequence[Setup], out: Path, *, with_rates: bool = False) ->
     unmeasured = [run for run in runs if not is_measured(run)]
     for line in first.dataset.statement:
         # Names in a table may contain control characters.
-        yield plain(line)
+        yield clean_text(line)
     yield f"clients' sizes (seed {first.seed}): {_describe_sizes(first)}"
     yield f"adversary: {first.view.description}"
     yield from detectable_leaks(first, with_rates=with_rates)
@@ -302,5 +302,5 @@ def _describe_sizes(run: Setup) -> str:
     if len(sizes) > _MAX_LISTED_CLIENTS:
         return f"{min(sizes.values())} to {max(sizes.values())} samples, {len(sizes)} clients"
     return ", ".join(
-        f"{plain(names.get(client, str(client)))}: {size}" for client, size in sizes.items()
+        f"{clean_text(names.get(client, str(client)))}: {size}" for client, size in sizes.items()
     )

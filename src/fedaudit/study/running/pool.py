@@ -175,7 +175,7 @@ def run_folder(out: Path, seed: int) -> Path:
 
 
 @contextmanager
-def locked(folder: Path, log: Callable[[str], None]) -> Iterator[None]:
+def lock_run(folder: Path, log: Callable[[str], None]) -> Iterator[None]:
     """Lock a run's folder within the context, after waiting for any other process that uses it.
 
     The operating system releases the lock of a process that ends or is killed.

@@ -1,9 +1,9 @@
 """Checks before training: trials of single steps, and the smallest leak that a study can detect.
 
-:func:`fedaudit.study.build.setup` has already checked the settings. The functions in ``CHECKS``
-try single steps of training and measurement, for every run and for its auxiliary federations.
-They use copies of models and defenses and restore the random generators, so that they do not
-change results.
+:func:`fedaudit.study.build.build_setup` has already checked the settings. The functions in
+``CHECKS`` try single steps of training and measurement, for every run and for its auxiliary
+federations. They use copies of models and defenses and restore the random generators, so that they
+do not change results.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from fedaudit.core.devices import CPU, fork_generators, raise_if_several_workers, samples_on
-from fedaudit.core.errors import BadInput, Unsupported, custom_code, setting
+from fedaudit.core.errors import BadInput, Unsupported, custom_code, format_setting
 from fedaudit.core.importing import location_of
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.modules import CHUNK, in_model_dtype, outputs_of
@@ -27,7 +27,12 @@ from fedaudit.core.objects import canonical_repr
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import Architecture, Batch, ClientId, Samples
 from fedaudit.engines.base import CountedEngine
-from fedaudit.evaluation.truth import UnitTruth, pooled, repeats, target_truth
+from fedaudit.evaluation.truth import (
+    UnitTruth,
+    pooled_targets,
+    repeats_other_contrast,
+    target_truth,
+)
 from fedaudit.fl.accounting import FORMAL_DELTA
 from fedaudit.fl.chain import custom_parts
 from fedaudit.fl.hooks import UNDEFENDED, ClientContext, Defense, TrainingContext, checked_return
@@ -94,7 +99,7 @@ def detectable_leaks(run: Setup, *, with_rates: bool = False) -> list[str]:
     if not smallest:
         return [
             f"a study of this size cannot detect any leak ({size}); audit more samples "
-            f"({setting('audit.samples')}) or seeds"
+            f"({format_setting('audit.samples')}) or seeds"
         ]
     ranked = sorted(smallest.values(), key=lambda entry: entry[0])
     n_undetectable = len({counts.label for counts in comparisons}) - len(smallest)
@@ -143,13 +148,13 @@ def _single_clients(run: Setup, audited: Sequence[UnitTruth]) -> Iterator[_Sampl
         for contrast, samples in truth.comparisons.items():
             is_member = truth.is_member[samples.mask]
             counts = int(is_member.sum()), int((~is_member).sum())
-            if all(counts) and not repeats(contrast, truth):
+            if all(counts) and not repeats_other_contrast(contrast, truth):
                 yield _SampleCounts(run.client_name(truth.target), contrast, (counts,))
 
 
 def _all_clients(run: Setup, audited: Sequence[UnitTruth]) -> Iterator[_SampleCounts]:
     """Yield the comparisons of all audited clients together, if there are several."""
-    origins = [truth.origin[truth.fair] for truth in pooled(run, audited)]
+    origins = [truth.origin[truth.fair] for truth in pooled_targets(run, audited)]
     if len(origins) < 2:
         return
     present_origins = set(np.concatenate(origins).tolist())
@@ -484,15 +489,15 @@ def _batch_error(
     if not any(_chooses_batches(defense) for defense in run.defenses.values()):
         client_sizes = [len(part) for part in data.values()]
         suggested = _suggest_batch_size(client_sizes, batch_size, size)
-    option = setting("training.batch_size")
+    option = format_setting("training.batch_size")
     remedy = f"{option} = {suggested}" if suggested else f"another {option}"
     in_round = f" of round {failed.round}" if failed.batch is not None else ""
     return BadInput(
         f"{run.display_name}, {names}: with {samples} samples in batches of "
         f"{batch_size}, one batch{in_round} has {size}, and the model {net.name!r} cannot take a "
         f"training step on it ({described}); set {remedy}, give clients other numbers of samples "
-        f"({setting('partition.samples_per_client')}), or use another model (batch normalisation "
-        "needs several samples)"
+        f"({format_setting('partition.samples_per_client')}), or use another model (batch "
+        "normalisation needs several samples)"
     )
 
 

@@ -15,7 +15,7 @@ from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.files import Lock, parse_json
 from fedaudit.core.modules import raise_if_unusable_model
 from fedaudit.core.pretrained import pretrained_file
-from fedaudit.core.progress import Progress, quiet
+from fedaudit.core.progress import Progress, ignore_progress
 from fedaudit.core.seeds import seed_for, seed_globally, seeded
 from fedaudit.core.tasks import Task
 from fedaudit.core.values import Architecture, Params, Samples
@@ -38,7 +38,7 @@ def pretrain(
     data_dir: Path | None = None,
     *,
     device: torch.device = CPU,
-    progress: Progress = quiet,
+    progress: Progress = ignore_progress,
     log: Callable[[str], None] = lambda text: None,
 ) -> None:
     """Pretrain the network of a study, unless it is stored from an earlier study.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedaudit.attacks import catalogue_spellings
 from fedaudit.core.devices import CPU
-from fedaudit.core.errors import BadInput, Damaged, FedauditError, option, table
+from fedaudit.core.errors import BadInput, Damaged, FedauditError, format_option, format_table
 from fedaudit.core.files import delete_partial_files, path_without_links
 from fedaudit.core.importing import (
     code_named_in,
@@ -19,7 +19,7 @@ from fedaudit.core.importing import (
     import_callable,
     is_custom,
 )
-from fedaudit.core.progress import Progress, quiet
+from fedaudit.core.progress import Progress, ignore_progress
 from fedaudit.observe.measurements import (
     MeasuredRound,
     StoredRound,
@@ -142,7 +142,7 @@ def reattack(
     device: torch.device = CPU,
     *,
     trust: bool = False,
-    progress: Progress = quiet,
+    progress: Progress = ignore_progress,
     log: Callable[[str], None] = lambda text: None,
 ) -> Record:
     """Run attacks on the measurements of a study, without training.
@@ -236,7 +236,7 @@ def _raise_if_overwriting(out: Path, study: Study) -> str:
     if (out / STUDY_FILE).exists():
         raise BadInput(
             f"{out} is the folder of a study, whose results are not replaced; choose another "
-            f"folder with {option('out')}"
+            f"folder with {format_option('out')}"
         )
     record = replaceable_record_or_raise(out, study, ignored=REATTACK_MAY_CHANGE)
     return replaced_attacks(record, study.attacks)
@@ -265,7 +265,7 @@ def evaluation_settings(settings: Mapping[str, object]) -> dict[str, object]:
 
 def _for_caller(command: str, python: str) -> str:
     """Return a text for the command line, or for Python."""
-    return command if option("").startswith("--") else python
+    return command if format_option("").startswith("--") else python
 
 
 def _changed_study(study: Study, names: Sequence[str], figures: Mapping[str, object]) -> Study:
@@ -339,7 +339,7 @@ def _measured_federation(
             )
         raise BadInput(
             f"{recording} lacks the shadow or reference federation that this attack needs; run the "
-            f"study again and name this attack, or add {table(section)}"
+            f"study again and name this attack, or add {format_table(section)}"
         )
     return stored_rounds(run)
 

@@ -16,9 +16,9 @@ from fedaudit.attacks import resolve_attack
 from fedaudit.core.files import PICTURES_FILE, RECORD_FILE, SCORES_FILE, exclusive_access
 from fedaudit.core.metric_names import EPSILON
 from fedaudit.core.values import Capability, flat
-from fedaudit.evaluation.accuracy import accuracy_by_round, utility
-from fedaudit.evaluation.analysis import analyse
-from fedaudit.evaluation.controls import controls, planted_leak
+from fedaudit.evaluation.accuracy import accuracy_by_round, utility_estimates
+from fedaudit.evaluation.analysis import evaluate_attacks
+from fedaudit.evaluation.controls import evaluate_controls, planted_leak
 from fedaudit.evaluation.final_models import read_digests
 from fedaudit.evaluation.sample_scores import write_scores
 from fedaudit.evaluation.truth import EvaluationResults, run_coordinates
@@ -48,9 +48,9 @@ from fedaudit.results.record import (
     write_record,
 )
 from fedaudit.results.runs import ClientCoverage, Coverage, SourceResult
-from fedaudit.results.text import plain
+from fedaudit.results.text import clean_text
 from fedaudit.signals.reconstruction import NearestReconstruction
-from fedaudit.study.running.environment import Clock, environment
+from fedaudit.study.running.environment import Clock, describe_environment
 from fedaudit.study.running.phases import announce_evaluation
 from fedaudit.study.running.pictures import write_pictures
 
@@ -99,7 +99,9 @@ def evaluate_and_write(
         results = kind.evaluate(extended_runs, evaluation.results.scores)
         evaluation.extension_estimates += results.figures
         evaluation.controls += results.checks
-    record = _assemble(measured_runs, evaluation, environment(clock, resources.device), notes)
+    record = _assemble(
+        measured_runs, evaluation, describe_environment(clock, resources.device), notes
+    )
     with exclusive_access(out):
         replaced = before_writing()
         # The record is written first, because scores without a record are never replaced.
@@ -146,7 +148,7 @@ def _evaluate_run(
     targets = () if needs_all else run.study.audit.targets
     signals = stacked((round.measured for round in rounds), about=targets)
     if run.membership_attacks:
-        analyse(run, signals, results, resources.progress)
+        evaluate_attacks(run, signals, results, resources.progress)
     if run.source_attacks:
         from fedaudit.evaluation.source import source_controls, source_results
 
@@ -155,7 +157,7 @@ def _evaluate_run(
         )
     log(f"seed {run.seed}: controls")
     if run.membership_attacks:
-        evaluation.controls += controls(run, results, resources.device, resources.progress)
+        evaluation.controls += evaluate_controls(run, results, resources.device, resources.progress)
     if run.source_attacks:
         evaluation.controls += source_controls(run, resources.device)
     evaluation.controls += reported_controls(run, rounds)
@@ -225,7 +227,7 @@ def _assemble(
         estimates=[
             *figures,
             *results.groups,
-            *(figure for run, rounds in measured_runs for figure in utility(run, rounds)),
+            *(figure for run, rounds in measured_runs for figure in utility_estimates(run, rounds)),
             *source_estimates,
             *corrected_by_hypothesis(average_each(source_estimates), alpha),
             *on_fair_draws,
@@ -239,7 +241,8 @@ def _assemble(
         histograms=results.histograms,
         exposed=results.exposed,
         controls=[
-            check.model_copy(update={"note": plain(check.note)}) for check in evaluation.controls
+            check.model_copy(update={"note": clean_text(check.note)})
+            for check in evaluation.controls
         ],
         accuracies=[accuracy_by_round(run, rounds) for run, rounds in measured_runs],
         usage=evaluation.usage,
@@ -323,8 +326,10 @@ def _attack_rows(run: Setup, results: EvaluationResults) -> list[AttackRow]:
                 needs=_names(attack.needs),
                 source=attack.source,
                 status="failed" if everywhere else "refused" if refused else "run",
-                note=plain(reason),
-                uncovered="" if everywhere or refused else plain("; ".join(unmeasured.values())),
+                note=clean_text(reason),
+                uncovered=""
+                if everywhere or refused
+                else clean_text("; ".join(unmeasured.values())),
             )
         )
     return rows
@@ -362,7 +367,7 @@ def _client_rows(run: Setup) -> tuple[list[ClientRow], OtherClients | None]:
             audited=n_audited[client],
             class_counts=counts[client],
             people=_count_people(run, [client]),
-            name="" if run.recording_info else plain(run.names.get(client, "")),
+            name="" if run.recording_info else clean_text(run.names.get(client, "")),
         )
         for client, size in sizes.items()
         if client in listed_clients

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import torch
 
-from fedaudit.core.arguments import Condition, checked
+from fedaudit.core.arguments import Condition, check_arguments
 from fedaudit.core.devices import CPU
 from fedaudit.core.files import create_subfolder, delete_partial_files
 from fedaudit.core.importing import convert_exits_to_errors
-from fedaudit.core.progress import Progress, quiet
+from fedaudit.core.progress import Progress, ignore_progress
 from fedaudit.engines.base import CountedEngine
 from fedaudit.engines.local import local_engine, raise_if_import_by_worker
 from fedaudit.evaluation.final_models import raise_if_no_server_model, write_models
@@ -42,7 +42,7 @@ from fedaudit.study.running.pool import (
     ADDITIONAL_FOLDER,
     assign_folder,
     is_measured,
-    locked,
+    lock_run,
     write_run_folders,
 )
 from fedaudit.study.running.preflight import check_run, raise_if_unsupported_device
@@ -57,7 +57,7 @@ _StudyObject = Annotated[
 ]
 
 
-@checked
+@check_arguments
 @convert_exits_to_errors()
 def run_study(
     study: _StudyObject,
@@ -69,7 +69,7 @@ def run_study(
     device: torch.device = CPU,
     engine: CountedEngine | None = None,
     keep_model: bool = False,
-    progress: Progress = quiet,
+    progress: Progress = ignore_progress,
     log: Callable[[str], None] = lambda text: None,
 ) -> "Record":
     """Run a study and write its record.
@@ -197,7 +197,7 @@ def _observe_and_measure(
     log: Callable[[str], None],
     notes: Callable[[str], None] = lambda text: None,
 ) -> list[StoredRound]:
-    with locked(run.folder, log):
+    with lock_run(run.folder, log):
         if is_measured(run) and run.folder.name != f"seed-{run.seed}":
             log(f"seed {run.seed}: already trained and measured in {run.folder}")
             stored = stored_rounds(run)
