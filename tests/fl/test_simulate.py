@@ -12,7 +12,7 @@ from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples, flat
 from fedaudit.defenses.noise import GradientNoise
-from fedaudit.fl.algorithms.base import TamperingServer
+from fedaudit.fl.algorithms.base import Tampering
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.hooks import ClientContext, Defense, TrainingContext
 from fedaudit.fl.simulate import simulate
@@ -138,22 +138,22 @@ def same(model: Model) -> Model:
     ("server", "message"),
     [
         (
-            TamperingServer({7: same, 1: same}),
+            Tampering({7: same, 1: same}),
             r"clients \[7\], but the federation has only clients \[0",
         ),
         (
-            TamperingServer({1: same}, frozenset({0})),
+            Tampering({1: same}, frozenset({0})),
             r"rounds \[0\], but rounds are numbered 1 to 2",
         ),
         (
-            TamperingServer({1: same}, frozenset({1, 3})),
+            Tampering({1: same}, frozenset({1, 3})),
             r"rounds \[3\], but rounds are numbered 1 to",
         ),
-        (TamperingServer({2: same}, frozenset({2})), ""),
+        (Tampering({2: same}, frozenset({2})), ""),
     ],
 )
 def test_a_malicious_server_must_name_existing_clients_and_rounds(
-    server: TamperingServer, message: str
+    server: Tampering, message: str
 ) -> None:
     def run() -> Iterator[Round]:
         return simulate(FEDAVG, DATA, rounds=2, seed=1, server=server)
@@ -187,7 +187,7 @@ class Scaled(Defense):
         {"clients": {**DATA, 0: replace(DATA[0], features=2 * DATA[0].features)}},
         {"defenses": {0: GradientNoise(0.1)}},
         {"defenses": {0: GradientNoise(0.2)}},
-        {"server": TamperingServer({0: same})},
+        {"server": Tampering({0: same})},
         {"algorithm": replace(FEDAVG, training=LocalTraining(lr=0.2))},
     ],
     ids=lambda other: next(iter(other)),

@@ -14,7 +14,7 @@ from fedaudit.attacks.ami.plant import plant
 from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.seeds import seeded
 from fedaudit.defenses.ldp.additive import LdpLaplace
-from fedaudit.fl.algorithms.base import TamperingServer
+from fedaudit.fl.algorithms.base import Tampering
 from fedaudit.games.run import read_points, run_games
 from tests.games.test_games import STUDY
 
@@ -152,7 +152,7 @@ def test_a_study_of_membership_can_name_the_server_that_plants_neurons(tmp_path:
         copies=1, background=40, validation=50, validation_copies=1, batch=8, training=training
     )
     neuron = Contest(SampleSources(X[:100], X[100:]), rules, seed=1).neurons([0])
-    server = TamperingServer({0: lambda model: plant(model, neuron).model})
+    server = Tampering({0: lambda model: plant(model, neuron).model})
     federation = fa.Federation(
         (X, Y),
         clients=3,

@@ -13,7 +13,7 @@ from fedaudit.core.errors import FedauditError, NotVisible
 from fedaudit.core.files import RECORD_FILE
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Samples
-from fedaudit.fl.algorithms.base import TamperingServer
+from fedaudit.fl.algorithms.base import Tampering
 from fedaudit.fl.algorithms.fedsgd import FedSGD, as_gradient
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
@@ -179,7 +179,7 @@ def test_with_a_planted_neuron_at_all_clients_any_sample_can_activate_it() -> No
     assert adv(results) > 0.9
 
 
-def federation(*lied_to: int) -> tuple[RoundGames, dict[int, Samples], TamperingServer]:
+def federation(*lied_to: int) -> tuple[RoundGames, dict[int, Samples], Tampering]:
     round_games = games(clients=3, others="planted")
     model = round_games.models(0, neurons(0)).target_client.model
     _, batches = round_games.batches(0, 1)
@@ -187,7 +187,7 @@ def federation(*lied_to: int) -> tuple[RoundGames, dict[int, Samples], Tampering
         client: Samples(batches.features[0, client], batches.labels[0, client], torch.arange(8))
         for client in range(3)
     }
-    return round_games, data, TamperingServer(dict.fromkeys(lied_to, lambda honest: model))
+    return round_games, data, Tampering(dict.fromkeys(lied_to, lambda honest: model))
 
 
 def test_the_sum_view_requires_one_model_for_all_clients() -> None:

@@ -11,7 +11,7 @@ from fedaudit.attacks import ATTACKS
 from fedaudit.core.errors import NotVisible
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Model, Samples
-from fedaudit.fl.algorithms.base import HONEST_SERVER, Algorithm, Server, TamperingServer
+from fedaudit.fl.algorithms.base import HONEST_SERVER, Algorithm, Server, Tampering
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca import Ifca
 from fedaudit.fl.simulate import simulate
@@ -46,7 +46,7 @@ TINY = Architecture("tiny", partial(net))
 HOW = LocalTraining(epochs=1, batch_size=4, lr=0.3, momentum=0.5)
 CASES: dict[str, tuple[Algorithm, Server, float]] = {
     "several models": (Ifca(TINY, HOW, 2), HONEST_SERVER, 1.0),
-    "a server that tampers": (FedAvg(TINY, HOW), TamperingServer({1: shifted}), 1.0),
+    "a server that tampers": (FedAvg(TINY, HOW), Tampering({1: shifted}), 1.0),
     "some clients a round": (FedAvg(TINY, HOW), HONEST_SERVER, 0.6),
 }
 

@@ -33,7 +33,7 @@ from fedaudit.defenses.cofedmid.partition import CoalitionDefense
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.defenses.ldp import LocalDP
 from fedaudit.defenses.noise import GradientNoise
-from fedaudit.fl.algorithms.base import TamperingServer
+from fedaudit.fl.algorithms.base import Tampering
 from fedaudit.fl.algorithms.fedsgd import FedSGD, as_gradient
 from fedaudit.fl.hooks import Defense
 from fedaudit.fl.simulate import simulate
@@ -247,9 +247,7 @@ class RoundGames:
         # All rounds have the same models, so that their scores can be averaged.
         planted = models.target_client.model
         sent = {client: models.others if client % n_clients else planted for client in data}
-        server = TamperingServer(
-            {client: partial(_constant, model) for client, model in sent.items()}
-        )
+        server = Tampering({client: partial(_constant, model) for client, model in sent.items()})
         rounds = simulate(
             FedSGD(models.others.architecture, LocalTraining()),
             data,

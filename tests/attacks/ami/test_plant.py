@@ -10,7 +10,7 @@ from fedaudit.attacks.ami.plant import Neurons, PlantedModel, fired_in_batch, gr
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Model, Samples
-from fedaudit.fl.algorithms.base import TamperingServer
+from fedaudit.fl.algorithms.base import Tampering
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.fedsgd import FedSGD
 from fedaudit.fl.simulate import simulate
@@ -53,7 +53,7 @@ def clients(batch: int = 20) -> dict[int, Samples]:
 
 def run(*lied_to: int) -> Round:
     algorithm = FedSGD(NET, LocalTraining(lr=0.1))
-    server = TamperingServer(dict.fromkeys(lied_to, changed))
+    server = Tampering(dict.fromkeys(lied_to, changed))
     (round,) = simulate(algorithm, clients(), rounds=1, seed=3, server=server)
     return round
 
@@ -81,7 +81,7 @@ def test_only_the_attacked_client_receives_the_neurons() -> None:
 
 
 def test_a_malicious_server_changes_only_the_chosen_rounds() -> None:
-    server = TamperingServer({0: changed}, frozenset({2}))
+    server = Tampering({0: changed}, frozenset({2}))
     algorithm = FedSGD(NET, LocalTraining(lr=0.1))
     rounds = simulate(algorithm, clients(), rounds=3, seed=3, server=server)
     lies = [
@@ -132,7 +132,7 @@ def test_a_gradient_row_matches_hand_calculation() -> None:
 
 def test_uploads_whose_rows_change_for_other_reasons_are_refused() -> None:
     algorithm = FedAvg(NET, LocalTraining(lr=0.1, weight_decay=1e-3))
-    server = TamperingServer({0: changed})
+    server = Tampering({0: changed})
     (round,) = simulate(algorithm, clients(), rounds=1, seed=3, server=server)
     with pytest.raises(Unsupported, match="weight decay or momentum may have changed"):
         fired_in_batch(round.uploads[0], plant(honest(), neurons()).rows[0])

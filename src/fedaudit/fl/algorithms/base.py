@@ -246,7 +246,7 @@ class SingleModelServer:
 
 
 @dataclass(frozen=True)
-class TamperingServer(Server):
+class Tampering(Server):
     """Server that changes the model it sends to some clients.
 
     Attributes:
