@@ -4,6 +4,7 @@ PIP_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+SLOW ?= slow
 # Tests use small tensors: one thread a worker, a worker a core of a small machine. Files stay whole,
 # since what a file trains once for all its tests would else be trained by both workers. None is
 # started again after a crash: with whole files that waits for ever.
@@ -28,9 +29,9 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(TEST_ENV) $(BIN)/pytest $(TEST_ARGS) -m "not slow"
 
-# Clusters, killed programs, pages in a browser, whole tutorials, and how often limits hold.
+# Clusters, killed programs, pages in a browser, and how often limits hold in simulations.
 test-slow: $(STAMP)
-	$(TEST_ENV) $(BIN)/pytest $(TEST_ARGS) -m slow
+	$(TEST_ENV) $(BIN)/pytest $(TEST_ARGS) -m "$(SLOW)"
 
 test-numerics: $(STAMP)
 	$(NARROW) $(TEST_ENV) $(BIN)/pytest $(TEST_ARGS) $(TYPED) -m "not slow and not simulation" $(NUMERICAL)

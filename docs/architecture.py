@@ -81,7 +81,9 @@ LAYERS: tuple[tuple[Box, ...], ...] = (
             1,
             step=5,
         ),
-        Box("report, summary", ("offline HTML pages and", "terminal output"), 2, step=8),
+        Box(
+            "report, summary, formatting", ("offline HTML pages and", "terminal output"), 2, step=8
+        ),
     ),
     (
         Box("signals", ("loss, cosine, norm ... of every", "round, client and sample"), 1, step=4),

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from fedaudit.benchmark.page import leaderboard_markdown, method_lines
-from fedaudit.report.grid import Grid
+from fedaudit.formatting.grid import Grid
 from fedaudit.report.sources import SourceAttack, source_attacks
 from fedaudit.report.tables.games import points_table
 from fedaudit.results import estimate as clusters

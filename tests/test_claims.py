@@ -512,6 +512,7 @@ def test_main_claims_details_and_our_questions_have_separate_errors() -> None:
     assert [result.verdict for result in mixed[1:]] == alone
 
 
+@pytest.mark.simulation
 @pytest.mark.slow
 def test_the_family_wise_error_at_the_margin_is_controlled() -> None:
     share = wrong_families(300, each=2, true=4, seed=3)

@@ -26,9 +26,10 @@ DEPENDENCIES: dict[str, str] = {
     "partitions": "core datasets.partitions.schemes",
     "results": "core.display core.errors core.files core.limits core.metric_names core.seeds "
     "metrics",
-    "report": "core.errors core.files core.metric_names core.sights results",
-    "summary": "core.errors report results",
-    "sinks": "core.errors core.lazy report results summary",
+    "formatting": "core.metric_names core.sights results",
+    "report": "core.errors core.files core.metric_names formatting results",
+    "summary": "core.errors formatting report results",
+    "sinks": "core.errors core.lazy formatting report results summary",
     # Gradient norms by layer, which attacks measure and DP-SGD clips.
     "signals.kernels": "core",
     "signals": "core observe engines signals.kernels",
@@ -69,12 +70,12 @@ DEPENDENCIES: dict[str, str] = {
     "guard": EVERYTHING_BELOW,
     "privacy_budget": EVERYTHING_BELOW,
     "gate": "core.display core.errors core.files core.metric_names core.naming metrics results "
-    "report summary plan.values study.running.outputs",
+    "formatting report summary plan.values study.running.outputs",
     "pack": "core.errors core.files core.importing core.metric_names core.values observe.views "
-    "plan.values results report summary gate",
+    "plan.values results formatting report summary gate",
     # A file of weights is compared with the models of a recording.
-    "pack.models": "core live.checkpoints live.weights observe report.grid results pack",
-    "exports": "core gate pack report results summary",
+    "pack.models": "core live.checkpoints live.weights observe formatting.grid results pack",
+    "exports": "core gate pack formatting results summary",
     "integrations": EVERYTHING_BELOW,
     # Pages on running audits.
     "watch": EVERYTHING_BELOW,
@@ -271,6 +272,7 @@ def test_only_integrations_import_other_frameworks() -> None:
 LIBRARIES = {
     "metrics": {"numpy", "scipy", "sklearn", "moocore", "fairlearn", "jaxtyping", "threadpoolctl"},
     "results": {"jaxtyping", "numpy", "pandas", "pydantic", "pydantic_core", "sklearn"},
+    "formatting": {"pydantic"},
     "report": {"jinja2", "markupsafe", "numpy", "pydantic", "rich"},
 }
 """Third-party packages that metrics, results and reports may import."""

@@ -15,7 +15,7 @@ from docs.claims.data import ROOT, Claim, is_of_games, named, papers, regimes, v
 from docs.claims.figures import OF_A_MACHINE, SECONDS, FigureName, path_of, rows, rows_at
 from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.files import RECORD_FILE
-from fedaudit.report.wording import format_count
+from fedaudit.formatting.wording import format_count
 from fedaudit.results.aggregate import Value
 
 STUDIES = ROOT / "studies"

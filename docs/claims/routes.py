@@ -27,8 +27,8 @@ from docs.claims.judging import (
     seeds_of,
 )
 from docs.claims.names import figure_words
+from fedaudit.formatting.wording import capitalise, join_and
 from fedaudit.metrics.intervals import FEWEST_RUNS
-from fedaudit.report.wording import capitalise, join_and
 
 MANY = 1000
 """Seeds, or factor of samples, from which a difference counts as equal to its margin."""

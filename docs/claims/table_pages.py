@@ -28,7 +28,7 @@ from docs.claims.tables import (
     value_of,
 )
 from docs.claims.titles import title_of
-from fedaudit.report.wording import capitalise, format_count, with_full_stop
+from fedaudit.formatting.wording import capitalise, format_count, with_full_stop
 
 MARKS: Mapping[Agreement, str] = {
     "agrees": "=",

@@ -9,8 +9,8 @@ from typing import Any
 
 from docs.claims.data import ROOT, Regime, Scale, is_of_games, regimes
 from docs.claims.figures import path_of
+from fedaudit.formatting.wording import format_count
 from fedaudit.plan.file import read_studies
-from fedaudit.report.wording import format_count
 from fedaudit.results.read import read_record
 from fedaudit.results.runs import ClusterResult, clients_in, model_choices, models_of_groups
 

@@ -16,7 +16,7 @@ from docs.claims.judging import (
     smallest_margin,
 )
 from docs.claims.names import attack_words, figure_words, setting_words, words
-from fedaudit.report.wording import capitalise, join_and
+from fedaudit.formatting.wording import capitalise, join_and
 from fedaudit.results.estimate import COUNTS
 
 

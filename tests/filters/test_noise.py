@@ -52,6 +52,7 @@ def failing(arrays: Arrays, noise: str) -> set[str]:
     return {test.check for test in tests if test.p_value < ERROR / len(tests)}
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize(("draw", "noise"), [(normal, "gaussian"), (laplace, "laplace")])
 @pytest.mark.slow
 def test_the_noise_check_has_its_error_rate(draw: Draw, noise: str) -> None:

@@ -46,6 +46,7 @@ def test_partial_participation_has_no_gaussian_bound() -> None:
     assert bounds.one_run == canary_bounds(z, inside, delta=DELTA).one_run
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize(("epsilon", "count"), [(0.5, 30), (2.0, 100), (8.0, 30), (4.0, 300)])
 @pytest.mark.slow
 def test_the_true_epsilon_is_exceeded_no_more_often_than_nominal(
@@ -165,6 +166,7 @@ def test_few_canaries_have_no_normal_bound() -> None:
     )
 
 
+@pytest.mark.simulation
 @pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1.0, 4.0, 8.0])
 def test_bounds_from_canary_samples_are_tight_and_rarely_exceed_the_true_epsilon(

@@ -144,6 +144,7 @@ def test_inputs_that_cannot_be_classified_are_refused() -> None:
         blind_classifier(broken, np.arange(20) < 10, rng=rng)
 
 
+@pytest.mark.simulation
 @pytest.mark.slow
 def test_the_blind_classifier_has_its_false_alarm_rate() -> None:
     alarms = [

@@ -72,6 +72,7 @@ def test_limits_at_the_used_threshold_have_half_the_coverage() -> None:
     assert at_threshold.above > 0.2
 
 
+@pytest.mark.simulation
 @pytest.mark.slow
 def test_intervals_for_these_runs_have_their_coverage_and_narrow() -> None:
     auc, rate = means_over_seeds((60, 400), 1.0, 120, 3).values()
@@ -82,6 +83,7 @@ def test_intervals_for_these_runs_have_their_coverage_and_narrow() -> None:
     assert auc[10].width == pytest.approx(auc[1].width / 10**0.5, rel=0.05)
 
 
+@pytest.mark.simulation
 @pytest.mark.slow
 def test_combined_p_values_cover_mean_rates_of_tied_scores() -> None:
     shapes = (tied(1.0, 0.5),) * max(COUNTS)

@@ -193,6 +193,7 @@ def test_ties_do_not_favour_members_that_come_first() -> None:
     assert one_run_epsilon_from_scores(two_valued, truth, guesses=200) == expected
 
 
+@pytest.mark.simulation
 @pytest.mark.slow
 def test_the_one_run_bound_holds_for_a_mechanism_of_known_budget() -> None:
     # Randomised response at epsilon 1 for each sample: the bound is wrong in at most 5 %.

@@ -50,6 +50,7 @@ def test_repeated_samples_of_a_run_do_not_narrow_the_interval() -> None:
     assert (often.low, often.high) == pytest.approx((once.low, once.high))
 
 
+@pytest.mark.simulation
 @pytest.mark.slow
 def test_intervals_over_runs_have_their_coverage() -> None:
     draws = np.random.default_rng(3)

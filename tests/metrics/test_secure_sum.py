@@ -67,6 +67,7 @@ def laplace(rng: np.random.Generator, draws: int) -> ndarray:
     return np.concatenate([rng.laplace(size=(draws, 1)), np.zeros((draws, 11))], axis=1)
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize("epsilon", [0.5, 4.0])
 @pytest.mark.slow
 def test_bounds_on_gaussian_sums_have_their_error_rate(
@@ -79,6 +80,7 @@ def test_bounds_on_gaussian_sums_have_their_error_rate(
     assert normal <= 0.06
 
 
+@pytest.mark.simulation
 @pytest.mark.slow
 def test_only_the_counted_bound_holds_for_laplace_sums() -> None:
     update = np.zeros(12)

@@ -23,6 +23,7 @@ def test_adjusting_keeps_the_order_and_never_lowers_a_p_value(p_values: list[flo
     assert all(np.diff([adjusted[place] for place in order]) >= 0)
 
 
+@pytest.mark.simulation
 @pytest.mark.slow
 def test_forty_audits_without_leak_rarely_alarm_after_correction() -> None:
     rng = np.random.default_rng(0)

@@ -210,6 +210,7 @@ def test_the_label_level_is_unbiased_for_few_samples_per_class() -> None:
     assert mean[2] > 0.04 > 10 * error[2]
 
 
+@pytest.mark.simulation
 @pytest.mark.slow
 @pytest.mark.parametrize("knows", [0.0, 0.3, 1.0])
 def test_intervals_of_the_excess_over_labels_have_their_coverage(knows: float) -> None:

@@ -57,6 +57,7 @@ def test_one_stratum_agrees_with_delong() -> None:
     assert auc_limits.high == pytest.approx(interval.high, abs=1e-3)
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize(("strata", "size"), [(40, 2), (20, 6), (8, 60), (3, 200)])
 @pytest.mark.parametrize("shift", [0.0, 1.0])
 @pytest.mark.slow
@@ -75,6 +76,7 @@ def test_intervals_have_their_coverage_for_many_small_strata(
     assert covered / runs >= 0.94 - 2 * 0.011
 
 
+@pytest.mark.simulation
 @pytest.mark.slow
 def test_the_stratified_test_has_its_error_rate() -> None:
     rng, client = np.random.default_rng(3), np.repeat(np.arange(12), 10)
@@ -90,6 +92,7 @@ def test_the_stratified_test_has_its_error_rate() -> None:
     assert stratified_auc_p_value(np.ones(4), [True, False, True, False], [0, 0, 1, 1]) == 1.0
 
 
+@pytest.mark.simulation
 @pytest.mark.slow
 def test_pooled_tpr_intervals_have_their_coverage_without_leak() -> None:
     """Clients' scores differ in location and scale; a coin decides about membership."""

@@ -28,6 +28,7 @@ def scored(rng: np.random.Generator, members: int, others: int) -> tuple[Scores,
     return rng.normal(size=len(is_member)) + 0.5 * is_member, is_member
 
 
+@pytest.mark.simulation
 @pytest.mark.slow
 def test_the_interval_has_its_coverage() -> None:
     metric, covered = Metric(gap, resamples=200), 0

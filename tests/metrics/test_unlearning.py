@@ -99,6 +99,7 @@ def test_false_forgotten_verdicts_are_at_most_five_per_cent(
     assert rates.forgotten < largest_share(runs)
 
 
+@pytest.mark.simulation
 @pytest.mark.slow
 def test_false_not_forgotten_verdicts_are_at_most_five_per_cent() -> None:
     assert simulated(0.0, (60, 200), runs=300).not_forgotten < largest_share(300)

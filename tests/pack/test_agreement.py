@@ -10,9 +10,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from fedaudit.formatting.fixed import fixed_texts
 from fedaudit.pack.manifest import Manifest
 from fedaudit.pack.packing import write_pack
-from fedaudit.report.fixed import fixed_texts
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fedaudit.study.running.run import run_study

@@ -6,9 +6,9 @@ from typing import TypeVar
 
 from rich.console import Console
 
+from fedaudit.formatting.grid import Cell, Grid, Tile
 from fedaudit.report.figures.charts import Figures
 from fedaudit.report.first import tiles_of
-from fedaudit.report.grid import Cell, Grid, Tile
 from fedaudit.report.page import sections_of
 from fedaudit.report.terminal import print_comparison, print_record
 from fedaudit.results.record import Record

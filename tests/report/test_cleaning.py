@@ -2,8 +2,8 @@
 
 from pydantic import BaseModel
 
+from fedaudit.formatting.wording import clean_texts
 from fedaudit.report.page import comparison_html, report_html
-from fedaudit.report.wording import clean_texts
 from fedaudit.results.record import Record
 from fedaudit.study.comparing import compare_records
 from tests.estimates import changed

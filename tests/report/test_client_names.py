@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import pytest
 from pydantic import BaseModel
 
-from fedaudit.report.grid import shorten_middle
+from fedaudit.formatting.grid import shorten_middle
+from fedaudit.formatting.wording import LONGEST_NAME, client_names
 from fedaudit.report.terminal import _fitting
-from fedaudit.report.wording import LONGEST_NAME, client_names
 
 LONG = "a" * 60
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from fedaudit.formatting.wording import clean_texts
 from fedaudit.report.deciding.membership import pooled_over
 from fedaudit.report.evidence import main_estimates
 from fedaudit.report.first import FirstScreen, first_screen
@@ -11,7 +12,6 @@ from fedaudit.report.page import comparison_html, report_html
 from fedaudit.report.pictures import first_picture
 from fedaudit.report.text.membership import upper_bounds
 from fedaudit.report.text.verdict import summarise_verdict
-from fedaudit.report.wording import clean_texts
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Record
 from fedaudit.study.comparing import compare_records

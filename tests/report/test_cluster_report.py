@@ -2,9 +2,9 @@
 
 import pytest
 
+from fedaudit.formatting.grid import Grid
 from fedaudit.report.clusters import cluster_sentence, cluster_table, clusterings
 from fedaudit.report.comparison.tables import cluster_comparison
-from fedaudit.report.grid import Grid
 from fedaudit.report.page import report_html
 from fedaudit.report.text.verdict import summarise_verdict
 from fedaudit.results.record import Record

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from fedaudit.formatting.grid import Grid
+from fedaudit.formatting.wording import clean_texts
 from fedaudit.report.comparison.screen import first_of_comparison, front_figure
 from fedaudit.report.comparison.tables import (
     attack_tables,
@@ -14,11 +16,9 @@ from fedaudit.report.comparison.tables import (
     usage_table,
 )
 from fedaudit.report.comparison.tradeoffs import cautions, labels_of, tradeoffs, users_text
-from fedaudit.report.grid import Grid
 from fedaudit.report.page import comparison_html, write_comparison
 from fedaudit.report.pictures import membership_rows
 from fedaudit.report.text.verdict import summarise_verdict
-from fedaudit.report.wording import clean_texts
 from fedaudit.results.comparison import NOT_SET, STRONGEST_ATTACK, Comparison, Row, Source
 from fedaudit.study.comparing import compare_records
 from tests.estimates import changed

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from fedaudit.core.metric_names import INCONCLUSIVE, NO_LEAK_BEFORE
+from fedaudit.formatting.wording import clean_texts, client_name
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.outputs import junit_xml
@@ -23,7 +24,6 @@ from fedaudit.report.unlearning import (
     unlearning_section,
     unlearning_tile,
 )
-from fedaudit.report.wording import clean_texts, client_name
 from fedaudit.results.ladder import read_ladder
 from fedaudit.results.record import ControlResult, Record
 from fedaudit.results.runs import ClientCoverage, Coverage, MissingRounds, MissingUpload

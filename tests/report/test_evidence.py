@@ -1,8 +1,8 @@
 import pytest
 
+from fedaudit.formatting.wording import interval_text
 from fedaudit.report.deciding.caveats import range_headline
 from fedaudit.report.evidence import marker_of, size_of, size_phrase, size_reached
-from fedaudit.report.wording import interval_text
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance
 from tests.estimates import changed, estimate

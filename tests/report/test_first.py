@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from fedaudit.formatting.wording import attack_name, format_percent
 from fedaudit.report.comparison.screen import first_of_comparison, front_figure
 from fedaudit.report.comparison.tradeoffs import SIZES_DIFFER, best_tradeoff, tradeoffs
 from fedaudit.report.evidence import LEAKS
@@ -13,7 +14,6 @@ from fedaudit.report.page import comparison_html, report_html
 from fedaudit.report.sources import source_attacks
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.verdict import summarise_verdict
-from fedaudit.report.wording import attack_name, format_percent
 from fedaudit.results.record import ClientRow, Record
 from fedaudit.study.comparing import compare_records
 from tests.estimates import changed

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from fedaudit.formatting.grid import Grid
+from fedaudit.formatting.wording import format_interval, format_percent
 from fedaudit.games.run import read_points, run_games
 from fedaudit.metrics.epsilon import ConfusionCounts, clopper_pearson_epsilon
 from fedaudit.report.figures.forest import MOST_LINES
-from fedaudit.report.grid import Grid
 from fedaudit.report.page import report_html
 from fedaudit.report.pictures import games_picture
 from fedaudit.report.reproducing import reproduction_steps
@@ -21,7 +22,6 @@ from fedaudit.report.text.points import (
     largest_empirical_epsilon,
     shown_points,
 )
-from fedaudit.report.wording import format_interval, format_percent
 from fedaudit.results.games import FIT_AUC, HELD_OUT, PointPlayed, Spread
 from tests.estimates import changed
 from tests.programs import exit_code

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fedaudit.core.errors import BadInput
+from fedaudit.formatting.wording import format_value, interval_text
 from fedaudit.report.page import comparison_html, report_html, write_comparison, write_report
-from fedaudit.report.wording import format_value, interval_text
 from fedaudit.results.record import Record, ViewRow
 from fedaudit.study.comparing import compare_records
 from tests.estimates import changed

@@ -1,10 +1,10 @@
 import pytest
 
+from fedaudit.formatting.wording import format_interval, limits_of_change
 from fedaudit.report.first import first_screen, tiles_of
 from fedaudit.report.page import report_html
 from fedaudit.report.pictures import first_picture
 from fedaudit.report.text.verdict import PlainVerdict, summarise_verdict
-from fedaudit.report.wording import format_interval, limits_of_change
 from fedaudit.results import estimate as estimates
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ClientRow, Record

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from fedaudit.formatting.wording import format_value, interval_text
 from fedaudit.report.figures.charts import GREY, MUTED, OKABE_ITO
 from fedaudit.report.page import css_string, report_html
-from fedaudit.report.wording import format_value, interval_text
 from tests.estimates import changed
 from tests.report.games import played
 from tests.report.records import HOSTILE, record, source, with_sources

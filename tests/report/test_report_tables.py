@@ -1,6 +1,6 @@
+from fedaudit.formatting.grid import Footnotes, Grid
 from fedaudit.report.deciding.caveats import independence
 from fedaudit.report.evidence import SIZES
-from fedaudit.report.grid import Footnotes, Grid
 from fedaudit.report.page import report_html
 from fedaudit.report.tables.membership import (
     attack_tables,

@@ -3,13 +3,13 @@
 import pytest
 
 from fedaudit.evaluation.source import SourceEvaluation
+from fedaudit.formatting.grid import Grid
+from fedaudit.formatting.wording import clean_texts
 from fedaudit.report.comparison.tables import epsilon_comparison, source_comparison
 from fedaudit.report.evidence import size_of_share
-from fedaudit.report.grid import Grid
 from fedaudit.report.page import comparison_html, report_html
 from fedaudit.report.sources import source_sentence, source_table
 from fedaudit.report.text.verdict import summarise_verdict
-from fedaudit.report.wording import clean_texts
 from fedaudit.results import estimate as estimates
 from fedaudit.results.record import Record
 from fedaudit.results.runs import LABELS, LABELS_METHOD, OLDER_LEVEL

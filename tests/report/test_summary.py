@@ -8,12 +8,12 @@ import pytest
 
 from fedaudit.api.audit import Run
 from fedaudit.core.errors import BadInput
+from fedaudit.formatting import wording
+from fedaudit.formatting.grid import as_one_line
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outputs import policy_section
 from fedaudit.gate.policy import DEFAULT_POLICY, policy_from
 from fedaudit.live.attack import attack_recording
-from fedaudit.report import wording
-from fedaudit.report.grid import as_one_line
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
 from fedaudit.results.text import escape_markdown

@@ -3,9 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedaudit.core import metric_names
-from fedaudit.report.fixed import fixed_texts
-from fedaudit.report.grid import Footnotes, as_one_line, shorten
-from fedaudit.report.wording import (
+from fedaudit.formatting.fixed import fixed_texts
+from fedaudit.formatting.grid import Footnotes, as_one_line, shorten
+from fedaudit.formatting.wording import (
     format_interval,
     format_number,
     format_percent,

@@ -112,6 +112,7 @@ def simulated(rng: np.random.Generator, origin: np.ndarray, common: np.ndarray) 
     return SampleScores(np.arange(len(origin)), origin, dict(zip(ATTACKS, scores.T, strict=True)))
 
 
+@pytest.mark.simulation
 @pytest.mark.slow
 @pytest.mark.parametrize("n_seeds", [1, 2])
 def test_simulated_non_members_are_flagged_at_the_stated_rate(n_seeds: int) -> None:

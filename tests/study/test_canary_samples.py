@@ -14,12 +14,12 @@ from fedaudit.evaluation import truth as truth_module
 from fedaudit.extensions import canaries
 from fedaudit.extensions.canaries import CanarySamples
 from fedaudit.fl.hooks import Guarantee, Workload
+from fedaudit.formatting.wording import format_number
 from fedaudit.plan.parts import MeasuredRun, Setup
 from fedaudit.plan.sections import Study
 from fedaudit.report.clauses import measured_epsilon
 from fedaudit.report.first import tiles_of
 from fedaudit.report.text.verdict import summarise_verdict
-from fedaudit.report.wording import format_number
 from fedaudit.results.record import ControlResult, Record
 from fedaudit.study.build import build_setup
 from fedaudit.study.running.run import run_study

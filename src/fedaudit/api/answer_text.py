@@ -5,15 +5,15 @@ from math import ceil
 from textwrap import wrap
 
 from fedaudit.core.errors import with_article
-from fedaudit.report.evidence import group_by
-from fedaudit.report.grid import shorten
-from fedaudit.report.wording import (
+from fedaudit.formatting.grid import shorten
+from fedaudit.formatting.wording import (
     format_count,
     format_number,
     format_percent,
     join_and,
     with_full_stop,
 )
+from fedaudit.report.evidence import group_by
 from fedaudit.results.answer import AnswerFields, AttackAnswer, RunAnswer, SourceAnswer
 
 _WIDTH = 80

@@ -12,9 +12,9 @@ from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.core.files import ATTACKED_FOLDER, RECORDING_FILE
 from fedaudit.evaluation.individual_membership import label_posterior, normalise, source_posterior
+from fedaudit.formatting.wording import client_name, client_names
 from fedaudit.observe.measurements import measured_rounds_in
 from fedaudit.observe.tensors import read_tensors
-from fedaudit.report.wording import client_name, client_names
 from fedaudit.results.answer import SourceAnswer
 from fedaudit.results.guessing import mark_doubts
 from fedaudit.results.record import AttackRow, Record

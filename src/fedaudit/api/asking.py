@@ -44,8 +44,8 @@ from fedaudit.evaluation.sample_scores import (
     raise_if_scores_of_another_record,
     read_scores,
 )
+from fedaudit.formatting.wording import client_name, client_names
 from fedaudit.report.deciding.caveats import WRONG_SIGN, people_caveat, wrong_sign
-from fedaudit.report.wording import client_name, client_names
 from fedaudit.results.answer import AnswerFields, Contrast
 from fedaudit.results.guessing import HIDES_LEAKS, control_name, mark_doubts
 from fedaudit.results.record import Record

@@ -236,7 +236,7 @@ class Run:
             6000
         """
         from fedaudit.api.tables import signal_columns
-        from fedaudit.report.wording import full_client_names
+        from fedaudit.formatting.wording import full_client_names
 
         seeds = self.record.seeds if seed is None else [_choose("seed", seed, self.record.seeds)]
         names_of_clients = full_client_names(self.record)
@@ -261,7 +261,7 @@ class Run:
             300
         """
         from fedaudit.api.tables import sample_columns
-        from fedaudit.report.wording import full_client_names
+        from fedaudit.formatting.wording import full_client_names
 
         stored = read_scores(self.folder / SCORES_FILE)
         return frame_of(sample_columns(stored, full_client_names(self.record)))

@@ -6,8 +6,7 @@ from typing import Literal, TypeAlias, get_args
 from fedaudit.api.comparing import Audited, record_of
 from fedaudit.core.errors import BadInput, unknown_name
 from fedaudit.core.metric_names import AUC
-from fedaudit.report.evidence import main_estimates, unique_items
-from fedaudit.report.wording import (
+from fedaudit.formatting.wording import (
     MISSING,
     confidence_level,
     contrast_meaning,
@@ -15,6 +14,7 @@ from fedaudit.report.wording import (
     interval_text,
     metric_name,
 )
+from fedaudit.report.evidence import main_estimates, unique_items
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import NOT_RELIED_ON, mark_doubts
 from fedaudit.results.record import Record

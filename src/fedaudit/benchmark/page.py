@@ -6,6 +6,18 @@ from pathlib import Path
 from fedaudit.attacks import ATTACKS
 from fedaudit.benchmark.leaderboard import ERROR, FPRS, Entry, Figure, Leaderboard, RegimeBoard
 from fedaudit.benchmark.suite import NOT_APPLICABLE
+from fedaudit.formatting.grid import (
+    Cell,
+    Cells,
+    Content,
+    Header,
+    Tile,
+    Tone,
+    grid_of,
+    shorten,
+    tile,
+)
+from fedaudit.formatting.wording import format_count, join_and
 from fedaudit.report import evidence
 from fedaudit.report.figures import charts
 from fedaudit.report.figures.forest import (
@@ -19,10 +31,8 @@ from fedaudit.report.figures.forest import (
     build_forest,
 )
 from fedaudit.report.first import FirstScreen
-from fedaudit.report.grid import Cell, Cells, Content, Header, Tile, Tone, grid_of, shorten, tile
 from fedaudit.report.page import render_page, write_page
 from fedaudit.report.section import Section
-from fedaudit.report.wording import format_count, join_and
 from fedaudit.results.text import escape_markdown
 
 _TONES: dict[str, Tone] = {"better": "good", "worse": "alarm", "not separable": "muted"}

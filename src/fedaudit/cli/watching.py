@@ -113,8 +113,8 @@ def index(folder: Path, /, *, out: Path | None = None) -> None:
         HTML file to write; by default index.html in the folder. An existing file is replaced only
         if it is an HTML page.
     """
+    from fedaudit.formatting.wording import format_count
     from fedaudit.report.page import write_page
-    from fedaudit.report.wording import format_count
     from fedaudit.study.running.outputs import raise_if_foreign_page, raise_if_missing_folder
     from fedaudit.watch.index import Index
     from fedaudit.watch.index_page import index_page, report_links

@@ -17,8 +17,7 @@ from fedaudit.display.cards import (
     hidden_rows,
     record_html,
 )
-from fedaudit.report.first import first_of_record
-from fedaudit.report.grid import (
+from fedaudit.formatting.grid import (
     Cell,
     Cells,
     Content,
@@ -29,7 +28,8 @@ from fedaudit.report.grid import (
     shorten,
     tile,
 )
-from fedaudit.report.wording import capitalise, format_count, join_some, printable_record
+from fedaudit.formatting.wording import capitalise, format_count, join_some, printable_record
+from fedaudit.report.first import first_of_record
 
 if TYPE_CHECKING:
     from fedaudit.api.asking import Answer

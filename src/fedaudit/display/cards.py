@@ -6,11 +6,12 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from fedaudit.core.metric_names import AUC, rate_of
-from fedaudit.report import evidence, wording
+from fedaudit.formatting import wording
+from fedaudit.formatting.grid import Cells, Grid, Tile, grid_of, shorten
+from fedaudit.report import evidence
 from fedaudit.report.figures.charts import Axis, Figures
 from fedaudit.report.figures.forest import PLAIN, Picture, Row, build_forest, mark_of, track_cell
 from fedaudit.report.first import FirstScreen, first_of_record
-from fedaudit.report.grid import Cells, Grid, Tile, grid_of, shorten
 from fedaudit.report.page import templates
 from fedaudit.report.style import embedded_css
 from fedaudit.report.text.verdict import summarise_verdict

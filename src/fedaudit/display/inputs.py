@@ -6,8 +6,8 @@ from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedaudit.display.cards import LONGEST_NAME, MOST_ROWS, Card, hidden_rows
-from fedaudit.report.grid import Cells, as_one_line, grid_of, shorten, tile
-from fedaudit.report.wording import format_count, join_some
+from fedaudit.formatting.grid import Cells, as_one_line, grid_of, shorten, tile
+from fedaudit.formatting.wording import format_count, join_some
 
 if TYPE_CHECKING:
     from fedaudit.api.federation import Federation

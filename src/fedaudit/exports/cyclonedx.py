@@ -4,7 +4,7 @@ import json
 
 from fedaudit.core.importing import raise_if_missing
 from fedaudit.exports.evidence import Evidence, describe_check, identifier
-from fedaudit.report.wording import printable_record
+from fedaudit.formatting.wording import printable_record
 from fedaudit.results.estimate import TEST_ACCURACY
 
 

@@ -6,12 +6,12 @@ from typing import NamedTuple
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from fedaudit.core.errors import BadInput, Damaged, format_option
+from fedaudit.formatting.grid import shorten
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.verdict import Check, FigureCheck, Verdict
 from fedaudit.pack.manifest import Manifest, ModelFile
 from fedaudit.pack.models import compare_model, describe_file
 from fedaudit.pack.verifying import verify
-from fedaudit.report.grid import shorten
 from fedaudit.results.record import Record
 from fedaudit.summary.statement import Statement
 

@@ -2,10 +2,10 @@
 
 from fedaudit.core.importing import raise_if_missing
 from fedaudit.exports.evidence import Evidence, describe_check
+from fedaudit.formatting.wording import printable_record
 from fedaudit.gate.outputs import policy_section
 from fedaudit.gate.policy import read_policy
 from fedaudit.pack.packing import POLICY_FILE
-from fedaudit.report.wording import printable_record
 from fedaudit.summary.page import summary_markdown
 
 

@@ -12,6 +12,7 @@ from fedaudit.core.errors import BadInput, format_option
 from fedaudit.core.files import MANIFEST_FILE, RECORD_FILE, REPORT_FILE, write_whole
 from fedaudit.core.importing import raise_if_missing
 from fedaudit.exports.evidence import Evidence, identifier
+from fedaudit.formatting.wording import printable_record
 from fedaudit.pack.manifest import SIGNATURE_FILE, Manifest
 from fedaudit.pack.packing import (
     BASELINE_FILE,
@@ -22,7 +23,6 @@ from fedaudit.pack.packing import (
     VERDICT_FILE,
 )
 from fedaudit.pack.statement import STATEMENT_FILE
-from fedaudit.report.wording import printable_record
 from fedaudit.summary.page import SUMMARY_FILE
 
 PROFILE = "https://w3id.org/5s-crate/1.0"

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import AUC
+from fedaudit.formatting.grid import shorten
+from fedaudit.formatting.wording import format_value, metric_name
 from fedaudit.gate.judged import CONTRASTS, raise_if_too_many_figures, run_of, unfair_contrasts
 from fedaudit.gate.outcome import Outcome, confidence_level
 from fedaudit.gate.policy import BaselinePolicy, MembershipPolicy, Policy
@@ -22,8 +24,6 @@ from fedaudit.gate.verdict import (
 from fedaudit.metrics import EstimateWithLimits, holm
 from fedaudit.metrics.increase import Increase
 from fedaudit.report.differing import change_at, dict_or_empty, differing_paths
-from fedaudit.report.grid import shorten
-from fedaudit.report.wording import format_value, metric_name
 from fedaudit.results.estimate import SUCCESS_RATE, Coordinates, Estimate
 from fedaudit.results.record import Record
 

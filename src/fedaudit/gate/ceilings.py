@@ -20,6 +20,8 @@ from fedaudit.core.metric_names import (
     TPR,
     chance_of,
 )
+from fedaudit.formatting.grid import shorten
+from fedaudit.formatting.wording import attack_name, defense_name, format_count, metric_name
 from fedaudit.gate.judged import (
     ALPHA,
     CONTRASTS,
@@ -66,8 +68,6 @@ from fedaudit.gate.verdict import (
 )
 from fedaudit.metrics.intervals import FEWEST_RUNS, EstimateWithLimits, too_few_runs
 from fedaudit.report.deciding.membership import pooled_over
-from fedaudit.report.grid import shorten
-from fedaudit.report.wording import attack_name, defense_name, format_count, metric_name
 from fedaudit.results.estimate import AT_THRESHOLD, Estimate, Interval
 from fedaudit.results.games import ACTUAL_EPSILON, PROVEN_EPSILON, SUCCESS
 from fedaudit.results.guessing import above_chance

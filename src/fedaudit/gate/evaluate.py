@@ -4,6 +4,22 @@ from collections.abc import Iterator, Sequence
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import AUC, rate_of
+from fedaudit.formatting.fixed import fixed_text
+from fedaudit.formatting.grid import shorten
+from fedaudit.formatting.wording import (
+    attack_name,
+    capitalise,
+    clean_texts,
+    client_name,
+    format_count,
+    format_interval,
+    format_value,
+    full_client_names,
+    join_and,
+    metric_name,
+    nonmember_heading,
+    with_full_stop,
+)
 from fedaudit.gate.baseline import baseline_checks, raise_if_incomparable
 from fedaudit.gate.ceilings import CEILINGS, ceiling_checks
 from fedaudit.gate.judged import (
@@ -31,22 +47,6 @@ from fedaudit.report.deciding.caveats import (
     guard_of,
     uses_only_predictions,
     withheld_uploads,
-)
-from fedaudit.report.fixed import fixed_text
-from fedaudit.report.grid import shorten
-from fedaudit.report.wording import (
-    attack_name,
-    capitalise,
-    clean_texts,
-    client_name,
-    format_count,
-    format_interval,
-    format_value,
-    full_client_names,
-    join_and,
-    metric_name,
-    nonmember_heading,
-    with_full_stop,
 )
 from fedaudit.results.games import PointPlayed
 from fedaudit.results.guessing import alpha_of

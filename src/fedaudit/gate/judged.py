@@ -9,12 +9,12 @@ import numpy as np
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.metric_names import AUC, EPSILON, rate_of
+from fedaudit.formatting.grid import shorten
+from fedaudit.formatting.wording import attack_name, client_name, defense_name
 from fedaudit.gate.policy import GamesPolicy, MembershipPolicy, Policy, SourcesPolicy
 from fedaudit.gate.trust import Doubts
 from fedaudit.metrics.epsilon import ConfusionCounts, clopper_pearson_epsilon
 from fedaudit.metrics.rate_limits import tpr_upper_limit
-from fedaudit.report.grid import shorten
-from fedaudit.report.wording import attack_name, client_name, defense_name
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import PointPlayed
 from fedaudit.results.guessing import above_chance

@@ -14,16 +14,9 @@ from rich.text import Text
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import MAX_USER_FILE_BYTES, open_regular, read_text, write_whole
-from fedaudit.gate.evaluate import evaluate_policy, figure_text
-from fedaudit.gate.outcome import Outcome, severity
-from fedaudit.gate.policy import Policy, read_policy
-from fedaudit.gate.verdict import VERDICT_FORMAT, Check, FigureCheck, Verdict, is_doubted
-from fedaudit.report.evidence import unique_items
-from fedaudit.report.fixed import fixed_texts
-from fedaudit.report.grid import shorten
-from fedaudit.report.terminal import WIDTH, width_of
-from fedaudit.report.text.verdict import summarise_verdict as conclusion
-from fedaudit.report.wording import (
+from fedaudit.formatting.fixed import fixed_texts
+from fedaudit.formatting.grid import shorten
+from fedaudit.formatting.wording import (
     MISSING,
     capitalise,
     format_count,
@@ -31,6 +24,13 @@ from fedaudit.report.wording import (
     join_and,
     with_full_stop,
 )
+from fedaudit.gate.evaluate import evaluate_policy, figure_text
+from fedaudit.gate.outcome import Outcome, severity
+from fedaudit.gate.policy import Policy, read_policy
+from fedaudit.gate.verdict import VERDICT_FORMAT, Check, FigureCheck, Verdict, is_doubted
+from fedaudit.report.evidence import unique_items
+from fedaudit.report.terminal import WIDTH, width_of
+from fedaudit.report.text.verdict import summarise_verdict as conclusion
 from fedaudit.results.record import Record
 from fedaudit.results.text import one_line, without_commands
 from fedaudit.study.running.outputs import raise_if_missing_folder

@@ -7,6 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY, rate_of
+from fedaudit.formatting.wording import format_count
 from fedaudit.gate.outcome import Outcome, compare_limits, confidence_level
 from fedaudit.metrics.balanced import counted_balanced_accuracy
 from fedaudit.metrics.intervals import FEWEST_RUNS, EstimateWithLimits
@@ -18,7 +19,6 @@ from fedaudit.metrics.power import (
     larger_rate,
 )
 from fedaudit.metrics.rate_limits import nonmembers_for_one_false_positive
-from fedaudit.report.wording import format_count
 from fedaudit.results.aggregate import NO_NARROWER
 from fedaudit.results.estimate import Estimate, Interval
 from fedaudit.results.fields import Count, RecordPart

@@ -4,6 +4,17 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from fedaudit.formatting.grid import shorten
+from fedaudit.formatting.wording import (
+    attack_name,
+    client_name,
+    defense_name,
+    format_count,
+    format_percent,
+    join_and,
+    nonmember_heading,
+    without_capital,
+)
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.policy import EvidencePolicy, Policy
 from fedaudit.gate.verdict import Check, requirement_check
@@ -17,18 +28,7 @@ from fedaudit.report.deciding.caveats import (
     wrong_sign,
 )
 from fedaudit.report.evidence import Setting, labels_among, main_estimates, setting_of
-from fedaudit.report.grid import shorten
 from fedaudit.report.sources import below_guessing, source_attacks
-from fedaudit.report.wording import (
-    attack_name,
-    client_name,
-    defense_name,
-    format_count,
-    format_percent,
-    join_and,
-    nonmember_heading,
-    without_capital,
-)
 from fedaudit.results.estimate import TEST_ACCURACY, TRAIN_ACCURACY, Estimate
 from fedaudit.results.guessing import control_name
 from fedaudit.results.record import ControlResult, Record

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from fedaudit.attacks import ATTACKS, SOURCE_ATTACKS
 from fedaudit.core.importing import installed_entry_points, is_custom
+from fedaudit.formatting.grid import shorten
+from fedaudit.formatting.wording import without_capital
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.policy import Policy
 from fedaudit.report.deciding.caveats import coverage_gaps
 from fedaudit.report.differing import change_at, dict_or_empty, differing_paths
-from fedaudit.report.grid import shorten
-from fedaudit.report.wording import without_capital
 from fedaudit.results.record import Record
 
 MOST_NAMED = 20

@@ -2,9 +2,14 @@
 
 import json
 
+from fedaudit.formatting.fixed import fixed_text
+from fedaudit.formatting.wording import (
+    join_parts,
+    printable_record,
+    with_full_stop,
+    without_capital,
+)
 from fedaudit.report.clauses import CAVEAT, ROWS, Answer, Row, caveats, origin
-from fedaudit.report.fixed import fixed_text
-from fedaudit.report.wording import join_parts, printable_record, with_full_stop, without_capital
 from fedaudit.results.record import Record
 from fedaudit.summary.statement import Statement
 

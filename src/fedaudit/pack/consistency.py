@@ -14,9 +14,9 @@ from fedaudit.attacks import ATTACK_SETS, ATTACKS, SOURCE_ATTACKS
 from fedaudit.attacks.base import Attack
 from fedaudit.core.metric_names import AUC
 from fedaudit.core.values import Capability
+from fedaudit.formatting.grid import shorten
 from fedaudit.observe.views import VIEWS
 from fedaudit.pack.choices import MOST_NAMED, CheckResults
-from fedaudit.report.grid import shorten
 from fedaudit.results.record import Record
 
 _ROUNDING = 1e-3

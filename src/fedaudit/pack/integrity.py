@@ -22,6 +22,7 @@ from fedaudit.core.files import (
     read_bytes,
     read_text,
 )
+from fedaudit.formatting.grid import shorten
 from fedaudit.pack.choices import MOST_NAMED
 from fedaudit.pack.manifest import (
     SIGNATURE_BYTES,
@@ -32,7 +33,6 @@ from fedaudit.pack.manifest import (
     manifest_text,
 )
 from fedaudit.pack.packing import FILES, OPTIONAL_FILES
-from fedaudit.report.grid import shorten
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey

@@ -14,10 +14,10 @@ from pydantic import Field
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import TooLarge, read_text
 from fedaudit.core.importing import raise_if_missing
+from fedaudit.formatting.wording import printable_record
 from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.verdict import Verdict
 from fedaudit.report.deciding.caveats import untested
-from fedaudit.report.wording import printable_record
 from fedaudit.results.fields import SMALLEST_GROUP, Count, RecordPart
 from fedaudit.results.record import Record
 from fedaudit.results.runs import Coverage

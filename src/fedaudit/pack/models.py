@@ -11,13 +11,13 @@ from torch import Tensor
 
 from fedaudit.core.errors import BadInput, format_option
 from fedaudit.core.files import open_regular
+from fedaudit.formatting.grid import shorten
 from fedaudit.live.checkpoints.files import read_checkpoint
 from fedaudit.live.weights import as_cpu_tensor
 from fedaudit.observe.digests import digest_of_base, plain_name
 from fedaudit.observe.tensors import digest_of, hash_of_tensor, read_tensors
 from fedaudit.pack.choices import CheckResults
 from fedaudit.pack.manifest import ModelFile
-from fedaudit.report.grid import shorten
 from fedaudit.results.record import Record
 from fedaudit.results.runs import Coverage
 

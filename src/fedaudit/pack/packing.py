@@ -24,6 +24,8 @@ from fedaudit.core.files import (
     read_text,
     write_whole,
 )
+from fedaudit.formatting.fixed import fixed_text
+from fedaudit.formatting.grid import shorten
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outputs import junit_xml, policy_section, verdict_json
 from fedaudit.gate.policy import Policy, read_policy
@@ -40,8 +42,6 @@ from fedaudit.pack.manifest import (
 )
 from fedaudit.pack.statement import STATEMENT_FILE, read_valid_statement
 from fedaudit.pack.suppressing import suppress_small_groups, total_suppressed
-from fedaudit.report.fixed import fixed_text
-from fedaudit.report.grid import shorten
 from fedaudit.report.page import report_html
 from fedaudit.report.reproducing import study_file
 from fedaudit.results.fields import SMALLEST_GROUP

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from fedaudit import __version__
 from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.files import ATTACKED_FOLDER, RECORD_FILE
+from fedaudit.formatting.grid import shorten
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.policy import Policy
 from fedaudit.live.attack import attack_recording
@@ -25,7 +26,6 @@ from fedaudit.pack.suppressing import suppress_small_groups, total_suppressed
 from fedaudit.pack.verifying import FROM_THE_RUN, Verified, describe_environment, not_shown_by_pack
 from fedaudit.plan.sections import FiguresSection
 from fedaudit.report.differing import change_at, dict_or_empty, differing_paths, setting_at
-from fedaudit.report.grid import shorten
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fedaudit.study.running.folder import recorded_study

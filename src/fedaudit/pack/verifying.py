@@ -23,6 +23,8 @@ from fedaudit.core.files import (
     read_bytes,
     read_text,
 )
+from fedaudit.formatting.grid import shorten
+from fedaudit.formatting.wording import join_and
 from fedaudit.gate.policy import Policy, read_policy
 from fedaudit.gate.verdict import Verdict
 from fedaudit.pack.choices import (
@@ -64,8 +66,6 @@ from fedaudit.pack.packing import (
 )
 from fedaudit.pack.statement import STATEMENT_FILE, read_statement
 from fedaudit.pack.suppressing import least_suppressed, suppress_small_groups, wrongly_suppressed
-from fedaudit.report.grid import shorten
-from fedaudit.report.wording import join_and
 from fedaudit.results.read import read_record
 from fedaudit.results.record import RECORDER_SETTINGS, RECORDING_KEYS, Record, games_hash
 from fedaudit.summary.statement import Statement

@@ -9,17 +9,17 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC
-from fedaudit.report import wording
-from fedaudit.report.deciding.caveats import unit_of
-from fedaudit.report.evidence import group_by
-from fedaudit.report.fixed import fixed_texts
-from fedaudit.report.wording import (
+from fedaudit.formatting import wording
+from fedaudit.formatting.fixed import fixed_texts
+from fedaudit.formatting.wording import (
     attack_code,
     defense_name,
     format_interval,
     format_number,
     format_percent,
 )
+from fedaudit.report.deciding.caveats import unit_of
+from fedaudit.report.evidence import group_by
 from fedaudit.results import ladder
 from fedaudit.results.ladder import Auc, Change, ProbitLine
 from fedaudit.results.record import Record

@@ -1,6 +1,6 @@
 """Questions that legal and technical assessments of a model ask, and a record's answers.
 
-The file ``templates/clauses.toml`` has the questions and the documents that ask them.
+The file ``formatting/texts/clauses.toml`` has the questions and the documents that ask them.
 """
 
 import re
@@ -9,7 +9,10 @@ from typing import Any, Literal, NamedTuple
 
 from fedaudit.core import metric_names
 from fedaudit.core.metric_names import AUC
-from fedaudit.report import evidence, wording
+from fedaudit.formatting import wording
+from fedaudit.formatting.fixed import fixed_text, fixed_texts
+from fedaudit.formatting.grid import shorten
+from fedaudit.report import evidence
 from fedaudit.report.deciding.caveats import (
     controls_line,
     coverage_gaps,
@@ -22,8 +25,6 @@ from fedaudit.report.deciding.epsilons import epsilon_bounds, shown_bounds
 from fedaudit.report.evidence import group_by, unique_items
 from fedaudit.report.exposure import exposure
 from fedaudit.report.first import tiles_of
-from fedaudit.report.fixed import fixed_text, fixed_texts
-from fedaudit.report.grid import shorten
 from fedaudit.report.sources import source_attacks, strongest_attack
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.points import by_protection, shown_points

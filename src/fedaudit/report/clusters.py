@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from fedaudit.report import evidence, wording
+from fedaudit.formatting import wording
+from fedaudit.formatting.fixed import fixed_text, fixed_texts
+from fedaudit.formatting.grid import Cell, Footnotes, Grid, name_cell, shorten
+from fedaudit.report import evidence
 from fedaudit.report.deciding.caveats import are_cluster_risks_doubted
-from fedaudit.report.fixed import fixed_text, fixed_texts
-from fedaudit.report.grid import Cell, Footnotes, Grid, name_cell, shorten
 from fedaudit.report.tables.cells import estimate_table, value_cell
 from fedaudit.results.estimate import (
     CHANCE_VIOLATIONS,

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 
-from fedaudit.report.grid import shorten
+from fedaudit.formatting.grid import shorten
 
 ABSENT = object()
 """Placeholder for the value of a missing setting."""

@@ -5,8 +5,8 @@ from itertools import compress
 from typing import Literal, NamedTuple, TypeVar, get_args
 
 from fedaudit.core import metric_names
-from fedaudit.report.grid import Tone, shorten
-from fedaudit.report.wording import client_name, contrast_order, defense_name
+from fedaudit.formatting.grid import Tone, shorten
+from fedaudit.formatting.wording import client_name, contrast_order, defense_name
 from fedaudit.results.comparison import AttackEntry, Front
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import STRONG_LEAK, above_chance, exceeds_by_test_only

@@ -10,11 +10,12 @@ import re
 from typing import NamedTuple
 
 from fedaudit.core import metric_names
-from fedaudit.report import evidence, wording
+from fedaudit.formatting import wording
+from fedaudit.formatting.fixed import fixed_text
+from fedaudit.formatting.grid import shorten
+from fedaudit.report import evidence
 from fedaudit.report.deciding.epsilons import epsilon_bounds
 from fedaudit.report.evidence import labels_among, setting_of
-from fedaudit.report.fixed import fixed_text
-from fedaudit.report.grid import shorten
 from fedaudit.results.estimate import AT_THRESHOLD, Estimate
 from fedaudit.results.guessing import without_doubts
 from fedaudit.results.record import Record

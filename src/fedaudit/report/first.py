@@ -4,7 +4,10 @@ from statistics import fmean
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC
-from fedaudit.report import clusters, evidence, sources, wording
+from fedaudit.formatting import wording
+from fedaudit.formatting.fixed import fixed_text, fixed_texts
+from fedaudit.formatting.grid import Tile, shorten, tile
+from fedaudit.report import clusters, evidence, sources
 from fedaudit.report.advice import advice
 from fedaudit.report.deciding import caveats
 from fedaudit.report.deciding.epsilons import EpsilonBounds, shown_bounds
@@ -12,8 +15,6 @@ from fedaudit.report.deciding.findings import LEAKS
 from fedaudit.report.deciding.membership import are_several, highest_auc, limits_to_print
 from fedaudit.report.evidence import group_by
 from fedaudit.report.figures.forest import Picture
-from fedaudit.report.fixed import fixed_text, fixed_texts
-from fedaudit.report.grid import Tile, shorten, tile
 from fedaudit.report.labels import label_tile
 from fedaudit.report.pictures import first_picture
 from fedaudit.report.text.membership import RATES, upper_bounds

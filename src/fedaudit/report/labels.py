@@ -1,9 +1,9 @@
 """Section on label inference: which classes occur in the training data of each client."""
 
-from fedaudit.report import wording
+from fedaudit.formatting import wording
+from fedaudit.formatting.fixed import fixed_text
+from fedaudit.formatting.grid import Cell, Content, Tile, tile
 from fedaudit.report.evidence import is_uninformative
-from fedaudit.report.fixed import fixed_text
-from fedaudit.report.grid import Cell, Content, Tile, tile
 from fedaudit.report.section import Section, table_section
 from fedaudit.report.tables.cells import estimate_table, value_cell
 from fedaudit.results.estimate import GUESSING, Estimate

@@ -12,7 +12,9 @@ from markupsafe import Markup
 from fedaudit.core import files
 from fedaudit.core.errors import BadInput
 from fedaudit.core.files import read_bytes
-from fedaudit.report import wording
+from fedaudit.formatting import wording
+from fedaudit.formatting.fixed import fixed_text
+from fedaudit.formatting.grid import shorten
 from fedaudit.report.advice import advice
 from fedaudit.report.clauses import clause_summary
 from fedaudit.report.clusters import cluster_sentence, cluster_table
@@ -20,13 +22,11 @@ from fedaudit.report.deciding.caveats import untested
 from fedaudit.report.evidence import attacks_tried, is_uninformative
 from fedaudit.report.figures.charts import css_percent
 from fedaudit.report.first import FirstScreen, first_screen
-from fedaudit.report.fixed import fixed_text, package_file
-from fedaudit.report.grid import shorten
 from fedaudit.report.labels import label_section
 from fedaudit.report.reproducing import reproduction_steps
 from fedaudit.report.section import Section, table_section
 from fedaudit.report.sources import kind_of, source_sentence, source_table
-from fedaudit.report.style import page_css
+from fedaudit.report.style import package_file, page_css
 from fedaudit.report.tables.membership import membership_section
 from fedaudit.report.tables.run import run_sections
 from fedaudit.report.text.verdict import summarise_verdict

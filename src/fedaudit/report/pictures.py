@@ -3,7 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 from fedaudit.core.metric_names import AUC, rate_of, tpr_at
-from fedaudit.report import evidence, wording
+from fedaudit.formatting import wording
+from fedaudit.formatting.fixed import fixed_text
+from fedaudit.formatting.grid import shorten, shorten_middle
+from fedaudit.report import evidence
 from fedaudit.report.clusters import ClusteredRuns, clusterings, group_names, label_of, risk_size
 from fedaudit.report.comparison.tables import attacks_of
 from fedaudit.report.comparison.tradeoffs import (
@@ -30,8 +33,6 @@ from fedaudit.report.figures.forest import (
     mark_of,
     track_cell,
 )
-from fedaudit.report.fixed import fixed_text
-from fedaudit.report.grid import shorten, shorten_middle
 from fedaudit.report.sources import SourceAttack, source_attacks, source_labels, source_marker
 from fedaudit.report.text import points
 from fedaudit.report.unlearning import WITHHELD, deletion_result

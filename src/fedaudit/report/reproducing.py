@@ -7,8 +7,8 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from fedaudit.report.grid import shorten
-from fedaudit.report.wording import study_setting
+from fedaudit.formatting.grid import shorten
+from fedaudit.formatting.wording import study_setting
 from fedaudit.results.older import resolve_older_settings
 from fedaudit.results.record import Record
 

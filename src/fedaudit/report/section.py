@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedaudit.formatting.grid import Grid
 from fedaudit.report.figures.charts import Figures
-from fedaudit.report.grid import Grid
 
 
 @dataclass(frozen=True)

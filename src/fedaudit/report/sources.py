@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, cast
 
-from fedaudit.report import evidence, wording
-from fedaudit.report.fixed import fixed_text, fixed_texts
-from fedaudit.report.grid import Grid, name_cell, shorten
+from fedaudit.formatting import wording
+from fedaudit.formatting.fixed import fixed_text, fixed_texts
+from fedaudit.formatting.grid import Grid, name_cell, shorten
+from fedaudit.report import evidence
 from fedaudit.report.tables.cells import estimate_table, value_cell
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance, alpha_of

@@ -1,8 +1,7 @@
-"""Style sheets of pages and of results in notebooks, which share colors, charts and tables."""
+"""Files of templates, and the style sheets of pages and of results in notebooks."""
 
 from functools import cache
-
-from fedaudit.report.fixed import package_file
+from pathlib import Path
 
 CLASS = "fedaudit-result"
 """Class of the element around a result in a notebook."""
@@ -10,6 +9,12 @@ CLASS = "fedaudit-result"
 _DARK_HOSTS = '[data-jp-theme-light="false"], [data-theme="dark"], [theme="dark"], .vscode-dark'
 _LIGHT_HOSTS = '[data-jp-theme-light="true"], [data-theme="light"], .vscode-light'
 """Pages that choose a theme: JupyterLab, Sphinx themes, Colab and Visual Studio Code."""
+
+
+@cache
+def package_file(name: str) -> str:
+    """Return the text of a file in the folder of templates."""
+    return (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")
 
 
 @cache

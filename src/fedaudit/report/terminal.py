@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
+from fedaudit.formatting.grid import shorten, shorten_middle
+from fedaudit.formatting.wording import join_parts, printable_comparison, printable_record
 from fedaudit.report.figures.forest import Forest, Picture
 from fedaudit.report.first import FirstScreen, first_screen
-from fedaudit.report.grid import shorten, shorten_middle
 from fedaudit.report.pictures import COMPARED, membership_rows
 from fedaudit.report.text.verdict import summarise_verdict
-from fedaudit.report.wording import join_parts, printable_comparison, printable_record
 from fedaudit.results.comparison import Comparison
 from fedaudit.results.record import Record
 from fedaudit.results.text import one_line

@@ -6,11 +6,11 @@ Three models are compared: before deletion, after deletion, and retrained withou
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import DESTROYED, INCONCLUSIVE, NOT_FORGOTTEN, OVERCORRECTED
-from fedaudit.report import wording
+from fedaudit.formatting import wording
+from fedaudit.formatting.fixed import fixed_text, fixed_texts
+from fedaudit.formatting.grid import Cell, Content, Tile, name_cell, tile
 from fedaudit.report.deciding.caveats import units_of
 from fedaudit.report.evidence import outcomes_of
-from fedaudit.report.fixed import fixed_text, fixed_texts
-from fedaudit.report.grid import Cell, Content, Tile, name_cell, tile
 from fedaudit.report.section import Section, table_section
 from fedaudit.report.tables.cells import estimate_table, value_cell
 from fedaudit.results import unlearning

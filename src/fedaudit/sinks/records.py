@@ -6,9 +6,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from fedaudit.formatting.wording import client_name, printable_record
 from fedaudit.report.first import first_of_record
 from fedaudit.report.page import write_report
-from fedaudit.report.wording import client_name, printable_record
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.record import Record
 from fedaudit.sinks import open_sinks

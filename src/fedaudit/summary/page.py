@@ -13,14 +13,14 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from fedaudit.core.errors import BadInput
-from fedaudit.report import wording
+from fedaudit.formatting import wording
+from fedaudit.formatting.fixed import fixed_texts
+from fedaudit.formatting.grid import Cell, Tile, as_one_line, shorten
 from fedaudit.report.clauses import CHECKS, residual_risks
 from fedaudit.report.deciding import caveats
 from fedaudit.report.evidence import SIZES, attacks_tried, has_membership, outcomes_of, unique_items
 from fedaudit.report.exposure import exposed_class_sentence, exposure_sentence
 from fedaudit.report.first import FirstScreen, first_screen, tiles_of
-from fedaudit.report.fixed import fixed_texts
-from fedaudit.report.grid import Cell, Tile, as_one_line, shorten
 from fedaudit.report.page import templates
 from fedaudit.report.reproducing import inline_toml, reproduction_steps
 from fedaudit.report.sources import kind_of

@@ -15,11 +15,11 @@ from fedaudit.core.metric_names import Origin
 from fedaudit.core.values import ClientId
 from fedaudit.evaluation.analysis import trajectories
 from fedaudit.evaluation.truth import TargetTruth, UnitTruth, target_truth
+from fedaudit.formatting.wording import attack_name
 from fedaudit.metrics import auc_interval
 from fedaudit.observe.measurements import MeasuredRound, Measurements, stacked
 from fedaudit.plan.parts import Setup
 from fedaudit.plan.sections import Study
-from fedaudit.report.wording import attack_name
 from fedaudit.results.ladder import Auc, loss_gaps
 from fedaudit.watch.state import RoundEstimates
 

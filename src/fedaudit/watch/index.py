@@ -18,15 +18,15 @@ from fedaudit.core.files import (
 )
 from fedaudit.core.metric_names import AUC
 from fedaudit.core.progress import Progress, ignore_progress
+from fedaudit.formatting.grid import Tile, shorten
+from fedaudit.formatting.wording import format_count, format_interval, format_number
 from fedaudit.live.decisions import DECISIONS_FILE, reason_nothing_was_sent
 from fedaudit.observe.tensors import round_paths
 from fedaudit.report.deciding.membership import highest_auc
 from fedaudit.report.evidence import main_estimates
 from fedaudit.report.figures.charts import Axis, Curve, style
 from fedaudit.report.first import screen_of
-from fedaudit.report.grid import Tile, shorten
 from fedaudit.report.sources import kind_of
-from fedaudit.report.wording import format_count, format_interval, format_number
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fedaudit.results.text import clean_text

@@ -10,10 +10,9 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from fedaudit.core.files import REPORT_FILE
-from fedaudit.report.fixed import package_file
-from fedaudit.report.grid import Tile, shorten, tile
+from fedaudit.formatting.grid import Tile, shorten, tile
 from fedaudit.report.page import templates
-from fedaudit.report.style import page_css
+from fedaudit.report.style import package_file, page_css
 from fedaudit.results.text import clean_text
 from fedaudit.watch.index import Row
 from fedaudit.watch.page import Page, content_security_policy

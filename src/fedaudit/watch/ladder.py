@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from statistics import fmean
 
+from fedaudit.formatting.wording import format_number
 from fedaudit.plan.sections import Study
 from fedaudit.report.advice import place_on_ladder
-from fedaudit.report.wording import format_number
 from fedaudit.results.ladder import read_ladder
 from fedaudit.watch.state import RoundEstimates
 

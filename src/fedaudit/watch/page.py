@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from fedaudit.report.fixed import package_file
 from fedaudit.report.page import templates
-from fedaudit.report.style import page_css
+from fedaudit.report.style import package_file, page_css
 from fedaudit.watch.text import View
 
 _SCRIPTS = {"guard": "guard.js", "watch": "watch.js"}

@@ -5,6 +5,14 @@ from typing import NamedTuple
 
 from fedaudit.core.limits import EstimateWithLimits
 from fedaudit.core.metric_names import AUC
+from fedaudit.formatting.grid import Cell, Cells, Grid, Tile, as_one_line, grid_of, shorten, tile
+from fedaudit.formatting.wording import (
+    attack_name,
+    format_count,
+    format_interval,
+    format_number,
+    join_some,
+)
 from fedaudit.metrics.increase import Increase
 from fedaudit.report.evidence import size_reached
 from fedaudit.report.figures.charts import (
@@ -20,14 +28,6 @@ from fedaudit.report.figures.charts import (
     Style,
     style,
     ticks,
-)
-from fedaudit.report.grid import Cell, Cells, Grid, Tile, as_one_line, grid_of, shorten, tile
-from fedaudit.report.wording import (
-    attack_name,
-    format_count,
-    format_interval,
-    format_number,
-    join_some,
 )
 from fedaudit.results.estimate import Interval
 from fedaudit.results.ladder import Auc

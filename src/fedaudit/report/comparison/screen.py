@@ -3,7 +3,10 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from fedaudit.core.metric_names import AUC
-from fedaudit.report import evidence, wording
+from fedaudit.formatting import wording
+from fedaudit.formatting.fixed import fixed_text, fixed_texts
+from fedaudit.formatting.grid import Tile, shorten, tile
+from fedaudit.report import evidence
 from fedaudit.report.comparison.tables import attacks_of, front_order, leakage_name
 from fedaudit.report.comparison.tradeoffs import (
     SIZES_DIFFER,
@@ -22,8 +25,6 @@ from fedaudit.report.deciding.findings import LEAKS
 from fedaudit.report.figures import charts
 from fedaudit.report.figures.forest import DOUBTED
 from fedaudit.report.first import FirstScreen
-from fedaudit.report.fixed import fixed_text, fixed_texts
-from fedaudit.report.grid import Tile, shorten, tile
 from fedaudit.report.pictures import comparison_picture
 from fedaudit.report.sources import strongest_attack
 from fedaudit.report.text.verdict import PlainVerdict

@@ -5,7 +5,18 @@ from dataclasses import replace
 from statistics import fmean
 
 from fedaudit.core import metric_names
-from fedaudit.report import wording
+from fedaudit.formatting import wording
+from fedaudit.formatting.fixed import fixed_text, fixed_texts
+from fedaudit.formatting.grid import (
+    Cell,
+    Cells,
+    Footnotes,
+    Grid,
+    grid_of,
+    name_cell,
+    shorten,
+    stack_lines,
+)
 from fedaudit.report.clusters import FIGURES, group_heading
 from fedaudit.report.comparison.tradeoffs import (
     clients_of,
@@ -18,17 +29,6 @@ from fedaudit.report.comparison.tradeoffs import (
     users_text,
 )
 from fedaudit.report.evidence import DOUBTED, Marker, by_contrast, group_by, marker_of, unique_items
-from fedaudit.report.fixed import fixed_text, fixed_texts
-from fedaudit.report.grid import (
-    Cell,
-    Cells,
-    Footnotes,
-    Grid,
-    grid_of,
-    name_cell,
-    shorten,
-    stack_lines,
-)
 from fedaudit.report.section import Section, table_section
 from fedaudit.report.sources import SourceAttack, attacks_in, source_marker
 from fedaudit.report.tables.cells import change_lines, estimate_table, value_cell

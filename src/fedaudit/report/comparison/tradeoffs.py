@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC
-from fedaudit.report import wording
+from fedaudit.formatting import wording
+from fedaudit.formatting.fixed import fixed_text
+from fedaudit.formatting.grid import Cell, name_cell, shorten
+from fedaudit.formatting.wording import NamedClient, defense_name
 from fedaudit.report.deciding.caveats import client_list
 from fedaudit.report.evidence import outcomes_of
-from fedaudit.report.fixed import fixed_text
-from fedaudit.report.grid import Cell, name_cell, shorten
 from fedaudit.report.text.verdict import learning_warning
-from fedaudit.report.wording import NamedClient, defense_name
 from fedaudit.results import comparison as parts
 from fedaudit.results.comparison import STRONGEST_ATTACK, AttackEntry, Comparison, Front, Row
 from fedaudit.results.estimate import NO_DEFENSE, Estimate, tests_of

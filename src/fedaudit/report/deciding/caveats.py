@@ -6,9 +6,10 @@ from statistics import NormalDist
 from typing import Literal
 
 from fedaudit.core.metric_names import AUC
-from fedaudit.report import evidence, wording
-from fedaudit.report.fixed import fixed_text, fixed_texts
-from fedaudit.report.grid import shorten
+from fedaudit.formatting import wording
+from fedaudit.formatting.fixed import fixed_text, fixed_texts
+from fedaudit.formatting.grid import shorten
+from fedaudit.report import evidence
 from fedaudit.results import guessing
 from fedaudit.results.estimate import NO_DEFENSE, PEOPLE_IGNORED, Estimate
 from fedaudit.results.record import ControlResult, Record

@@ -5,9 +5,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from fedaudit.core import metric_names
-from fedaudit.report import evidence, wording
+from fedaudit.formatting import wording
+from fedaudit.formatting.fixed import fixed_text, fixed_texts
+from fedaudit.report import evidence
 from fedaudit.report.deciding.caveats import unit_of
-from fedaudit.report.fixed import fixed_text, fixed_texts
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import HIDES_LEAKS, without_doubts
 from fedaudit.results.record import Record

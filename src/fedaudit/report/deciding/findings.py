@@ -2,14 +2,14 @@
 
 from typing import NamedTuple, get_args
 
+from fedaudit.formatting.fixed import fixed_texts
+from fedaudit.formatting.wording import without_capital, without_verdict
 from fedaudit.report import evidence
 from fedaudit.report.clusters import cluster_headline, cluster_meaning, cluster_status, clusterings
 from fedaudit.report.deciding import caveats
 from fedaudit.report.deciding.membership import member_status
-from fedaudit.report.fixed import fixed_texts
 from fedaudit.report.sources import SOURCE_HEADLINES, source_attacks, source_meaning, source_status
 from fedaudit.report.text.membership import LEAKAGE, member_headline, member_meaning
-from fedaudit.report.wording import without_capital, without_verdict
 from fedaudit.results.record import Record
 
 LEAKS: tuple[evidence.Status, ...] = (*evidence.LEAKS.values(), "above guessing")

@@ -4,7 +4,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC, rate_of
-from fedaudit.report import evidence, wording
+from fedaudit.formatting import wording
+from fedaudit.report import evidence
 from fedaudit.report.deciding.caveats import client_list, coverage_gaps, wrong_sign
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance, exceeds_by_test_only, without_doubts

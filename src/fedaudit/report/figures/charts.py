@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from fedaudit.report.grid import shorten
+from fedaudit.formatting.grid import shorten
 from fedaudit.results.estimate import Interval
 
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#C2649A", "#B97800", "#2F93CC", "#7A7A7A")

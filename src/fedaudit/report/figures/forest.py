@@ -6,7 +6,8 @@ A page draws them as its first picture. A terminal prints them as tables.
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from fedaudit.report import evidence, wording
+from fedaudit.formatting import wording
+from fedaudit.report import evidence
 from fedaudit.report.figures import charts
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import NOT_RELIED_ON

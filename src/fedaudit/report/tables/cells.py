@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from fedaudit.report.evidence import DOUBTED, Item, Marker
-from fedaudit.report.grid import (
+from fedaudit.formatting.grid import (
     Cell,
     Content,
     Footnotes,
@@ -13,7 +12,7 @@ from fedaudit.report.grid import (
     grid_of,
     stack_lines,
 )
-from fedaudit.report.wording import (
+from fedaudit.formatting.wording import (
     format_change,
     further_interval,
     interval_text,
@@ -21,6 +20,7 @@ from fedaudit.report.wording import (
     limits_of_change,
     value_text,
 )
+from fedaudit.report.evidence import DOUBTED, Item, Marker
 from fedaudit.results.comparison import Difference
 from fedaudit.results.estimate import Estimate, Interval
 

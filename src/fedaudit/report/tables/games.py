@@ -2,13 +2,9 @@
 
 from collections.abc import Sequence
 
-from fedaudit.report.evidence import lower_limit, unique_items
-from fedaudit.report.fixed import fixed_text, fixed_texts
-from fedaudit.report.grid import Cell, Cells, Grid, Tone, grid_of, name_cell, shorten
-from fedaudit.report.section import Section, table_section
-from fedaudit.report.tables.cells import estimate_table
-from fedaudit.report.text import points
-from fedaudit.report.wording import (
+from fedaudit.formatting.fixed import fixed_text, fixed_texts
+from fedaudit.formatting.grid import Cell, Cells, Grid, Tone, grid_of, name_cell, shorten
+from fedaudit.formatting.wording import (
     format_count,
     format_interval,
     format_number,
@@ -18,6 +14,10 @@ from fedaudit.report.wording import (
     join_some,
     rate_texts,
 )
+from fedaudit.report.evidence import lower_limit, unique_items
+from fedaudit.report.section import Section, table_section
+from fedaudit.report.tables.cells import estimate_table
+from fedaudit.report.text import points
 from fedaudit.results import games
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import Detection, PointPlayed, Rate, TargetCertificate

@@ -6,12 +6,9 @@ from dataclasses import replace
 from statistics import fmean
 
 from fedaudit.core.metric_names import HEADLINE_METRICS, rate_of
-from fedaudit.report import evidence, wording
-from fedaudit.report.deciding.caveats import independence
-from fedaudit.report.evidence import Setting, group_by, setting_labels, setting_of, unique_items
-from fedaudit.report.figures import charts
-from fedaudit.report.fixed import fixed_text
-from fedaudit.report.grid import (
+from fedaudit.formatting import wording
+from fedaudit.formatting.fixed import fixed_text
+from fedaudit.formatting.grid import (
     Cell,
     Cells,
     Footnotes,
@@ -21,6 +18,10 @@ from fedaudit.report.grid import (
     shorten,
     stack_lines,
 )
+from fedaudit.report import evidence
+from fedaudit.report.deciding.caveats import independence
+from fedaudit.report.evidence import Setting, group_by, setting_labels, setting_of, unique_items
+from fedaudit.report.figures import charts
 from fedaudit.report.section import Section, table_section
 from fedaudit.report.tables.cells import estimate_table, value_cell
 from fedaudit.report.text.verdict import needs_more

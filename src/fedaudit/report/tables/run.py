@@ -4,10 +4,19 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from fedaudit.core.metric_names import AUC
-from fedaudit.report import wording
+from fedaudit.formatting import wording
+from fedaudit.formatting.fixed import fixed_texts
+from fedaudit.formatting.grid import (
+    Cell,
+    Cells,
+    Grid,
+    Tone,
+    grid_of,
+    name_cell,
+    shorten,
+    stack_lines,
+)
 from fedaudit.report.evidence import Outcomes, group_by, outcomes_of, unique_items
-from fedaudit.report.fixed import fixed_texts
-from fedaudit.report.grid import Cell, Cells, Grid, Tone, grid_of, name_cell, shorten, stack_lines
 from fedaudit.report.section import Section, table_section
 from fedaudit.report.tables.cells import estimate_table
 from fedaudit.results.estimate import NO_DEFENSE, Estimate

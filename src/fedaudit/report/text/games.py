@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fedaudit.report import evidence, wording
+from fedaudit.formatting import wording
+from fedaudit.formatting.fixed import fixed_text, fixed_texts
+from fedaudit.formatting.grid import shorten
+from fedaudit.report import evidence
 from fedaudit.report.evidence import status_between
 from fedaudit.report.first import FirstScreen
-from fedaudit.report.fixed import fixed_text, fixed_texts
-from fedaudit.report.grid import shorten
 from fedaudit.report.pictures import games_picture
 from fedaudit.report.text import points
 from fedaudit.results.record import Record

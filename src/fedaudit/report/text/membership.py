@@ -1,7 +1,9 @@
 """Sentences on membership inference: headline, upper limits, and what a verdict means."""
 
 from fedaudit.core.metric_names import AUC
-from fedaudit.report import wording
+from fedaudit.formatting import wording
+from fedaudit.formatting.fixed import fixed_text, fixed_texts
+from fedaudit.formatting.grid import shorten
 from fedaudit.report.deciding import caveats, membership
 from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.evidence import (
@@ -12,8 +14,6 @@ from fedaudit.report.evidence import (
     size_reached,
     unique_items,
 )
-from fedaudit.report.fixed import fixed_text, fixed_texts
-from fedaudit.report.grid import shorten
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Record

@@ -7,10 +7,10 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from fedaudit.formatting.fixed import fixed_text, fixed_texts
+from fedaudit.formatting.grid import Tile, shorten, tile
+from fedaudit.formatting.wording import format_count, format_number, join_parts, rate_texts
 from fedaudit.report.evidence import group_by, size_of_share, tone_of
-from fedaudit.report.fixed import fixed_text, fixed_texts
-from fedaudit.report.grid import Tile, shorten, tile
-from fedaudit.report.wording import format_count, format_number, join_parts, rate_texts
 from fedaudit.results.estimate import NO_DEFENSE
 from fedaudit.results.games import FIT_AUC, HELD_OUT, InRounds, PointPlayed
 from fedaudit.results.record import Record

@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from fedaudit.core.metric_names import AUC
-from fedaudit.report import evidence, wording
+from fedaudit.formatting import wording
+from fedaudit.formatting.fixed import fixed_text
+from fedaudit.formatting.grid import shorten
+from fedaudit.report import evidence
 from fedaudit.report.deciding import caveats
 from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.deciding.findings import headlines, reliable_findings, topic_verdicts
 from fedaudit.report.deciding.membership import audited_clients
-from fedaudit.report.fixed import fixed_text
-from fedaudit.report.grid import shorten
 from fedaudit.report.unlearning import deletion_result
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import exceeds_by_test_only

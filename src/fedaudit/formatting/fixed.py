@@ -1,4 +1,4 @@
-"""Access to files of this package: templates, styles, scripts, and fixed texts in TOML."""
+"""Fixed texts of reports and summaries, which are stored as TOML in the folder ``texts``."""
 
 import tomllib
 from collections.abc import Mapping
@@ -6,11 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-
-@cache
-def package_file(name: str) -> str:
-    """Return the text of a file in the folder of templates."""
-    return (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")
+TEXTS = Path(__file__).parent / "texts"
 
 
 def fixed_text(name: str, **values: object) -> str:
@@ -33,7 +29,7 @@ def fixed_texts(section: str) -> Mapping[str, Any]:
 def _texts() -> dict[str, Any]:
     texts: dict[str, Any] = {}
     for name in ("wording", "sections", "clauses", "policy", "steps", "summary"):
-        parsed = tomllib.loads(package_file(f"{name}.toml"))
+        parsed = tomllib.loads((TEXTS / f"{name}.toml").read_text(encoding="utf-8"))
         sections = parsed if name in ("wording", "sections") else {name: parsed}
         # Both of these files have a table "games".
         for section, entries in sections.items():

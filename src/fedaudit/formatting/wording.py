@@ -12,8 +12,8 @@ from pydantic import BaseModel
 
 from fedaudit.core.metric_names import AUC, LOWER_BOUNDS, rate_of
 from fedaudit.core.sights import SIGHTS
-from fedaudit.report.fixed import fixed_texts
-from fedaudit.report.grid import as_one_line, shorten, shorten_middle
+from fedaudit.formatting.fixed import fixed_texts
+from fedaudit.formatting.grid import as_one_line, shorten, shorten_middle
 from fedaudit.results.comparison import Comparison
 from fedaudit.results.estimate import (
     AT_THRESHOLD,

@@ -1,0 +1,1 @@
+"""Wording and layout that terminal output, reports, summaries and verdicts share."""
