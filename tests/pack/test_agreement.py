@@ -68,7 +68,7 @@ def test_the_summary_names_digests_by_what_they_cover(packed: Carried) -> None:
     pack, manifest = packed.folder, manifest_of(packed.folder)
     summary = text_of(pack / "summary.html")
     assert f"{manifest.content_hash} (field content_hash of record.json)" in summary
-    assert f"Digest of the final model {manifest.model} (SHA-256 over its tensors" in summary
+    assert f"Digest of the final model {manifest.model} (SHA-256 over its stored numbers" in summary
     # No other file can contain the digest, so the summary states where it is.
     files = {path.name for path in pack.iterdir() if manifest.digest in path.read_text()}
     assert files == {"manifest.json"}

@@ -44,7 +44,7 @@ def test_advice_states_the_expected_and_the_measured_auc() -> None:
     assert f"Here it is {expected(standard):.3f}" in suggestion.place
     assert suggestion.place.endswith("as expected.")
     text = report_html(as_expected)
-    assert "On the leak ladder" in text
+    assert "Compared with other federations" in text
 
 
 def test_advice_mentions_deviation_from_the_expected_auc() -> None:
@@ -89,7 +89,7 @@ def test_advice_lists_only_possible_and_effective_changes() -> None:
 def test_a_record_without_required_parts_gets_no_advice(parts: dict[str, object]) -> None:
     without = changed(federation(), **parts)
     assert advice(without) is None
-    assert "On the leak ladder" not in report_html(without)
+    assert "Compared with other federations" not in report_html(without)
 
 
 def test_advice_requires_all_four_ladder_attacks() -> None:
@@ -124,7 +124,9 @@ def test_next_steps_start_with_the_cheapest_effective_change() -> None:
     ]
     best_change = max(cheap, key=lambda change: change.auc[0] - change.auc[1])
     assert f"AUC {best_change.auc[0]:.3f} → {best_change.auc[1]:.3f}" in suggestion.step
-    assert "see the section “On the leak ladder”" in suggestion.step, "the page itself has it"
+    assert "see the section “Compared with other federations”" in suggestion.step, (
+        "the page itself has it"
+    )
     assert first_screen(leaking, summarise_verdict(leaking)).next[0] == suggestion.step
     hidden = federation(auc=0.5)
     assert suggestion.step not in first_screen(hidden, summarise_verdict(hidden)).next

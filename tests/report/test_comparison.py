@@ -190,7 +190,9 @@ def test_the_front_draws_every_row_with_intervals_on_both_axes() -> None:
         defense=noise(0.2, 0, 1),
     )
     figure = must(front_figure(compare_records([*RECORDS, worse])))
-    assert [choice.label for choice in figure.choices] == ["Advantage, strongest attack, v. unseen"]
+    assert [choice.label for choice in figure.choices] == [
+        "Leakage to the strongest attack (v. unseen)"
+    ]
     panel = figure.choices[0].panels[0]
     assert not panel.curves, "no line joins the marks"
     assert len(panel.points) == 4
@@ -288,7 +290,7 @@ def test_all_outputs_show_the_same_strongest_attack() -> None:
     assert point.leakage == pytest.approx(2 * 0.75 - 1)
     (item,) = tradeoffs(result)
     assert item.undefended + item.leakage == pytest.approx(point.leakage)
-    assert must(front_figure(result)).choices[0].label.startswith("Advantage, strongest attack")
+    assert must(front_figure(result)).choices[0].label.startswith("Leakage to the strongest attack")
 
 
 def test_terminal_and_chart_compare_on_defended_clients() -> None:

@@ -28,9 +28,12 @@ from tests.report.records import record, source, with_sources
 
 HOLDING = [control(kind) for kind in KINDS]
 UNKNOWN = (
-    "the limits of attacks are averages; a single sample may be much more exposed, and this audit "
-    "gives no limit for it"
+    "the upper limits of this audit are averages over samples; a single sample may be "
+    "much more exposed, and this audit gives no limit for it"
 )
+
+
+UNKNOWN_PERSON = UNKNOWN.replace("samples", "people").replace("sample", "person")
 
 
 def proven(epsilon: float, **changes: object) -> Estimate:
@@ -151,7 +154,7 @@ def test_a_large_epsilon_gives_no_useful_limit() -> None:
 def test_no_limit_is_stated_without_a_valid_proof(record: Record) -> None:
     evidence = exposure(record)
     assert not evidence.is_limited
-    assert evidence.limit == UNKNOWN.replace("sample", record.unit)
+    assert evidence.limit == UNKNOWN if record.unit == "sample" else UNKNOWN_PERSON
 
 
 def test_the_clause_gives_the_fraction_that_is_found() -> None:
@@ -201,10 +204,16 @@ def of_class(label: str, value: float | None, n_members: int = 50) -> Estimate:
 def test_the_class_with_the_largest_auc_is_named_with_the_number_of_figures() -> None:
     record = record_of(auc(0.5, 0.6), of_class("3", 0.7), of_class("7", 0.8), of_class("9", None))
     sentence = exposed_class_sentence(record)
-    assert sentence.startswith("The most exposed class: 7, AUC 0.800 (0.500–0.900; 50 members")
+    assert sentence.startswith(
+        "The most exposed class: “7” (a category that the model predicts), AUC "
+        "0.800 (0.500–0.900; 50 members"
+    )
     assert sentence.endswith("the largest of 2 figures and so probably too large")
     leaking = exposed(tpr(100, nonmembers=1000), *record.groups)
-    assert "The most exposed class: 7, AUC 0.800" in summary_markdown(leaking)
+    assert (
+        "The most exposed class: “7” (a category that the model predicts), AUC 0.800"
+        in summary_markdown(leaking)
+    )
 
 
 def test_a_single_figure_for_a_class_is_not_called_the_largest() -> None:
@@ -215,7 +224,7 @@ def test_a_single_figure_for_a_class_is_not_called_the_largest() -> None:
 def test_a_pack_does_not_name_a_class_that_is_too_small() -> None:
     small = of_class("7", 0.8, n_members=9)
     record = record_of(auc(0.5, 0.6), of_class("3", 0.7), of_class("4", 0.6), small)
-    assert "class: 7" in exposed_class_sentence(record)
+    assert "class: “7”" in exposed_class_sentence(record)
     assert "class: 7" not in exposed_class_sentence(suppress_small_groups(record)[0])
 
 

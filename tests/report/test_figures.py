@@ -17,7 +17,7 @@ def test_a_roc_has_a_panel_per_contrast_and_a_choice_per_setting() -> None:
     assert [choice.label for choice in roc.choices] == ["no defense", "cofedmid"]
     assert [panel.title for panel in roc.choices[0].panels] == [
         "Members v. unseen",
-        "Members v. other clients'",
+        "Members v. other clients' samples",
     ]
     assert len(roc.choices[0].panels[0].curves) == 1 + 8
 

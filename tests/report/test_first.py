@@ -80,7 +80,7 @@ def test_tile_chart_and_text_use_the_same_label_baseline() -> None:
     assert f"label distributions alone {level}" in first.numbers[1].detail
     assert f"labels alone {level}" in forest.lines[0].cells[0].limits
     assert "label distributions alone" in [key.name for key in forest.keys]
-    assert "label distributions" in first.headline
+    assert "mix of classes" in first.headline
     assert "baseline" not in str(first)
 
 
@@ -237,10 +237,18 @@ def test_an_undefended_model_at_chance_level_gives_no_trade_off() -> None:
     assert best_tradeoff(compare_records(records)) is None
 
 
-def test_unchanged_accuracy_is_reported_as_no_cost_shown() -> None:
+def test_unchanged_accuracy_is_reported_as_neither_lost_nor_safe() -> None:
     first = _of([of_classes("plain", 0.5), of_classes("less", 0.5, defense=noise(0.1))])
     assert first.status == "best trade-off"
-    assert first.headline.endswith("no cost in accuracy shown")
+    assert first.headline.endswith("a loss of accuracy was neither shown nor ruled out")
+
+
+def test_a_loss_of_accuracy_is_ruled_out_by_an_interval_above_zero() -> None:
+    pair = [make_record("plain", {"a": {1: {0: 0.9}}}, {1: 0.3}, reach=0.005)]
+    pair += [make_record("x", {"a": {1: {0: 0.7}}}, {1: 0.8}, reach=0.005, defense=noise(0.1))]
+    first = _of(pair)
+    assert "+48.5 to" in first.numbers[1].detail
+    assert first.headline.endswith("a loss of accuracy was ruled out by its interval")
 
 
 def test_a_stronger_second_attack_makes_the_reduction_insignificant() -> None:

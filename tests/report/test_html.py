@@ -184,7 +184,7 @@ def test_refused_estimates_show_their_reason() -> None:
         "AUC by class",
         "Most exposed samples",
         "Controls",
-        "Utility",
+        "Accuracy of the model",
         "Clients",
         "What was not tested",
         "Words on this page",

@@ -121,8 +121,8 @@ def test_aucs_below_one_half_are_reported_once_with_their_number() -> None:
     )
     (point,) = [point for point in plain_verdict.open if "reverse a score after seeing" in point]
     assert point.startswith(
-        "In 6 figures (sly v. unseen, sly v. mixed and sly v. other clients'), members score below "
-        "non-members. An adversary who reverses the score may find a leak."
+        "In 6 figures (sly v. unseen, sly v. mixed and sly v. other clients' samples), members "
+        "score below non-members. An adversary who reverses the score may find a leak."
     )
 
 

@@ -33,7 +33,7 @@ def test_source_leaks_are_reported_with_chance_and_label_baseline() -> None:
     assert audit_verdict.status == "clear leak"
     assert audit_verdict.headline == (
         "Clear source leakage: attacks identify the client of a sample clearly more often than "
-        "label distributions explain"
+        "knowing each client's mix of classes would allow"
     )
     table = source_table(with_sources(source_run()))
     assert column(table, "Attack success rate") == ["▲ 50.0%"]
@@ -68,7 +68,8 @@ def test_success_explained_by_labels_is_no_sample_leak() -> None:
     audit_verdict = summarise_verdict(record)
     assert audit_verdict.status == "above guessing"
     assert (
-        "not shown to do so more often than label distributions explain" in audit_verdict.headline
+        "not shown to do so more often than knowing each client's mix of classes would allow"
+        in audit_verdict.headline
     )
     assert "this is still a leak" in audit_verdict.meaning
     assert column(source_table(record), "Attack success rate") == ["▷ 50.0%"]
@@ -165,7 +166,7 @@ def test_the_second_of_two_leaks_of_one_size_does_not_repeat_the_size() -> None:
     assert [status for _, status in audit_verdict.topics] == ["strong leak", "strong leak"]
     assert audit_verdict.headline == (
         "Strong leakage: members can be distinguished from non-members. Attacks identify the "
-        "client of a sample far more often than label distributions explain"
+        "client of a sample far more often than knowing each client's mix of classes would allow"
     )
 
 

@@ -215,7 +215,7 @@ def test_a_failed_control_withdraws_estimates_and_policy_results() -> None:
     assert "withdrawn" in document
     assert "✓ kept" not in document
     assert "**FAILED**" in document
-    assert "| ✗ failed | 0 of 1 |" in document
+    assert "| ✗ failed | 0 of 1 check |" in document
 
 
 def test_a_failed_control_of_one_attack_withdraws_only_its_estimates() -> None:
@@ -266,8 +266,8 @@ def test_kept_controls_and_rules_with_the_same_reason_are_joined() -> None:
     record = stored_record("cofedmid-location30/cofedmid-location30-cofedmid-half")
     part = section(record, "What the policy says", outcome(record, DEFAULT_POLICY))
     assert part.items == (
-        "Not judged: TPR at 0.1% FPR v. unseen and TPR at 0.1% FPR v. other clients': more audited "
-        "samples are needed.",
+        "Not judged: TPR at 0.1% FPR v. unseen and TPR at 0.1% FPR v. other clients' samples: more "
+        "audited samples are needed.",
     )
     (met,) = [text for text in part.remarks if text.startswith("Also met")]
     assert met.startswith("Also met: controls permuted members and untrained model; ")

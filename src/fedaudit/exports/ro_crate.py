@@ -210,7 +210,7 @@ def _models_without_file(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
     digests = {"": manifest.model} if manifest.model else manifest.models
     for name, digest in digests.items():
         title = f"Final model {name}".strip()
-        yield _urn(digest, "model"), title, f"SHA-256 over its tensors by name: {digest}"
+        yield _urn(digest, "model"), title, f"SHA-256 over its stored numbers: {digest}"
     if not digests:
         text = "The record has no digest of the model"
         yield _urn(manifest.content_hash, "model"), "Audited model", text

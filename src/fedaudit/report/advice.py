@@ -36,6 +36,7 @@ _DEFENSES = ("clipping", "dp-sgd")
 _SMALLEST = {"epochs": 1, "rounds": 1}  # settings that cannot be reduced any further
 _FIXED = fixed_texts("ladder")
 _KINDS: Mapping[str, str] = _FIXED["changes"]
+_UNITS: Mapping[str, str] = _FIXED["units"]
 
 
 class Advice(NamedTuple):
@@ -177,7 +178,11 @@ def _auc_decrease(change: Change) -> float:
 
 
 def _describe_change(change: Change) -> str:
-    setting = "" if change.before == "none" else f" ({change.before} → {change.after})"
+    unit = _UNITS.get(change.kind, "")
+    before, after = (
+        f"{int(value):,}" if value.isdecimal() else value for value in (change.before, change.after)
+    )
+    setting = "" if change.before == "none" else f" ({before} → {after}{f' {unit}' * bool(unit)})"
     return (
         f"{change.data}{setting} AUC {format_number(change.auc[0])} → "
         f"{format_number(change.auc[1])}, test accuracy {format_percent(change.accuracy[0])} → "

@@ -51,7 +51,8 @@ def exposure(record: Record) -> Exposure:
 
     After a failed control, there is none.
     """
-    unknown = fixed_text("exposure.unknown", unit=record.unit)
+    units = "people" if record.unit == "person" else f"{record.unit}s"
+    unknown = fixed_text("exposure.unknown", unit=record.unit, units=units)
     if evidence.is_uninformative(record) or evidence.outcomes_of(record.controls).failed:
         return Exposure("", unknown, is_limited=False)
     found, claim = _found(record), proven_for_samples(record)

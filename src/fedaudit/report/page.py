@@ -136,7 +136,9 @@ def sections_of(record: Record) -> list[Section]:
     parts = [membership_section(record), unlearning_section(record), label_section(record)]
     if suggestion := advice(record):
         texts = [suggestion.place, fixed_text("ladder.lowered") if suggestion.changes else ""]
-        parts.append(Section("ladder", "On the leak ladder", texts, suggestion.changes))
+        parts.append(
+            Section("ladder", "Compared with other federations", texts, suggestion.changes)
+        )
     if record.sources:
         text, table = source_sentence(record), source_table(record)
         parts.append(table_section("sources", "Source inference", table, text))

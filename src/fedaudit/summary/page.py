@@ -23,7 +23,7 @@ from fedaudit.report.exposure import exposed_class_sentence, exposure_sentence
 from fedaudit.report.first import FirstScreen, first_screen, tiles_of
 from fedaudit.report.page import templates
 from fedaudit.report.reproducing import inline_toml, reproduction_steps
-from fedaudit.report.sources import kind_of
+from fedaudit.report.sources import kind_of, source_attacks, strongest_attack
 from fedaudit.report.tables.run import controls_table
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.points import protection_name
@@ -376,18 +376,24 @@ def _answer(record: Record, first: FirstScreen, meaning: str, warnings: tuple[st
         ),
         points=tuple(map(_sentence, risks)),
         table=Table(tuple(_FIXED["columns"]), rows) if rows else None,
-        remarks=(_sizes(numbers),) if rows else (),
+        remarks=(_sizes(record, numbers),) if rows else (),
     )
 
 
-def _sizes(numbers: Sequence[Tile]) -> str:
+def _sizes(record: Record, numbers: Sequence[Tile]) -> str:
     """Explain the words for the size of a leak, for the measures that have such a word."""
     texts, labels = _FIXED["sizes"], [number.label for number in numbers]
     metrics = {
         "auc": any(label.endswith("AUC") for label in labels),
         "rate": any("TPR" in label for label in labels),
     }
+    level, name = 0.5, "guessing"
+    best = strongest_attack(source_attacks(record))
+    if best is not None and any(label.startswith("Success beyond") for label in labels):
+        level, name = best.label_level, "knowing only the mix of classes"
     values = {
+        "level": f"{name} gives {wording.format_percent(level)}",
+        "strong": wording.format_percent(level + SIZES[-1].share * (1 - level)),
         "auc": ", ".join(f"{size.word} from {size.auc:g}" for size in SIZES[1:]),
         "rate": ", ".join(f"{size.word} from {size.percent_rate:.0%}" for size in SIZES[1:]),
         "share": ", ".join(f"{size.word} from {size.share:.0%}" for size in SIZES[1:]),

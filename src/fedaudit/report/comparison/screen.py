@@ -28,7 +28,7 @@ from fedaudit.report.first import FirstScreen
 from fedaudit.report.pictures import comparison_picture
 from fedaudit.report.sources import strongest_attack
 from fedaudit.report.text.verdict import PlainVerdict
-from fedaudit.results.comparison import STRONGEST_ATTACK, Comparison, Front
+from fedaudit.results.comparison import STRONGEST_ATTACK, Comparison, Difference, Front
 from fedaudit.results.estimate import NO_DEFENSE, TEST_ACCURACY, Interval
 from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.record import Record
@@ -81,13 +81,13 @@ def first_of_comparison(
         text = wording.join_parts(_side_by_side(comparison, verdicts), difference, by=". ")
     elif best is not None:
         status, look = "best trade-off", "no leak shown"
-        text = f"{shorten(best.name, 80)}: {_tradeoff_text(best)}"
+        text = f"{shorten(best.name, 80)}: {_tradeoff_text(best, comparison)}"
     else:
         status = "no trade-off"
         text = "No defense is shown to lower the leakage to the strongest attack"
         if row is not None:
             text = fixed_text("pictures.no_bargain") if row.lowers else f"{text}."
-            text = f"{text} {shorten(row.name, 80)}: {_tradeoff_text(row)}"
+            text = f"{text} {shorten(row.name, 80)}: {_tradeoff_text(row, comparison)}"
     sizes = {
         frozenset((f.n_members, f.n_nonmembers) for f in evidence.main_estimates(record))
         for record in records
@@ -121,21 +121,30 @@ def _side_by_side(comparison: Comparison, verdicts: Sequence[PlainVerdict]) -> s
     return f"{len(comparison.rows)} rows side by side; the worst verdict is “{worst}”"
 
 
-def _tradeoff_text(row: TradeOff) -> str:
+def _tradeoff_text(row: TradeOff, comparison: Comparison) -> str:
     limits = ""
     if row.low is not None and row.high is not None:
         limits = f"{-100 * row.high:.1f} to {-100 * row.low:.1f}".replace("-", "−")
     less = f"{-100 * row.leakage:.1f} points less leakage".replace("-", "−")
     lost = "" if row.lost is None else f"{wording.format_percent(row.lost)} of the accuracy above "
     cost = f"{lost}guessing lost" if lost else "the model without the defense only guesses"
-    cost = "no cost in accuracy shown" if row.error <= 0 else cost
-    return f"{less} ({wording.limits_in_words(limits)}) to the strongest attack, {cost}"
+    if row.error <= 0:
+        change = _accuracy_change(row, comparison)
+        is_ruled_out = change is not None and change.low is not None and change.low >= 0
+        cost = "ruled out by its interval" if is_ruled_out else "neither shown nor ruled out"
+        cost = f"a loss of accuracy was {cost}"
+    return f"{less} ({wording.limits_in_words(limits)}) to the strongest attack; {cost}"
+
+
+def _accuracy_change(row: TradeOff, comparison: Comparison) -> Difference | None:
+    """Return the change of a row's test accuracy; None if it was not measured."""
+    accuracies = comparison.on("utility", TEST_ACCURACY)
+    return next((entry.change for entry in accuracies if entry.row == row.row), None)
 
 
 def _numbers(row: TradeOff, comparison: Comparison) -> tuple[Tile, ...]:
     count = len(tradeoffs(comparison))
-    accuracies = comparison.on("utility", TEST_ACCURACY)
-    change = next((entry.change for entry in accuracies if entry.row == row.row), None)
+    change = _accuracy_change(row, comparison)
     limits = wording.limits_of_change(change.low, change.high, TEST_ACCURACY) if change else ""
     interval = f", 95% interval {limits}" * bool(limits)
     return (
@@ -208,8 +217,8 @@ def front_figure(
     rows |= dict.fromkeys(doubted_rows(comparison, records), DOUBTED)
     choices = []
     for (metric, contrast), inside in by_panel.items():
-        leakage = "Advantage" if metric == AUC else wording.metric_name(metric)
-        label = f"{leakage}, strongest attack, {wording.nonmember_heading(contrast)}"
+        leakage = "Leakage" if metric == AUC else wording.metric_name(metric)
+        label = f"{leakage} to the strongest attack ({wording.nonmember_heading(contrast)})"
         choices.append(charts.Choice(label, (_panel(inside, looks, rows, labels),)))
     caption = fixed_text("pictures.fronts") + f" {fixed_text('pictures.best')}" * bool(best)
     looks |= {

@@ -32,6 +32,7 @@ from fedaudit.report.evidence import DOUBTED, Marker, by_contrast, group_by, mar
 from fedaudit.report.section import Section, table_section
 from fedaudit.report.sources import SourceAttack, attacks_in, source_marker
 from fedaudit.report.tables.cells import change_lines, estimate_table, value_cell
+from fedaudit.report.tables.run import utility_title
 from fedaudit.results.comparison import (
     EVERY_ATTACK,
     MIRRORED,
@@ -65,23 +66,25 @@ def comparison_sections(
     attacks = _attacks("attacks", "Defense by attack" if defended else "Attacks", inside, text)
     text = fixed_text("compared.outside")
     others = _attacks("outside", "Clients outside the coalition", outside, text)
+    on_utility = comparison.on("utility")
+    utility_name = utility_title(entry.figure for entry in on_utility)
     utility = _figures_table(
         comparison,
-        "Utility",
-        comparison.on("utility"),
+        utility_name,
+        on_utility,
         columns=lambda entry: wording.capitalise(wording.metric_name(entry.figure.metric)),
     )
     parts = [
         table_section("rows", "What is compared", rows_table(comparison, verdicts)),
         table_section(
-            "tradeoff", "Privacy-utility trade-off", hypervolume_table(comparison, records)
+            "tradeoff", "Trade-off of leakage and accuracy", hypervolume_table(comparison, records)
         ),
         table_section("sources", "Source inference", sources),
         table_section("clusters", "Clustered learning", clusters),
         attacks if inside or not (sources or clusters) else None,
         others if outside else None,
         table_section("epsilons", "Epsilon", epsilon_comparison(comparison, records)),
-        table_section("utility", "Utility", utility),
+        table_section("utility", utility_name, utility),
         table_section("usage", "Use of training data", usage_table(comparison, records)),
     ]
     return [part for part in parts if part is not None]

@@ -20,7 +20,9 @@ from fedaudit.results.record import Record
 MOST_SETTINGS = 4  # largest number of settings in a row's heading; the table has all
 MOST_LOST = 0.75
 """A defense that loses at least this fraction of the accuracy above chance is never the best."""
-SIZES_DIFFER = "Rows audit different numbers of {members}; a larger audit can show a smaller leak."
+SIZES_DIFFER = (
+    "Audits have different numbers of {members}; a larger audit can detect smaller leaks."
+)
 
 
 def labels_of(comparison: Comparison) -> list[str]:

@@ -1,6 +1,6 @@
 """Tables of controls, utility and clients."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
 from fedaudit.core.metric_names import AUC
@@ -29,7 +29,9 @@ def run_sections(record: Record) -> list[Section | None]:
     no_controls = Section("controls", "Controls", ["No controls were run."])
     return [
         table_section("controls", "Controls", controls) or no_controls,
-        table_section("utility", "Utility", utility_table(record)),
+        table_section(
+            "utility", utility_title(record.where(topic="utility")), utility_table(record)
+        ),
         table_section("clients", "Clients", clients_table(record)),
     ]
 
@@ -78,7 +80,7 @@ def _controls_row(kind: str, results: list[ControlResult], outcomes: Outcomes) -
     return {
         "Control": name_cell(kind),
         "Result": Cell(text, tone=tone),
-        "Passed": f"{outcomes.passed} of {len(outcomes.ran)}"
+        "Passed": f"{outcomes.passed} of {wording.format_count(len(outcomes.ran), 'check')}"
         + f", {outcomes.not_run} not run" * bool(outcomes.not_run),
         "Values": "; ".join(values[:3]) or None,
         "Expected, and what failed": Cell("; ".join(expectations[:3]), stack_lines(*lines)),
@@ -97,6 +99,13 @@ def _failure(result: ControlResult) -> str:
     return f"failed: {where}{': ' * bool(where)}{value}" + f" ({limits})" * bool(limits)
 
 
+def utility_title(estimates: Iterable[Estimate]) -> str:
+    """Return the title of a table of utility, which is an accuracy in most tasks."""
+    accuracies = fixed_texts("utility")
+    is_accuracy = any(estimate.metric in accuracies for estimate in estimates)
+    return "Accuracy of the model" if is_accuracy else "Utility of the model"
+
+
 def utility_table(record: Record) -> Grid | None:
     """Return the utility of the trained models under each defense, as means over seeds."""
     estimates, names = record.where(topic="utility"), fixed_texts("utility")
@@ -108,7 +117,7 @@ def utility_table(record: Record) -> Grid | None:
     has_means = len(by_cell) < len(estimates)
     of_means = "; for a mean over seeds, the smallest and the largest value of a seed" * has_means
     return estimate_table(
-        "Utility",
+        utility_title(estimates),
         estimates,
         rows=lambda estimate: name_cell(wording.capitalise(wording.defense_name(estimate.defense))),
         columns=lambda estimate: names.get(estimate.metric, wording.capitalise(estimate.metric)),
