@@ -100,7 +100,7 @@ def test_the_bound_from_noise_is_next_to_every_success_rate() -> None:
     allowed = [format_percent(gaussian_success(mu)) for mu in (1.0, math.sqrt(10))]
     bounds = column(table, "At most")
     assert bounds == ["no bound", allowed[0], allowed[1], allowed[1], allowed[0], "no bound"]
-    assert column(table, "Expected")[1] == format_percent(gaussian_success(0.15))
+    assert column(table, "Limit")[1] == format_percent(gaussian_success(0.15))
 
 
 def test_rows_show_the_maximum_success_under_noise() -> None:

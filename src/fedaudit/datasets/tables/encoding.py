@@ -257,4 +257,8 @@ def _describe_number(
         description = f"minus {whose} mean, divided by {whose} standard deviation"
     else:
         description = "as stored"
-    return f"{description}, gaps as {whose} median" if name in with_indicator else description
+    return (
+        f"{description}, missing values replaced by {whose} median"
+        if name in with_indicator
+        else description
+    )

@@ -123,7 +123,7 @@ def _row(point: PointPlayed) -> Cells:
     return {
         ("Success rate", "Adv"): _rate(point.success, "alarm" if in_rounds and exceeded else ""),
         ("Success rate", "At most"): _NO_BOUND if bound is None else ceiling,
-        ("Success rate", "Expected"): format_optional(point.figure(games.EXPECTED_SUCCESS)),
+        ("Success rate", "Limit"): format_optional(point.figure(games.EXPECTED_SUCCESS)),
         ("ε of one sample", "Claimed ε"): format_optional(
             point.claimed_epsilon, points.format_epsilon
         ),
