@@ -23,7 +23,7 @@ from fedaudit.defenses.quantize import GradientQuantization
 from fedaudit.defenses.sparsify import GradientSparsification
 from fedaudit.fl.chain import Chain
 from fedaudit.fl.hooks import Defense, TrainingContext
-from fedaudit.integrations.flower import defense_mod, identity_mod
+from fedaudit.integrations.flower import client_id_mod, defense_mod
 from fedaudit.observe.round import Update, Upload
 from tests.integrations.federation import CLIENTS, StubGrid, client_app, initial
 from tests.live.federation import data, network
@@ -143,8 +143,8 @@ def halved(update: Params) -> Params:
 @pytest.mark.parametrize("name", SETTINGS)
 def test_upload_defenses_work_with_an_unmodified_app(name: str) -> None:
     mod = defense_mod(DEFENSES[name](**SETTINGS[name]), network)  # type: ignore[arg-type]
-    plain = uploads(client_app([identity_mod]))
-    for client, change in uploads(client_app([identity_mod, mod])).items():
+    plain = uploads(client_app([client_id_mod]))
+    for client, change in uploads(client_app([client_id_mod, mod])).items():
         assert all(change[key].shape == value.shape for key, value in plain[client].items())
         assert not torch.equal(change["1.weight"], plain[client]["1.weight"])
 

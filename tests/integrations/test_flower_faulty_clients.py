@@ -25,7 +25,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedaudit.core.errors import BadInput
 from fedaudit.integrations.common import raise_if_not_finite, share_no_shape
-from fedaudit.integrations.flower import RecordingGrid, RecordingStrategy, identity_mod
+from fedaudit.integrations.flower import RecordingGrid, RecordingStrategy, client_id_mod
 from fedaudit.integrations.flower.messages import client_in
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.audited import fair_split
@@ -73,7 +73,7 @@ def spoiling(spoils: Spoils) -> ClientAppCallable:
 
 def newer(folder: Path, spoils: Spoils) -> None:
     run_recorder = recorder(folder, strict=False, attacks=("blackbox-loss", "avg-cosine"))
-    grid = StubGrid(client_app([spoiling(spoils), identity_mod]))  # type: ignore[list-item]
+    grid = StubGrid(client_app([spoiling(spoils), client_id_mod]))  # type: ignore[list-item]
     RecordingStrategy(IgnoringFedAvg(), run_recorder).start(grid, initial(), num_rounds=1)
 
 
@@ -81,7 +81,7 @@ def older(folder: Path, spoils: Spoils) -> None:
     run_recorder = recorder(folder, strict=False, attacks=("blackbox-loss", "avg-cosine"))
     app = ClientApp(
         lambda node_context: Client(node_context).to_client(),
-        mods=[spoiling(spoils), identity_mod],  # type: ignore[list-item]
+        mods=[spoiling(spoils), client_id_mod],  # type: ignore[list-item]
     )
     inner = strategy()
     inner.__class__ = OlderIgnoringFedAvg
@@ -258,13 +258,13 @@ def test_a_single_reported_weight_does_not_exclude_other_clients(tmp_path: Path)
 
     run_recorder = recorder(tmp_path)
     RecordingStrategy(IgnoringFedAvg(), run_recorder).start(
-        StubGrid(client_app([identity_mod, unweighted])), initial(), num_rounds=1
+        StubGrid(client_app([client_id_mod, unweighted])), initial(), num_rounds=1
     )
     assert only_entry(tmp_path).excluded == {}
 
 
 def test_a_strict_recorder_raises_for_a_faulty_reply(tmp_path: Path) -> None:
-    grid = StubGrid(client_app([spoiling(no_arrays), identity_mod]))  # type: ignore[list-item]
+    grid = StubGrid(client_app([spoiling(no_arrays), client_id_mod]))  # type: ignore[list-item]
     with pytest.raises(BadInput, match="has no arrays"):
         RecordingStrategy(IgnoringFedAvg(), recorder(tmp_path)).start(grid, initial(), num_rounds=1)
 
@@ -280,7 +280,7 @@ def test_training_continues_if_the_recorder_fails(
     run_recorder = recorder(tmp_path, strict=False)
     with pytest.warns(RuntimeWarning, match="training continues, .* the disk is gone"):
         result = RecordingStrategy(FedAvg(), run_recorder).start(
-            StubGrid(client_app([identity_mod])), initial(), num_rounds=2
+            StubGrid(client_app([client_id_mod])), initial(), num_rounds=2
         )
     assert result.arrays
 
@@ -319,14 +319,14 @@ def config_of(value: object) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("value", [None, True, -1, math.nan, b"1", "", "a\nb", object()])
-def test_identity_mod_never_raises_and_passes_the_reply_on(value: object) -> None:
+def test_client_id_mod_never_raises_and_passes_the_reply_on(value: object) -> None:
     reply = Message(RecordDict({"metrics": MetricRecord({"loss": 1.0})}), 1, "train")
     node = Context(1, 1, config_of(value), RecordDict(), {})  # type: ignore[arg-type]
     if value is None:
-        assert identity_mod(reply, node, lambda message, context: message) is reply
+        assert client_id_mod(reply, node, lambda message, context: message) is reply
     else:
         with pytest.warns(RuntimeWarning, match="does not name its client"):
-            assert identity_mod(reply, node, lambda message, context: message) is reply
+            assert client_id_mod(reply, node, lambda message, context: message) is reply
     assert "fedaudit" not in reply.content
 
 
@@ -348,7 +348,7 @@ def test_named_flower_clients_are_recorded_and_attacked_by_name(tmp_path: Path) 
     def naming(message: Message, node: Context, call_next: ClientAppCallable) -> Message:
         name = names[int(node.node_config["partition-id"])]
         named = Context(1, node.node_id, {"partition-id": name}, RecordDict(), {})
-        return identity_mod(message, named, lambda message, _: call_next(message, node))
+        return client_id_mod(message, named, lambda message, _: call_next(message, node))
 
     RecordingStrategy(FedAvg(), run_recorder).start(
         StubGrid(client_app([naming])), initial(), num_rounds=2
@@ -372,7 +372,7 @@ def test_client_names_are_hidden_from_strategies_that_sum_metrics(
 
     def naming(message: Message, node: Context, call_next: ClientAppCallable) -> Message:
         named = Context(1, node.node_id, {"partition-id": "north"}, RecordDict(), {})
-        return identity_mod(message, named, lambda message, _: call_next(message, node))
+        return client_id_mod(message, named, lambda message, _: call_next(message, node))
 
     inner = strategy()
     inner.fit_metrics_aggregation_fn = added  # type: ignore[assignment]
@@ -386,7 +386,7 @@ def test_client_names_are_hidden_from_strategies_that_sum_metrics(
 
 def embedding_app() -> ClientApp:
     """Return a client of vertical federated learning: it sends embeddings and gets gradients."""
-    app = ClientApp(mods=[identity_mod])
+    app = ClientApp(mods=[client_id_mod])
 
     @app.query("generate_embeddings")
     def embed(message: Message, context: Context) -> Message:
@@ -446,7 +446,7 @@ def test_embeddings_in_the_older_interface_warn_and_training_continues(
 ) -> None:
     start = ndarrays_to_parameters([np.zeros((1, 12)), np.zeros(1)])
     inner = Head(fraction_evaluate=0.0, initial_parameters=start)
-    app = ClientApp(lambda node_context: Embedding().to_client(), mods=[identity_mod])
+    app = ClientApp(lambda node_context: Embedding().to_client(), mods=[client_id_mod])
     run_recorder = record(tmp_path, network, data().split.audit, attacks=("blackbox-loss",))
     grid = RecordingGrid(StubGrid(app), run_recorder)
     legacy = LegacyContext(context(), ServerConfig(num_rounds=4), inner)

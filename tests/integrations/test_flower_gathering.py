@@ -21,8 +21,8 @@ from fedaudit.integrations.flower import (
     audit_decline,
     audit_mod,
     audit_reply,
+    client_id_mod,
     gathered_audit,
-    identity_mod,
 )
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.audited import Split, fair_split
@@ -48,7 +48,7 @@ def samples(client: int, count: int, shape: tuple[int, ...] = (2,)) -> tuple[Ten
 
 def answering(place: int, answer: Answer) -> ClientApp:
     """Return an app whose clients send their parts, except the client at a place."""
-    app = ClientApp(mods=[identity_mod])
+    app = ClientApp(mods=[client_id_mod])
 
     @app.query("audit")
     def audit(message: Message, context: Context) -> Message:
@@ -176,7 +176,7 @@ def test_clients_can_decline_or_report_a_failed_split() -> None:
             raise OSError("no such file")
         return split_of(context) if client else None
 
-    app = ClientApp(lambda context: trainer(), mods=[identity_mod, audit_mod(split)])
+    app = ClientApp(lambda context: trainer(), mods=[client_id_mod, audit_mod(split)])
     with pytest.warns(RuntimeWarning) as warned:
         audit = gathered_audit(StubGrid(app), nodes=CLIENTS)
     assert audit.unaudited == {
@@ -187,14 +187,14 @@ def test_clients_can_decline_or_report_a_failed_split() -> None:
 
 
 def test_training_messages_pass_audit_mod(tmp_path: Path) -> None:
-    app = client_app([identity_mod, audit_mod(split_of)])
+    app = client_app([client_id_mod, audit_mod(split_of)])
     assert FedAvg().start(StubGrid(app), initial(), num_rounds=1).arrays
 
 
 def test_declined_clients_are_in_recording_and_record(tmp_path: Path) -> None:
     digits = data().split
 
-    app = client_app([identity_mod])
+    app = client_app([client_id_mod])
 
     @app.query("audit")
     def part(message: Message, context: Context) -> Message:
@@ -222,7 +222,7 @@ def test_client_names_are_taken_from_nodes() -> None:
         name = str(context.node_config["partition-id"])
         return fair_split({name: samples(sum(map(ord, name)), 9)}, audited=4)
 
-    grid = StubGrid(ClientApp(lambda context: trainer(), mods=[identity_mod, audit_mod(split)]))
+    grid = StubGrid(ClientApp(lambda context: trainer(), mods=[client_id_mod, audit_mod(split)]))
     for context, name in zip(grid.contexts.values(), ("north", "south", "2.7"), strict=True):
         context.node_config["partition-id"] = name
     assert len(gathered_audit(grid, nodes=CLIENTS)) == 12

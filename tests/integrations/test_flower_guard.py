@@ -17,7 +17,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
-from fedaudit.integrations.flower import guard_mod, identity_mod
+from fedaudit.integrations.flower import client_id_mod, guard_mod
 from fedaudit.live.decisions import read_decisions
 from fedaudit.live.preparing import PreparingProcess
 from fedaudit.observe.round import Round
@@ -31,7 +31,7 @@ WITHHELD = "the reply is withheld by the guard of this node"
 
 def app(**records: Any) -> ClientApp:
     """Return an app whose partition 0 trains honestly and whose other partitions memorise."""
-    client_app = ClientApp(mods=[guard_mod, identity_mod])
+    client_app = ClientApp(mods=[guard_mod, client_id_mod])
 
     @client_app.train()
     def train(message: Message, context: Context) -> Message:
@@ -115,7 +115,7 @@ def test_the_model_of_a_message_is_measured_while_the_node_trains(
 
 def test_a_node_with_an_invalid_policy_does_not_train(sites: Path) -> None:
     (sites / "0" / "guard.toml").write_text("limit = 5")
-    client_app = ClientApp(mods=[guard_mod, identity_mod])
+    client_app = ClientApp(mods=[guard_mod, client_id_mod])
 
     @client_app.train()
     def train(message: Message, context: Context) -> Message:

@@ -57,10 +57,10 @@ import torch
 from flwr.app import ArrayRecord, MetricRecord, RecordDict, Message
 from flwr.clientapp import ClientApp
 
-from fedaudit.integrations.flower import guard_mod, identity_mod
+from fedaudit.integrations.flower import guard_mod, client_id_mod
 from tests.guard.client import honest, memorising
 
-app = ClientApp(mods=[guard_mod, identity_mod])
+app = ClientApp(mods=[guard_mod, client_id_mod])
 
 
 @app.train()

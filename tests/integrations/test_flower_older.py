@@ -22,7 +22,7 @@ from flwr.server.strategy import FedAvg, FedMedian
 from flwr.server.workflow import DefaultWorkflow
 
 from fedaudit.core.errors import BadInput
-from fedaudit.integrations.flower import RecordingGrid, RecordingStrategy, identity_mod
+from fedaudit.integrations.flower import RecordingGrid, RecordingStrategy, client_id_mod
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.record import record
 from fedaudit.live.recording import read_round_log
@@ -41,7 +41,7 @@ def strategy() -> FedAvg:
 
 
 def app() -> ClientApp:
-    return ClientApp(lambda context: Client(context).to_client(), mods=[identity_mod])
+    return ClientApp(lambda context: Client(context).to_client(), mods=[client_id_mod])
 
 
 def context() -> Context:
@@ -104,7 +104,7 @@ class Estimator(NumPyClient):
 def test_an_estimator_of_scikit_learn_is_recorded_as_a_linear_layer(tmp_path: Path) -> None:
     zeros = [np.zeros((10, 64)), np.zeros(10)]
     learner = FedAvg(fraction_evaluate=0.0, initial_parameters=ndarrays_to_parameters(zeros))
-    clients = ClientApp(lambda context: Estimator(context).to_client(), mods=[identity_mod])
+    clients = ClientApp(lambda context: Estimator(context).to_client(), mods=[client_id_mod])
     make = partial(nn.Linear, 64, 10)
     recorder = record(tmp_path, make, AUDIT, attacks=NAMES, strict=True)
     with RecordingGrid(StubGrid(clients), recorder) as grid:

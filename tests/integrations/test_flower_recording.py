@@ -25,7 +25,7 @@ from flwr.serverapp.strategy import (
 )
 
 from fedaudit.core.errors import BadInput
-from fedaudit.integrations.flower import RecordingGrid, RecordingStrategy, identity_mod
+from fedaudit.integrations.flower import RecordingGrid, RecordingStrategy, client_id_mod
 from fedaudit.integrations.flower.collector import Claims
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.recording import read_round_log
@@ -120,7 +120,7 @@ STRATEGIES = {
 def test_every_strategy_is_recorded_like_its_messages(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     inner = Remembering(STRATEGIES[name]())
-    grid = StubGrid(client_app([identity_mod]), seed=5)
+    grid = StubGrid(client_app([client_id_mod]), seed=5)
     strategy = RecordingStrategy(inner, recorder(tmp_path / "flower"))
     strategy.start(grid, initial(), num_rounds=ROUNDS)
     same(measured(tmp_path / "flower"), by_hand(grid, tmp_path / "hand", inner.ends))
@@ -136,7 +136,7 @@ def test_recording_does_not_change_flower_training(
     monkeypatch.setattr(random, "sample", lambda nodes, number: list(nodes)[:number])
 
     def final(strategy: Strategy) -> ArrayRecord:
-        result = strategy.start(StubGrid(client_app([identity_mod])), initial(), num_rounds=ROUNDS)
+        result = strategy.start(StubGrid(client_app([client_id_mod])), initial(), num_rounds=ROUNDS)
         return result.arrays
 
     plain = final(FedAvg())
@@ -147,7 +147,7 @@ def test_reply_order_and_node_ids_do_not_change_signals(tmp_path: Path) -> None:
     signals = []
     for seed in (1, 2):
         folder = tmp_path / str(seed)
-        grid = StubGrid(client_app([identity_mod]), seed=seed)
+        grid = StubGrid(client_app([client_id_mod]), seed=seed)
         RecordingStrategy(FedMedian(), recorder(folder)).start(grid, initial(), num_rounds=2)
         signals.append(measured(folder))
     same(signals[0], signals[1])
@@ -155,7 +155,7 @@ def test_reply_order_and_node_ids_do_not_change_signals(tmp_path: Path) -> None:
 
 def test_a_flower_recording_can_be_attacked(tmp_path: Path) -> None:
     strategy = RecordingStrategy(FedAvg(), recorder(tmp_path))
-    strategy.start(StubGrid(client_app([identity_mod])), initial(), num_rounds=2)
+    strategy.start(StubGrid(client_app([client_id_mod])), initial(), num_rounds=2)
     audit_record = attack_recording(tmp_path, (), tmp_path / "out", figures=SMALL["figures"])
     assert {finding.attack for finding in audit_record.findings} >= set(FEW)
     assert not any("answer" in text for text in audit_record.untested)
@@ -163,7 +163,7 @@ def test_a_flower_recording_can_be_attacked(tmp_path: Path) -> None:
 
 def test_lost_clients_are_identified_by_their_messages(tmp_path: Path) -> None:
     grid = StubGrid(
-        client_app([identity_mod]), fails=lambda client, index: (client, index) == (1, 2)
+        client_app([client_id_mod]), fails=lambda client, index: (client, index) == (1, 2)
     )
     RecordingStrategy(FedAvg(), recorder(tmp_path)).start(grid, initial(), num_rounds=ROUNDS)
     assert [entry.answered for entry in read_round_log(tmp_path)] == [(0, 1, 2), (0, 2), (0, 1, 2)]
@@ -174,7 +174,7 @@ def test_lost_clients_are_identified_by_their_messages(tmp_path: Path) -> None:
 
 
 def test_a_client_that_never_replies_makes_the_record_incomplete(tmp_path: Path) -> None:
-    grid = StubGrid(client_app([identity_mod]), fails=lambda client, index: client == 1)
+    grid = StubGrid(client_app([client_id_mod]), fails=lambda client, index: client == 1)
     RecordingStrategy(FedAvg(), recorder(tmp_path)).start(grid, initial(), num_rounds=1)
     (entry,) = read_round_log(tmp_path)
     assert (entry.selected, entry.answered, entry.unnamed, entry.complete) == (
@@ -186,7 +186,7 @@ def test_a_client_that_never_replies_makes_the_record_incomplete(tmp_path: Path)
 
 
 def test_a_round_without_replies_warns(tmp_path: Path) -> None:
-    grid = StubGrid(client_app([identity_mod]), fails=lambda client, index: index == 1)
+    grid = StubGrid(client_app([client_id_mod]), fails=lambda client, index: index == 1)
     strategy = RecordingStrategy(FedAvg(), recorder(tmp_path, strict=False))
     with (
         pytest.warns(RuntimeWarning, match="1 of 2 rounds are not recorded"),
@@ -202,19 +202,19 @@ def test_a_round_without_replies_warns(tmp_path: Path) -> None:
 def test_replies_without_client_id_warn_unless_strict(tmp_path: Path) -> None:
     strategy = RecordingStrategy(FedAvg(), recorder(tmp_path / "a", strict=False))
     with pytest.warns(
-        RuntimeWarning, match="3 of 3 replies do not name their client; add identity_mod"
+        RuntimeWarning, match="3 of 3 replies do not name their client; add client_id_mod"
     ):
         result = strategy.start(StubGrid(client_app()), initial(), num_rounds=1)
     assert result.arrays
     strategy = RecordingStrategy(FedAvg(), recorder(tmp_path / "b"))
-    with pytest.raises(BadInput, match="add identity_mod"):
+    with pytest.raises(BadInput, match="add client_id_mod"):
         strategy.start(StubGrid(client_app()), initial(), num_rounds=1)
 
 
 def test_a_second_run_into_the_same_folder_warns(tmp_path: Path) -> None:
     def run(strict: bool) -> None:
         strategy = RecordingStrategy(FedAvg(), recorder(tmp_path, strict=strict))
-        strategy.start(StubGrid(client_app([identity_mod])), initial(), num_rounds=1)
+        strategy.start(StubGrid(client_app([client_id_mod])), initial(), num_rounds=1)
 
     run(strict=True)
     with pytest.warns(RuntimeWarning, match="recorded before.* another folder"):
@@ -234,7 +234,7 @@ def test_an_invalid_client_number_warns(client_id: int, tmp_path: Path) -> None:
     strategy = RecordingStrategy(FedAvg(), recorder(tmp_path, strict=False))
     with pytest.warns(RuntimeWarning, match="1 of 3 replies do not name"):
         result = strategy.start(
-            StubGrid(client_app([lying, identity_mod])), initial(), num_rounds=1
+            StubGrid(client_app([lying, client_id_mod])), initial(), num_rounds=1
         )
     assert result.arrays
 
@@ -304,7 +304,7 @@ def test_terminal_escapes_from_nodes_are_removed(tmp_path: Path) -> None:
     strategy = RecordingStrategy(Remembering(FedAvg()), recorder(tmp_path, strict=False))
     with pytest.warns(RuntimeWarning, match="2 sets of arrays") as warned, suppress(Exception):
         # Flower itself rejects such replies.
-        strategy.start(StubGrid(client_app([shouting, identity_mod])), initial(), num_rounds=1)
+        strategy.start(StubGrid(client_app([shouting, client_id_mod])), initial(), num_rounds=1)
     texts = [str(warning.message) for warning in warned] + [
         entry.note for entry in read_round_log(tmp_path)
     ]
@@ -351,13 +351,13 @@ def test_an_unreadable_reply_is_excluded_with_a_warning(
 
     strategy = RecordingStrategy(Trusting(FedAvg()), recorder(tmp_path, strict=False))
     with pytest.warns(RuntimeWarning, match=f"round 1 .* without client 1: {reason}"):
-        strategy.start(StubGrid(client_app([nonsense, identity_mod])), initial(), num_rounds=1)
+        strategy.start(StubGrid(client_app([nonsense, client_id_mod])), initial(), num_rounds=1)
     (entry,) = read_round_log(tmp_path)
     assert (entry.measured, [*entry.excluded]) == (True, [1])
 
 
 def test_two_nodes_with_one_client_id_raise(tmp_path: Path) -> None:
-    grid = StubGrid(client_app([identity_mod]))
+    grid = StubGrid(client_app([client_id_mod]))
     for context in list(grid.contexts.values())[1:]:
         context.node_config["partition-id"] = 1
     with pytest.raises(BadInput, match="several nodes claim to be client 1"):
@@ -366,16 +366,16 @@ def test_two_nodes_with_one_client_id_raise(tmp_path: Path) -> None:
 
 def test_recording_waits_for_late_nodes(tmp_path: Path) -> None:
     few = FedAvg(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
-    plain = StubGrid(client_app([identity_mod]), late=2)
+    plain = StubGrid(client_app([client_id_mod]), late=2)
     few.start(plain, initial(), num_rounds=1)
     assert sum(m.metadata.message_type == "train" for m in plain.sent) == 1, "Flower does not wait"
-    grid = StubGrid(client_app([identity_mod]), late=3)
+    grid = StubGrid(client_app([client_id_mod]), late=3)
     RecordingStrategy(few, recorder(tmp_path)).start(grid, initial(), num_rounds=1)
     assert read_round_log(tmp_path)[0].selected == (0, 1, 2)
 
 
 def test_too_few_nodes_warn_once_and_raise_if_strict(tmp_path: Path) -> None:
-    grid = StubGrid(client_app([identity_mod]))
+    grid = StubGrid(client_app([client_id_mod]))
     lax = recorder(tmp_path / "a", strict=False)
     with pytest.warns(RuntimeWarning, match="3 of 5 nodes are connected") as warned:
         RecordingStrategy(FedAvg(), lax, nodes=5, node_timeout=0.0).start(
@@ -402,7 +402,7 @@ def test_a_custom_start_method_of_a_strategy_is_called(tmp_path: Path) -> None:
 
     inner = CustomStart(fraction_train=0.9)
     strategy = RecordingStrategy(inner, recorder(tmp_path))
-    strategy.start(StubGrid(client_app([identity_mod])), initial())
+    strategy.start(StubGrid(client_app([client_id_mod])), initial())
     assert strategy.begun
     assert strategy.fraction_train == 0.9
     assert [entry.measured for entry in read_round_log(tmp_path)] == [True, True]
@@ -413,7 +413,7 @@ def test_a_custom_start_method_of_a_strategy_is_called(tmp_path: Path) -> None:
 def test_other_views_record_flower_like_a_custom_loop(view: str, tmp_path: Path) -> None:
     names = ("blackbox-loss", "avg-cosine")
     inner = Remembering(FedAvg())
-    grid = StubGrid(client_app([identity_mod]))
+    grid = StubGrid(client_app([client_id_mod]))
     run_recorder = recorder(tmp_path / "flower", view=view, attacks=names)
     RecordingStrategy(inner, run_recorder).start(grid, initial(), num_rounds=2)
     signals = measured(tmp_path / "flower")
@@ -438,7 +438,7 @@ def loop(grid: Grid, rounds: int = 2) -> None:
 
 
 def test_a_custom_flower_loop_is_recorded_through_its_grid(tmp_path: Path) -> None:
-    stub = StubGrid(client_app([identity_mod]))
+    stub = StubGrid(client_app([client_id_mod]))
     with RecordingGrid(stub, recorder(tmp_path / "flower")) as grid:
         loop(grid)
         assert grid.run is stub.run
@@ -462,7 +462,7 @@ def test_a_custom_flower_loop_is_recorded_through_its_grid(tmp_path: Path) -> No
 
 def test_strategies_can_be_recorded_through_the_grid(tmp_path: Path) -> None:
     inner = Remembering(FedAvg())
-    stub = StubGrid(client_app([identity_mod]), fails=lambda client, index: client == index)
+    stub = StubGrid(client_app([client_id_mod]), fails=lambda client, index: client == index)
     with RecordingGrid(stub, recorder(tmp_path / "flower")) as grid:
         inner.start(grid, initial(), num_rounds=2)
     same(measured(tmp_path / "flower"), by_hand(stub, tmp_path / "hand", inner.ends))
@@ -476,7 +476,7 @@ def test_strategies_can_be_recorded_through_the_grid(tmp_path: Path) -> None:
 def test_each_client_is_recorded_with_the_model_it_received(
     tmp_path: Path,
 ) -> None:
-    stub = StubGrid(client_app([identity_mod]))
+    stub = StubGrid(client_app([client_id_mod]))
     run_recorder = recorder(tmp_path, attacks=("blackbox-loss", "avg-cosine"))
     with RecordingGrid(stub, run_recorder) as grid:
         for index in (1, 2):

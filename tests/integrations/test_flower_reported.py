@@ -13,7 +13,7 @@ from flwr.server import LegacyContext, ServerConfig
 from flwr.server.workflow import DefaultWorkflow
 from flwr.serverapp.strategy import FedAvg
 
-from fedaudit.integrations.flower import RecordingGrid, RecordingStrategy, identity_mod
+from fedaudit.integrations.flower import RecordingGrid, RecordingStrategy, client_id_mod
 from fedaudit.integrations.flower.messages import metrics_of
 from fedaudit.live.attack import attack_recording
 from tests.integrations.federation import StubGrid, client_app, initial
@@ -50,14 +50,14 @@ def verdicts(folder: Path) -> dict[int | None, bool | None]:
 @pytest.mark.parametrize("key", ["train_acc", "train-accuracy", "accuracy"])
 def test_a_too_high_reported_accuracy_fails_the_control(key: str, tmp_path: Path) -> None:
     run_recorder = recorder(tmp_path / "r", attacks=("blackbox-loss",))
-    app = client_app([identity_mod, reporting({0: 0.99, 1: 0.1}, "metrics", key)])
+    app = client_app([client_id_mod, reporting({0: 0.99, 1: 0.1}, "metrics", key)])
     RecordingStrategy(NoMetrics(), run_recorder).start(StubGrid(app), initial(), num_rounds=2)
     assert verdicts(tmp_path / "r") == {0: False, 1: True}
 
 
 def test_a_reported_accuracy_is_read_in_the_older_interface(tmp_path: Path) -> None:
     run_recorder = recorder(tmp_path / "r", attacks=("blackbox-loss",))
-    mods = [identity_mod, reporting({0: 0.99, 1: 0.1}, "fitres.metrics", "train_acc")]
+    mods = [client_id_mod, reporting({0: 0.99, 1: 0.1}, "fitres.metrics", "train_acc")]
     app = ClientApp(lambda node_context: Client(node_context).to_client(), mods=mods)
     with RecordingGrid(StubGrid(app), run_recorder) as grid:
         DefaultWorkflow()(grid, LegacyContext(context(), ServerConfig(num_rounds=2), strategy()))
@@ -66,14 +66,14 @@ def test_a_reported_accuracy_is_read_in_the_older_interface(tmp_path: Path) -> N
 
 def test_an_accuracy_on_validation_data_is_not_compared(tmp_path: Path) -> None:
     run_recorder = recorder(tmp_path / "r", attacks=("blackbox-loss",))
-    app = client_app([identity_mod, reporting({0: 0.99}, "metrics", "val_accuracy")])
+    app = client_app([client_id_mod, reporting({0: 0.99}, "metrics", "val_accuracy")])
     RecordingStrategy(NoMetrics(), run_recorder).start(StubGrid(app), initial(), num_rounds=2)
     assert verdicts(tmp_path / "r") == {}
 
 
 def test_the_comparison_of_reported_metrics_can_be_turned_off(tmp_path: Path) -> None:
     run_recorder = recorder(tmp_path / "r", attacks=("blackbox-loss",))
-    app = client_app([identity_mod, reporting({0: 0.99}, "metrics", "train_acc")])
+    app = client_app([client_id_mod, reporting({0: 0.99}, "metrics", "train_acc")])
     strategy = RecordingStrategy(NoMetrics(), run_recorder, reads_metrics=False)
     strategy.start(StubGrid(app), initial(), num_rounds=2)
     assert verdicts(tmp_path / "r") == {}

@@ -21,7 +21,7 @@ from flwr.server.strategy import FedAvg
 from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 
 from fedaudit.core.errors import BadInput
-from fedaudit.integrations.flower import RecordingGrid, identity_mod
+from fedaudit.integrations.flower import RecordingGrid, client_id_mod
 from fedaudit.integrations.flower.secure_sum import SumRecordingStrategy
 from fedaudit.live.attack import attack_recording
 from fedaudit.live.record import record
@@ -88,7 +88,7 @@ def aggregated(folder: Path, mods: list[Mod], secure: bool = True) -> StubGrid:
 @pytest.fixture(scope="module")
 def secret(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, StubGrid, dict]:  # type: ignore[type-arg]
     folder = tmp_path_factory.mktemp("secure") / "recording"
-    grid = aggregated(folder, [secaggplus_mod, identity_mod])
+    grid = aggregated(folder, [secaggplus_mod, client_id_mod])
     return folder, grid, dict(Client.plain)
 
 
@@ -149,8 +149,8 @@ def test_attacks_that_need_uploads_are_refused_and_other_attacks_run(secret: tup
 
 def test_uploads_without_secure_aggregation_are_not_recorded_as_a_sum(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="do not come from secure aggregation"):
-        aggregated(tmp_path / "a", [identity_mod], secure=False)
-    with pytest.raises(BadInput, match=r"add identity_mod .* after secaggplus_mod"):
+        aggregated(tmp_path / "a", [client_id_mod], secure=False)
+    with pytest.raises(BadInput, match=r"add client_id_mod .* after secaggplus_mod"):
         aggregated(tmp_path / "b", [secaggplus_mod])
     with pytest.raises(BadInput, match="create it with view='sum'"):
         SumRecordingStrategy(FedAvg(), record(tmp_path / "c", network, AUDIT, attacks=NAMES))
@@ -213,7 +213,7 @@ def test_an_unreadable_sum_does_not_stop_training(tmp_path: Path) -> None:
 
 def test_numpy_clients_of_the_older_interface_are_recorded_individually(tmp_path: Path) -> None:
     Client.plain.clear()
-    mods: list[Mod] = [identity_mod]
+    mods: list[Mod] = [client_id_mod]
     grid = StubGrid(ClientApp(lambda context: Client(context).to_client(), mods=mods))
     strategy = FedAvg(
         fraction_evaluate=0.0,

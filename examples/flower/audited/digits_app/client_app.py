@@ -6,9 +6,9 @@ from flwr.clientapp import ClientApp
 from digits_app.task import Net, audit_split, load_data  # fedaudit
 from digits_app.task import test as test_fn
 from digits_app.task import train as train_fn
-from fedaudit.integrations.flower import audit_reply, identity_mod  # fedaudit
+from fedaudit.integrations.flower import audit_reply, client_id_mod  # fedaudit
 
-app = ClientApp(mods=[identity_mod])  # fedaudit
+app = ClientApp(mods=[client_id_mod])  # fedaudit
 
 
 @app.train()

@@ -4,11 +4,11 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
-from fedaudit.integrations.flower import audit_reply, identity_mod  # fedaudit
+from fedaudit.integrations.flower import audit_reply, client_id_mod  # fedaudit
 from texts_app.task import audit_split, load_data, network  # fedaudit
 from texts_app.task import train as train_fn
 
-app = ClientApp(mods=[identity_mod])  # fedaudit
+app = ClientApp(mods=[client_id_mod])  # fedaudit
 
 
 @app.train()

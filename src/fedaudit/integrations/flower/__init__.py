@@ -2,8 +2,8 @@
 
 On the server, :class:`RecordingStrategy` wraps a strategy, and :class:`RecordingGrid` wraps the
 grid of a custom loop. :func:`gathered_audit` asks clients for their audited samples. On clients,
-:func:`identity_mod` adds the client's identity to replies, :func:`defense_mod` defends uploads, and
-:func:`guard_mod` withholds replies that leak. :func:`audit_mod` and :func:`audit_reply` answer a
+:func:`client_id_mod` adds the client's identity to replies, :func:`defense_mod` defends uploads,
+and :func:`guard_mod` withholds replies that leak. :func:`audit_mod` and :func:`audit_reply` answer a
 request for audited samples, and :func:`audit_decline` declines it. Secure aggregation in Flower's
 older interface is recorded by :mod:`fedaudit.integrations.flower.secure_sum`.
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fedaudit.integrations.flower.messages import audit_decline as audit_decline
     from fedaudit.integrations.flower.messages import audit_mod as audit_mod
     from fedaudit.integrations.flower.messages import audit_reply as audit_reply
-    from fedaudit.integrations.flower.messages import identity_mod as identity_mod
+    from fedaudit.integrations.flower.messages import client_id_mod as client_id_mod
     from fedaudit.integrations.flower.mods import defense_mod as defense_mod
     from fedaudit.integrations.flower.recording import RecordingGrid as RecordingGrid
     from fedaudit.integrations.flower.recording import RecordingStrategy as RecordingStrategy

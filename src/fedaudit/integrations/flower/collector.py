@@ -24,7 +24,7 @@ from fedaudit.live.clients import ClientRef, raise_if_mixed_references
 from fedaudit.live.recorder import Recorder
 
 _UNNAMED = (
-    "{count} of {replies} replies do not name their client; add identity_mod to the "
+    "{count} of {replies} replies do not name their client; add client_id_mod to the "
     'mods of the ClientApp, and start a SuperNode with --node-config "partition-id=..."'
 )
 TWO_NODES = "several nodes claim to be client {client}; give each its own partition-id"

@@ -107,7 +107,7 @@ def metrics_of(reply: Message) -> dict[str, float]:
 
 
 IDENTITY = "fedaudit"
-"""Record that :func:`identity_mod` adds to a reply."""
+"""Record that :func:`client_id_mod` adds to a reply."""
 PARTITION = "partition-id"
 """Entry with the client's number or name, in this record and in a node's configuration."""
 ACTION = "audit"
@@ -139,7 +139,7 @@ def client_in(value: object) -> ClientRef | None:
     return value if 0 <= value <= MAX_CLIENT_NUMBER else None
 
 
-def identity_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+def client_id_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """Client mod that adds the client's ``partition-id`` to each reply.
 
     The ``partition-id`` is a number or a name in the node's configuration. Simulations set it. For

@@ -426,7 +426,7 @@ def _read(name: str, reply: Message, seed: int) -> _Part:
     sender = client_of(reply)
     if sender is not None and clients != {number_of(sender)}:
         raise BadInput(
-            "its part of the audit belongs to another client than its identity_mod names"
+            "its part of the audit belongs to another client than its client_id_mod names"
         )
     tensors = [*features_by_name(audit.samples).items(), ("targets", audit.samples.targets)]
     form = ", ".join(

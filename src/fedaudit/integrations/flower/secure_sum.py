@@ -26,8 +26,8 @@ class SumRecordingStrategy(Strategy):
     """Strategy for ``SecAggPlusWorkflow`` that records the sum of the uploads.
 
     The protocol reveals the weighted mean of the uploads, which the workflow passes to the strategy
-    as the parameters of every client. Clients need :func:`identity_mod` after ``secaggplus_mod`` in
-    the list of mods.
+    as the parameters of every client. Clients need :func:`client_id_mod` after ``secaggplus_mod``
+    in the list of mods.
     """
 
     def __init__(self, inner: Strategy, recorder: Recorder) -> None:
@@ -118,7 +118,7 @@ class SumRecordingStrategy(Strategy):
         if len(senders) < len(results):
             return (
                 f"{len(results) - len(senders)} of {len(results)} replies do not name their "
-                "client; add identity_mod to the mods of the ClientApp, after secaggplus_mod"
+                "client; add client_id_mod to the mods of the ClientApp, after secaggplus_mod"
             )
         repeated = sorted({client for client in senders if senders.count(client) > 1})
         return TWO_NODES.format(client=repeated[0]) if repeated else ""
