@@ -252,7 +252,7 @@ def test_errors_state_the_allowed_values(make: Callable[[], object], text: str) 
 )
 def test_constructing_a_base_class_raises_with_alternatives(base: Any) -> None:
     with pytest.raises(fa.errors.BadInput, match="is a base class; construct "):
-        base.part()
+        base.named_part()
 
 
 def test_model_classes_and_task_functions_mean_their_defaults() -> None:

@@ -142,13 +142,13 @@ def test_one_attack_with_two_settings_is_refused_unless_each_has_a_name() -> Non
 
 
 def test_part_has_the_name_and_the_changed_settings() -> None:
-    part = fa.algorithms.FedProx(mu=0.1, rounds=30, lr=0.5).part()
+    part = fa.algorithms.FedProx(mu=0.1, rounds=30, lr=0.5).named_part()
     assert (part.what, part.options, part.training) == ("fedprox", {"mu": 0.1}, {"lr": 0.5})
-    assert fa.partitions.Dirichlet(4, beta=1.0, minimum=1).part() == PartitionPart(
+    assert fa.partitions.Dirichlet(4, beta=1.0, minimum=1).named_part() == PartitionPart(
         "dirichlet", {"beta": 1.0}, 4
     )
-    assert fa.models.CNN(kernel=5, padding=2).part() == NamedPart("cnn", {"padding": 2})
-    assert fa.datasets.digits(test_share=0.2).part().options == {}
+    assert fa.models.CNN(kernel=5, padding=2).named_part() == NamedPart("cnn", {"padding": 2})
+    assert fa.datasets.digits(test_share=0.2).named_part().options == {}
 
 
 MODULES = (fa.algorithms, fa.attacks, fa.partitions, fa.datasets, fa.models, fa.tasks)

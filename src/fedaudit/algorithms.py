@@ -118,7 +118,7 @@ class FederatedAlgorithm:
     schedule: ScheduleName = "constant"
     optimizer: OptimizerName = "sgd"
 
-    def part(self) -> AlgorithmPart:
+    def named_part(self) -> AlgorithmPart:
         """Return the name and the settings as in a study file, without settings at their defaults.
 
         Raises:

@@ -244,7 +244,7 @@ def _sources() -> list[CatalogueEntry]:
         written = entry.name if entry.name in GENERATED else f"{entry.name}:NAME"
         facts = {
             "written": written,
-            "looks for": FORMATS[entry.name].looks_for if entry.name in FORMATS else "",
+            "looks for": FORMATS[entry.name].expected_layout if entry.name in FORMATS else "",
         }
         # Required settings are part of the name, after the colon.
         return replace(

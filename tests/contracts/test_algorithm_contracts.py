@@ -561,7 +561,7 @@ def test_the_workload_matches_the_samples_used_in_training(name: str) -> None:
     rounds = run_of(name)
     for client in DATA:
         trained = trained_on(name, client)
-        work = make_algorithm(name).workload(len(rounds), len(trained))
+        work = make_algorithm(name).data_use(len(rounds), len(trained))
         used = torch.cat([round.client_notes[client]["used"] for round in rounds])
         assert work.samples == len(trained)
         assert len(used) == work.rounds * work.epochs * len(trained)

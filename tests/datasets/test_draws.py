@@ -229,9 +229,9 @@ class TestPublishedDraws:
         [
             ("fedmia_code", {}, r"the test part has 500 samples \(500 short\)"),
             ("cofedmid", {"n_unseen": 10}, r"clients have 2400 samples \(6600 short\)"),
-            ("fedmia_paper", {"targets": (0, 1)}, "audits one target, got 2"),
-            ("fedmia_code", {"targets": (0, 1)}, "audits one target, got 2"),
-            ("cofedmid", {"targets": (0, 1)}, "audits one target, got 2"),
+            ("fedmia_paper", {"targets": (0, 1)}, "has one target, got 2"),
+            ("fedmia_code", {"targets": (0, 1)}, "has one target, got 2"),
+            ("cofedmid", {"targets": (0, 1)}, "has one target, got 2"),
             ("fedmia_paper", {"share": 0.0}, r"give a share in \(0, 1\]"),
             ("fedmia_paper", {"share": 1.5}, r"give a share in \(0, 1\]"),
             ("sia", {"per_client": 0}, "per_client is 0; give at least 1"),

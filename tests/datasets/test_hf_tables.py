@@ -26,7 +26,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Reads:
     """Reads a data set with these parts, as the package would have loaded it."""
 
     def read(parts: Any, *, name: str = "patients.csv", **options: Any) -> Dataset:
-        monkeypatch.setattr(hf, "_load", lambda name, config: hf.Source(parts, 10_000))
+        monkeypatch.setattr(hf, "_load", lambda name, config: hf.UndecodedDataset(parts, 10_000))
         return hf.hf(name, **options).read(1)
 
     return read
@@ -104,8 +104,8 @@ def test_listed_features_person_and_group_are_read_and_nothing_else(read: Reads)
         ({"features": "age"}, r"one value per row; set features = \['age'\]"),
         ({"features": "age", "hash_width": 8}, "to which hash_width does not apply"),
         ({"tokenizer": "minilm"}, "takes a column of texts or two, and features of"),
-        ({"tokenizer": "minilm", "features": "age"}, "no text in row 0 of the part 'train'"),
-        ({"tokenizer": "minilm", "features": "ward"}, "no text in row 3 of the part 'train'"),
+        ({"tokenizer": "minilm", "features": "age"}, "no text in row 0 of the split 'train'"),
+        ({"tokenizer": "minilm", "features": "ward"}, "no text in row 3 of the split 'train'"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(

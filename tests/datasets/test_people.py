@@ -258,7 +258,7 @@ def test_person_and_subject_are_one_setting_and_one_argument(tmp_path: Path) -> 
     with pytest.raises(BadInput, match="two names of one argument; give person only"):
         samples(X, Y, person=NAMES, subject=NAMES)
     # Studies keep their identity, whichever name they use.
-    assert fa.datasets.npz("d", subject="patient").part().options == {"subject": "patient"}
+    assert fa.datasets.npz("d", subject="patient").named_part().options == {"subject": "patient"}
     by_name = [samples(X, Y, person=NAMES), samples(X, Y, subject=NAMES)]
     first, second = (data_reference(source)[0].name for source in by_name)
     assert first == second

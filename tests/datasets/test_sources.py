@@ -773,7 +773,7 @@ class TestHuggingFace:
             seed: int,
             **options: object,
         ) -> Dataset:
-            source = hf.Source(parts, 10_000, folders)  # type: ignore[arg-type]
+            source = hf.UndecodedDataset(parts, 10_000, folders)  # type: ignore[arg-type]
             monkeypatch.setattr(hf, "_load", lambda name, config: source)
             return hf.hf(name, **options).read(seed)  # type: ignore[arg-type]
 
@@ -805,7 +805,7 @@ class TestHuggingFace:
         self, from_tables: Reads
     ) -> None:
         large: list[object] = [as_stored(Image.new("1", (7000, 7000)))] * 6
-        with pytest.raises(BadInput, match=r"picture 0 of the part 'train' would take 0\.18"):
+        with pytest.raises(BadInput, match=r"picture 0 of the split 'train' would take 0\.18"):
             from_tables("t", {"train": columns(image=large, label=[0, 1] * 3)}, seed=0)
 
     def test_pictures_that_exceed_memory_together_are_refused(self, from_tables: Reads) -> None:
@@ -815,7 +815,7 @@ class TestHuggingFace:
 
     def test_postscript_named_as_a_picture_is_not_executed(self, from_tables: Reads) -> None:
         drawn: list[object] = [as_stored(Image.new("RGB", (4, 4)), "EPS")] * 6
-        with pytest.raises(Damaged, match=r"picture 0 of the part 'train' .* none of PNG"):
+        with pytest.raises(Damaged, match=r"picture 0 of the split 'train' .* none of PNG"):
             from_tables("t", {"train": columns(image=drawn, label=[0, 1] * 3)}, seed=0)
 
     def test_a_truncated_picture_is_refused_with_its_position(self, from_tables: Reads) -> None:
@@ -823,7 +823,7 @@ class TestHuggingFace:
         picture_bytes = pictures[7]
         assert isinstance(picture_bytes, dict)
         pictures[7] = {"bytes": picture_bytes["bytes"][:50], "path": None}
-        with pytest.raises(Damaged, match="picture 7 of the part 'train' cannot be read"):
+        with pytest.raises(Damaged, match="picture 7 of the split 'train' cannot be read"):
             from_tables("t", {"train": columns(image=pictures, label=list(LABELS))}, seed=0)
 
     def test_table_paths_outside_the_data_set_are_refused(

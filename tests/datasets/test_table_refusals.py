@@ -105,7 +105,7 @@ def test_visible_names_in_other_scripts_are_read(tmp_path: Path) -> None:
     path = tmp_path / "patients.csv"
     names = ("می\u200cرود", '"Age\n(years)"')
     path.write_text(f"{','.join(names)},readmitted\n1,2,yes\n2,3,no\n", encoding="utf-8")
-    table = fa.datasets.csv(path, label="readmitted").stored().table
+    table = fa.datasets.csv(path, label="readmitted").load_table().table
     assert [*table.columns] == ["می\u200cرود", "Age\n(years)", "readmitted"]
 
 
@@ -404,4 +404,4 @@ def test_notes_of_several_lines_are_read(tmp_path: Path) -> None:
     path = tmp_path / "notes.csv"
     rows = [f'{i},"seen, twice\nnext line\n\nand, after, that\nend",yes' for i in range(20)]
     path.write_text("\n".join(["age,note,label", *rows]) + "\n")
-    assert fa.datasets.csv(path, label="label").stored().table.rows == 20
+    assert fa.datasets.csv(path, label="label").load_table().table.rows == 20

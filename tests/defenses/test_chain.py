@@ -27,11 +27,11 @@ from fedaudit.fl.chain import Chain
 from fedaudit.fl.hooks import (
     UNDEFENDED,
     ClientContext,
+    DataUse,
     Defense,
     Guarantee,
     Objective,
     TrainingContext,
-    Workload,
     apply_upload_hook,
 )
 from fedaudit.fl.simulate import simulate
@@ -254,7 +254,7 @@ def test_a_checkpoint_of_another_chain_raises(tmp_path: Path) -> None:
             next(run(Chain(other), path=path))
 
 
-WORK = Workload(rounds=3, epochs=1, batch_size=4, samples=40)
+WORK = DataUse(rounds=3, epochs=1, batch_size=4, samples=40)
 
 
 def guarantee(*parts: Defense) -> Guarantee | None:

@@ -14,7 +14,7 @@ from fedaudit.core.values import Architecture, Batch, Model, Params, Samples, fl
 from fedaudit.defenses.clip import ClientDP
 from fedaudit.defenses.dpsgd import DPSGD, random_crops
 from fedaudit.fl.accounting import gaussian_mechanism_epsilon, sampling_rate
-from fedaudit.fl.hooks import UNDEFENDED, Objective, TrainingContext, Workload
+from fedaudit.fl.hooks import UNDEFENDED, DataUse, Objective, TrainingContext
 from fedaudit.fl.training.local import LocalTraining, train
 from fedaudit.models import architecture
 from tests.defenses.turns import context
@@ -348,15 +348,15 @@ def test_an_invalid_sampling_rate_raises(rate: float) -> None:
 
 
 def test_the_guarantee_composes_all_training_steps() -> None:
-    work = Workload(rounds=5, epochs=2, batch_size=30, samples=100)
-    dpsgd_guarantee = DPSGD(clip=1.0, noise_multiplier=1.5).guarantee(work, delta=1e-5)
+    data_use = DataUse(rounds=5, epochs=2, batch_size=30, samples=100)
+    dpsgd_guarantee = DPSGD(clip=1.0, noise_multiplier=1.5).guarantee(data_use, delta=1e-5)
     assert dpsgd_guarantee.epsilon == gaussian_mechanism_epsilon(
         1.5, 5 * 2 * 4, rate=0.3, delta=1e-5
     )
     assert "40 steps" in dpsgd_guarantee.unit
-    client_guarantee = ClientDP(clip=1.0, noise_multiplier=1.5).guarantee(work, delta=1e-5)
+    client_guarantee = ClientDP(clip=1.0, noise_multiplier=1.5).guarantee(data_use, delta=1e-5)
     assert client_guarantee.epsilon == gaussian_mechanism_epsilon(1.5, 5, delta=1e-5)
-    assert UNDEFENDED.guarantee(work, delta=1e-5) is None
+    assert UNDEFENDED.guarantee(data_use, delta=1e-5) is None
 
 
 def test_a_batch_larger_than_the_data_has_sampling_rate_one() -> None:

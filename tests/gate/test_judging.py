@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from fedaudit.core.errors import BadInput
 from fedaudit.gate.outcome import Outcome, severity
 from fedaudit.gate.verdict import Check, ComparedFigure, Verdict, compare_interval, is_doubted
-from fedaudit.results.estimate import AT_THRESHOLD, Estimate, Interval
+from fedaudit.results.estimate import FIXED_THRESHOLD_METHOD, Estimate, Interval
 from fedaudit.results.record import Record
 from tests.estimates import estimate
 from tests.gate.parts import (
@@ -178,7 +178,7 @@ def test_a_tpr_without_lower_limit_can_pass_but_not_fail() -> None:
 @pytest.mark.parametrize("ceiling", [0.001, 0.9])
 def test_limits_at_the_used_threshold_are_inconclusive(ceiling: float) -> None:
     limits = Interval(low=0.025, high=0.061)
-    older = tpr(20, method=f"Clopper-Pearson 95% {AT_THRESHOLD}", low=None, high=None)
+    older = tpr(20, method=f"Clopper-Pearson 95% {FIXED_THRESHOLD_METHOD}", low=None, high=None)
     record = record_of(older.model_copy(update={"at_threshold": limits}), auc(0.48, 0.52))
     checks = verdict(record, asking(f'auc = 0.6\ntpr = {{"0.01" = {ceiling}}}')).checks
     rate = next(check for check in checks if check.metric == "tpr@0.01")

@@ -96,11 +96,11 @@ def test_a_clip_that_shortens_nothing_did_not_act_and_noise_always_does() -> Non
 
 
 def test_a_chain_acts_always_if_one_of_its_parts_does() -> None:
-    assert not RelaxLoss(1.0).always_acts
-    assert not Chain((RelaxLoss(1.0), ClientDP(1.0, 0.0))).always_acts
-    assert Chain((RelaxLoss(1.0), ClientDP(1.0, 1.0))).always_acts
-    assert GradientNoise(0.1).always_acts
-    assert Defense().always_acts
+    assert not RelaxLoss(1.0).acts_unconditionally
+    assert not Chain((RelaxLoss(1.0), ClientDP(1.0, 0.0))).acts_unconditionally
+    assert Chain((RelaxLoss(1.0), ClientDP(1.0, 1.0))).acts_unconditionally
+    assert GradientNoise(0.1).acts_unconditionally
+    assert Defense().acts_unconditionally
 
 
 @pytest.mark.parametrize("way", ["fixed", "threshold", "hard"])

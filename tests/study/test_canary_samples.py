@@ -13,7 +13,7 @@ from fedaudit.evaluation import analysis
 from fedaudit.evaluation import truth as truth_module
 from fedaudit.extensions import canaries
 from fedaudit.extensions.canaries import CanarySamples
-from fedaudit.fl.hooks import Guarantee, Workload
+from fedaudit.fl.hooks import DataUse, Guarantee
 from fedaudit.formatting.wording import format_number
 from fedaudit.plan.parts import MeasuredRun, Setup
 from fedaudit.plan.sections import Study
@@ -31,10 +31,10 @@ from tests.study.studies import quick_study
 class ForgottenNoise(DPSGD):
     """Claims the noise that it does not add."""
 
-    def guarantee(self, work: Workload, *, delta: float) -> Guarantee:
+    def guarantee(self, data_use: DataUse, *, delta: float) -> Guarantee:
         """Of as much noise as one clip."""
         honest = DPSGD(clip=self.clip, noise_multiplier=6.0)
-        return honest.guarantee(work, delta=delta)
+        return honest.guarantee(data_use, delta=delta)
 
 
 def canary_study(noise: float, defense: str = "dp-sgd", **changes: object) -> Study:

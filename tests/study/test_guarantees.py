@@ -61,7 +61,7 @@ def test_with_all_clients_the_least_protected_is_stated() -> None:
     smallest = min(run.assignment.sizes, key=run.assignment.sizes.__getitem__)
     assert smallest not in study.audit.targets
     epsilons = [
-        run.defenses[client].guarantee(run.algorithm.workload(4, size), delta=FORMAL_DELTA)
+        run.defenses[client].guarantee(run.algorithm.data_use(4, size), delta=FORMAL_DELTA)
         for client, size in run.assignment.sizes.items()
     ]
     all_clients, _ = formal_epsilons([run])

@@ -15,7 +15,7 @@ from fedaudit.report.page import write_report
 from fedaudit.results.read import read_record
 from fedaudit.results.record import write_record
 from fedaudit.study.running.folder import replaceable_record_or_raise
-from fedaudit.study.running.outputs import raise_if_foreign_page
+from fedaudit.study.running.outputs import raise_if_page_not_replaceable
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
 from tests.programs import exit_code
@@ -118,7 +118,7 @@ def test_unreadable_records_and_foreign_pages_are_not_replaced(
 def test_a_page_may_be_replaced(start: str, tmp_path: Path) -> None:
     page = tmp_path / "page"
     page.write_text(start, encoding="utf-8")
-    raise_if_foreign_page(page)
+    raise_if_page_not_replaceable(page)
 
 
 @pytest.mark.parametrize("name", ["page.pdf", "page.json", "page.html.gz", "record.xml"])
@@ -138,7 +138,7 @@ def test_reports_require_a_html_file_name(name: str, recording: Path, tmp_path: 
 def test_another_file_is_not_replaced_by_a_page(content: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text(content)
     with pytest.raises(BadInput, match="is not an HTML file"):
-        raise_if_foreign_page(tmp_path / "file")
+        raise_if_page_not_replaceable(tmp_path / "file")
 
 
 def test_a_report_is_not_written_over_its_record_or_another_file(tmp_path: Path) -> None:

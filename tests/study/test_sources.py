@@ -397,9 +397,9 @@ def test_the_dp_sgd_guarantee_counts_the_steps_of_the_algorithm() -> None:
     fedsgd = build_setup(
         source_study(algorithm={"name": "fedsgd"}, training={"epochs": 1}), 1, None
     )
-    work = fedsgd.algorithm.workload(4, 20)
+    work = fedsgd.algorithm.data_use(4, 20)
     assert (work.rounds, work.epochs, work.batch_size) == (4, 1, 20)
-    fedmd = build_setup(fedmd_study(), 1, None).algorithm.workload(3, 20)
+    fedmd = build_setup(fedmd_study(), 1, None).algorithm.data_use(3, 20)
     assert (fedmd.rounds, fedmd.epochs) == (1, 3 + 2 * 2)
 
 

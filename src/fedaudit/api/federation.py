@@ -205,7 +205,7 @@ class Federation:
         """
         settings = section_settings(risk=self.risk, shift=self.shift, training=self.training)
         part = self.algorithm
-        part = part.part() if isinstance(part, FederatedAlgorithm) else part
+        part = part.named_part() if isinstance(part, FederatedAlgorithm) else part
         algorithm_training = part.training if isinstance(part, AlgorithmPart) else {}
         training = settings.setdefault("training", {})
         set_twice = sorted(training.keys() & algorithm_training.keys())

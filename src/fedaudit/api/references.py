@@ -136,7 +136,7 @@ def _split_options(kind: str, value: object) -> tuple[object, dict[str, object]]
     if isinstance(value, type) and issubclass(value, FederatedAlgorithm | PartitionScheme):
         raise BadInput(f"{value.__name__} is a class; construct it: {value.__name__}()")
     if isinstance(value, ConfiguredModel | FederatedAlgorithm | DataSource | PartitionScheme):
-        value = value.part()
+        value = value.named_part()
     part = value if isinstance(value, NamedPart) else NamedPart(value)
     part_class, options = part.what, dict(part.options)
     while isinstance(part_class, functools.partial):
@@ -239,7 +239,7 @@ def data_reference(value: object) -> tuple[PartReference, Path | None]:
         return snapshot_reference(value, label=value.name), None
     if isinstance(value, Dataset):
         return snapshot_reference(value, make=_constant_function, label=value.name), None
-    part = value.part() if isinstance(value, DataSource) else value
+    part = value.named_part() if isinstance(value, DataSource) else value
     return reference("data set", part), getattr(part, "folder", None)
 
 
@@ -257,7 +257,7 @@ def clients_of(value: object) -> PartitionPart:
         raise_if_invalid("clients of Federation", value, _ClientCount, 10)
         return PartitionPart("iid", {}, value)
     if isinstance(value, PartitionScheme):
-        value = value.part()
+        value = value.named_part()
     if not isinstance(value, PartitionPart):
         hint = f"; construct it: {value.__name__}(10)" if isinstance(value, type) else ""
         raise BadInput(

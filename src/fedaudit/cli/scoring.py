@@ -22,8 +22,8 @@ def benchmark(
     *regimes: Annotated[
         str,
         Parameter(
-            help="Federations to record: digits, synthetic, location30, mnist; by default, all of "
-            "which the data are available."
+            help="Federations to record: digits, synthetic, location30, mnist; by default, all "
+            "whose data are available."
         ),
     ],
     out: Annotated[Path, Parameter(help="Folder to write to; created if missing.")] = (
@@ -37,14 +37,14 @@ def benchmark(
     """Build the benchmark of attacks: recordings of federations that leak, with true membership.
 
     The federations digits and synthetic need no data folder. Each federation is trained three
-    times, and attacked by all attacks of the catalogue that apply. The signals and the membership
+    times, and attacked by all built-in attacks that apply. The signals and the membership
     are written to separate files, with metadata in the Croissant format and a leaderboard. A build
     that was stopped is continued.
 
     Parameters
     ----------
     seed
-        First seed of the recordings. Another seed draws data, clients and membership again.
+        First seed of the recordings. Another seed gives other data, clients and members.
     """
     with without_garbage_collection():
         from fedaudit.benchmark.building import build_suite
@@ -76,23 +76,23 @@ def score(
     out: Path | None = None,
     timeout: float = 600.0,
 ) -> None:
-    """Score an attack of yours on the benchmark, next to all attacks of the catalogue.
+    """Score an attack of yours on the benchmark, next to all built-in attacks.
 
     The attack is a function `attack(signals, target)` that returns one score for each sample,
     larger for likelier members. `signals["loss"].of(target)` has the values of the audited client
-    by round and sample. A third argument, if there is one, receives reference federations. The
-    attack runs in another process, which does not receive the true membership. Its code is run, so
-    name only code that you trust.
+    by round and sample. A third argument, if there is one, receives federations
+    trained for reference models. The attack runs in another process, which does not receive the
+    true membership. Its code is run, so name only code that you trust.
 
     The exit code is 0 if all controls of the attack passed, 1 if one failed (the page is written,
-    but its figures are not valid), and 2 if the attack or an option is refused.
+    but its results are not valid), and 2 if the attack or an option is refused.
 
     Parameters
     ----------
     attack
-        file.py, file.py:name, module:object, or a name of the catalogue.
+        file.py, file.py:name, module:object, or the name of a built-in attack.
     out
-        HTML file to write; by default score-NAME.html in the current folder. The same figures are
+        HTML file to write; by default score-NAME.html in the current folder. The same results are
         written next to it as Markdown and JSON.
     timeout
         Largest number of seconds for one recording.
@@ -127,14 +127,17 @@ def _raise_if_not_replaceable(page: Path) -> None:
     """Raise if a page, or the files next to it, would replace files of another kind."""
     from fedaudit.benchmark.page import MARKDOWN_MARK
     from fedaudit.gate.outputs import raise_if_overwriting
-    from fedaudit.study.running.outputs import raise_if_foreign_page, raise_if_missing_folder
+    from fedaudit.study.running.outputs import (
+        raise_if_missing_folder,
+        raise_if_page_not_replaceable,
+    )
 
     raise_if_missing_folder(page)
-    raise_if_foreign_page(page)
-    marks = {".md": MARKDOWN_MARK, ".json": '{"format":"fedaudit-leaderboard"'}
-    for suffix, mark in marks.items():
+    raise_if_page_not_replaceable(page)
+    signatures = {".md": MARKDOWN_MARK, ".json": '{"format":"fedaudit-leaderboard"'}
+    for suffix, signature in signatures.items():
         raise_if_overwriting(
-            page.with_suffix(suffix), [], what="leaderboard", marks=[mark.encode()]
+            page.with_suffix(suffix), [], what="leaderboard", marks=[signature.encode()]
         )
 
 
@@ -147,4 +150,4 @@ def _write(board: "Leaderboard", page: Path) -> None:
     write_whole(page.with_suffix(".md"), markdown_page(board))
     write_leaderboard(board, page.with_suffix(".json"))
     log(*terminal_lines(board))
-    log("", f"page: {page}", f"figures: {page.with_suffix('.json')}, {page.with_suffix('.md')}")
+    log("", f"page: {page}", f"results: {page.with_suffix('.json')}, {page.with_suffix('.md')}")

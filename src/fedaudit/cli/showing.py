@@ -98,13 +98,16 @@ def report(record: Path, /, *, out: Path | None = None) -> None:
         only if it is an HTML page.
     """
     from fedaudit.report.page import write_report
-    from fedaudit.study.running.outputs import raise_if_foreign_page, raise_if_missing_folder
+    from fedaudit.study.running.outputs import (
+        raise_if_missing_folder,
+        raise_if_page_not_replaceable,
+    )
 
     path = record_path(record)
     target = out or path.with_name(REPORT_FILE)
     full_record = record_in(path)
     raise_if_missing_folder(target)
-    raise_if_foreign_page(target, [path])
+    raise_if_page_not_replaceable(target, [path])
     write_report(full_record, target)
     log(f"report: {target}")
 
@@ -259,7 +262,7 @@ def raise_if_not_replaceable(page: Path, records: Sequence[Path]) -> None:
             f"{page} cannot be the name of an HTML file; give --out a name such as "
             "comparison.html (the estimates are written next to it as JSON)"
         )
-    outputs.raise_if_foreign_page(page, records)
+    outputs.raise_if_page_not_replaceable(page, records)
     outputs.raise_if_not_replaceable(page.with_suffix(".json"), records)
     outputs.raise_if_page_without_source(page, page.with_suffix(".json"))
 
@@ -393,12 +396,15 @@ def _statement_of_pack(record: Path) -> "Statement | None":
 def _raise_if_overwriting(target: Path, inputs: list[Path], *, is_html: bool) -> None:
     """Raise if a summary would replace one of its inputs, or a file that is not a summary."""
     from fedaudit.gate.outputs import raise_if_overwriting
-    from fedaudit.study.running.outputs import raise_if_foreign_page, raise_if_missing_folder
+    from fedaudit.study.running.outputs import (
+        raise_if_missing_folder,
+        raise_if_page_not_replaceable,
+    )
     from fedaudit.summary.page import MARKDOWN_MARK, MARKDOWN_SUFFIXES
 
     raise_if_missing_folder(target)
     if is_html:
-        raise_if_foreign_page(target, inputs)
+        raise_if_page_not_replaceable(target, inputs)
         return
     raise_if_other_suffix(target, *MARKDOWN_SUFFIXES, format_name="a Markdown file")
     raise_if_overwriting(target, inputs, what="summary", marks=[MARKDOWN_MARK.encode()])

@@ -115,14 +115,17 @@ def index(folder: Path, /, *, out: Path | None = None) -> None:
     """
     from fedaudit.formatting.wording import format_count
     from fedaudit.report.page import write_page
-    from fedaudit.study.running.outputs import raise_if_foreign_page, raise_if_missing_folder
+    from fedaudit.study.running.outputs import (
+        raise_if_missing_folder,
+        raise_if_page_not_replaceable,
+    )
     from fedaudit.watch.index import Index
     from fedaudit.watch.index_page import index_page, report_links
 
     results = Index(folder)
     target = folder / "index.html" if out is None else out
     raise_if_missing_folder(target)
-    raise_if_foreign_page(target)
+    raise_if_page_not_replaceable(target)
     with progress_bars() as progress:
         rows = results.rows(progress)
     if not rows:

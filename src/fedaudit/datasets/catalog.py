@@ -140,9 +140,10 @@ def stored_table(
     source = _source(name, data_dir, options) or custom_source(name)
     if not isinstance(source, TableSource):
         raise BadInput(
-            f"the data set {name!r} is not read as a table; give {format_option('row')} instead"
+            f"lines and column values select rows of a table, but the data set {name!r} is not "
+            f"read as a table; select the sample with {format_option('row')}"
         )
-    return source.stored()
+    return source.load_table()
 
 
 def _load_custom(
@@ -231,7 +232,7 @@ def _missing_directory(name: str, folder: Path | None) -> BadInput:
 
 
 def _missing_dataset(name: str, folder: Path, formats: Sequence[str]) -> BadInput:
-    patterns = [FORMATS[format_name].looks_for for format_name in formats]
+    patterns = [FORMATS[format_name].expected_layout for format_name in formats]
     paths = ", ".join(pattern.replace("NAME", name) for pattern in patterns)
     remedy = f"put it there, or set data_dir or {DATA_DIR_VARIABLE} to the folder that has it"
     if len(formats) == 1:

@@ -325,7 +325,7 @@ class DataSource:
     def __init_subclass__(cls) -> None:
         cls.catalogue_name = entry_name(cls.__module__)
 
-    def part(self) -> DataPart:
+    def named_part(self) -> DataPart:
         """Return name and settings as in a study file, without settings at their defaults."""
         return DataPart(self.catalogue_name, changed_fields(self))
 
@@ -346,7 +346,7 @@ class DataFile(DataSource):
         path: Path of the file or folder, or its name in the data directory.
     """
 
-    looks_for: ClassVar[str]
+    expected_layout: ClassVar[str]
     """Path that :meth:`find` searches for, for messages; NAME is a placeholder."""
     suffix: ClassVar[str] = ""
     """Suffix of the file, which users may omit."""
@@ -359,7 +359,7 @@ class DataFile(DataSource):
         path = Path(self.path)
         return path if path.suffix == self.suffix else Path(f"{path}{self.suffix}")
 
-    def part(self) -> DataPart:
+    def named_part(self) -> DataPart:
         """Return name, settings and folder as in a study file."""
         settings = changed_fields(self)
         settings.pop("path")

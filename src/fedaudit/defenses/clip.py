@@ -10,7 +10,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Params, norm, scaled
 from fedaudit.defenses.noise import with_noise
 from fedaudit.fl.accounting import gaussian_mechanism_epsilon
-from fedaudit.fl.hooks import ConfiguredDefense, Guarantee, TrainingContext, Workload
+from fedaudit.fl.hooks import ConfiguredDefense, DataUse, Guarantee, TrainingContext
 from fedaudit.observe.round import Gradient, Update, Upload
 
 
@@ -57,7 +57,7 @@ class ClientDP(ConfiguredDefense):
         raise_if_noise_without_clip(self.clip, self.noise_multiplier)
 
     @property
-    def always_acts(self) -> bool:
+    def acts_unconditionally(self) -> bool:
         """True if there is noise. Without noise, only uploads above the clip norm are changed."""
         return self.noise_multiplier > 0
 
@@ -71,7 +71,7 @@ class ClientDP(ConfiguredDefense):
             context.note("acted", torch.tensor([int(values is not upload.values)]))
         return replace(upload, values=values)
 
-    def guarantee(self, work: Workload, *, delta: float) -> Guarantee:
+    def guarantee(self, data_use: DataUse, *, delta: float) -> Guarantee:
         """Return the guarantee against an observer of all uploads of the client.
 
         In neighbouring inputs, the client's whole contribution is replaced by zeros, which changes
@@ -79,6 +79,6 @@ class ClientDP(ConfiguredDefense):
         server sees each upload.
         """
         return Guarantee(
-            gaussian_mechanism_epsilon(self.noise_multiplier, work.rounds, delta=delta),
-            f"a client's whole contribution to each of {work.rounds} uploads",
+            gaussian_mechanism_epsilon(self.noise_multiplier, data_use.rounds, delta=delta),
+            f"a client's whole contribution to each of {data_use.rounds} uploads",
         )

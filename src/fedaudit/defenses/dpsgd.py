@@ -37,11 +37,11 @@ from fedaudit.defenses.clip import raise_if_noise_without_clip
 from fedaudit.fl.accounting import gaussian_mechanism_epsilon, sampling_rate, steps_per_epoch
 from fedaudit.fl.hooks import (
     ConfiguredDefense,
+    DataUse,
     Guarantee,
     Objective,
     Plan,
     TrainingContext,
-    Workload,
 )
 from fedaudit.fl.training.manual_backprop import clip_factors, dense_clipped_sum, dense_layers
 from fedaudit.signals.kernels import LayerKernel
@@ -174,14 +174,18 @@ class DPSGD(ConfiguredDefense):
         """Largest norm that one sample contributes to the mean gradient of the last batches."""
         return self.clip / self._expected
 
-    def guarantee(self, work: Workload, *, delta: float) -> Guarantee:
+    def guarantee(self, data_use: DataUse, *, delta: float) -> Guarantee:
         """Return the guarantee for each sample against an observer of every step.
 
         Neighbouring data sets differ by adding or removing one sample. The guarantee is valid only
         if every step draws each sample independently, and not for shuffled batches.
         """
-        rate = sampling_rate(work.batch_size, work.samples)
-        steps = work.rounds * work.epochs * steps_per_epoch(work.batch_size, work.samples)
+        rate = sampling_rate(data_use.batch_size, data_use.samples)
+        steps = (
+            data_use.rounds
+            * data_use.epochs
+            * steps_per_epoch(data_use.batch_size, data_use.samples)
+        )
         return Guarantee(
             gaussian_mechanism_epsilon(self.noise_multiplier, steps, delta=delta, rate=rate),
             f"one sample, in {steps} steps that each draw it with probability {rate:.3g}",

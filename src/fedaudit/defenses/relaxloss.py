@@ -53,7 +53,7 @@ class RelaxLoss(ConfiguredDefense):
         return self.acts_in("loss")
 
     @property
-    def always_acts(self) -> bool:
+    def acts_unconditionally(self) -> bool:
         # The defense acts only if a batch's mean loss is at most the target.
         return False
 

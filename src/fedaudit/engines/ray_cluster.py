@@ -36,7 +36,7 @@ class RayCluster:
         address: "local" to start Ray on this machine, or the address of a running cluster: "auto",
             "host:6379" or "ray://host:10001". Every machine of a cluster needs the same versions of
             fedaudit, torch and Ray.
-        workers: Number of items that are processed at once; 0 for one per core of this machine or
+        workers: Number of tasks that run at the same time; 0 for one per core of this machine or
             of the cluster.
 
     Raises:
@@ -60,7 +60,7 @@ class RayCluster:
 
     @property
     def count(self) -> int:
-        """Number of items that are processed at once, by default one per core.
+        """Number of tasks that run at the same time, by default one per core.
 
         Raises:
             BadInput: There is no cluster at the address.
@@ -73,7 +73,8 @@ class RayCluster:
     def session(
         self, work: Callable[[Shared, Item], Result], shared: Shared
     ) -> Iterator[Callable[[Iterable[Item]], Iterator[Result]]]:
-        """Open a session: a context with a function that maps items to results, in order.
+        """Open a session: a context with a function that runs one task per item and returns the
+        results in order.
 
         Raises:
             Unsupported: The function or data cannot be pickled.

@@ -83,10 +83,10 @@ def _guarantees(run: Setup, rounds: int) -> Iterator[Guarantee]:
     # Source inference attacks the samples of all clients.
     clients = run.defenses if run.source_attacks or not targets else targets
     for client in clients:
-        workload = replace(
-            run.algorithm.workload(rounds, run.assignment.sizes[client]),
+        data_use = replace(
+            run.algorithm.data_use(rounds, run.assignment.sizes[client]),
             features=run.dataset.train.features[0].numel(),
         )
-        guarantee = run.defenses[client].full_guarantee(workload, delta=FORMAL_DELTA)
+        guarantee = run.defenses[client].full_guarantee(data_use, delta=FORMAL_DELTA)
         if guarantee is not None:
             yield guarantee

@@ -1,4 +1,9 @@
-"""Answers to the question whether a sample, or a person's data, were used for training."""
+"""Answers to the question whether a sample, or a person's data, were used for training.
+
+A unit is what is asked about: one audited sample, or one person with all of their audited samples.
+``contrast`` is the group of non-members with which a unit is compared: held-out samples
+("unseen") or samples of other clients ("other_client").
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -55,17 +60,17 @@ def evaluate_membership_of_unit(
     false_alarm_rate: float,
     excluded: Mapping[str, str] | None = None,
 ) -> RunAnswer:
-    """Return the answers of one run's attacks about a unit (a sample or a person).
+    """Return the answers of one run's attacks about a unit.
 
-    P-values compare the unit's scores with those of the non-members of ``contrast``. The posterior
-    compares them with these non-members and with all other members.
+    P-values compare the unit's scores with those of the non-members in the group ``contrast``.
+    The posterior compares them with these non-members and with all other members.
 
     Args:
         seed: Seed of the run.
         samples: The scores of one target.
         row: Row of the unit.
         attacks: Attacks to use, without the excluded attacks.
-        contrast: Non-members with which the unit is compared.
+        contrast: Group of non-members with which the unit is compared.
         prior: Probability of membership before the attacks, in (0, 1).
         false_alarm_rate: Largest probability with which a non-member is flagged, in (0, 1).
         excluded: Attacks that are not used, each with the reason: a failed control, or scores

@@ -26,8 +26,8 @@ from fedaudit.fl.algorithms.ifca_mir import IfcaMir
 from fedaudit.observe.measurements import (
     MeasuredRound,
     Measurements,
-    fault_in,
     measured_rounds_in,
+    reason_invalid,
     signal_names,
     stacked,
     write_measured,
@@ -291,7 +291,7 @@ class KnownSplit(ExampleSource):
                 f"{known_folder} belongs to another run; delete {folder} and run the study again"
             )
         for measured in rounds:
-            fault = fault_in(measured, run.assignment.clients, len(self.known.samples))
+            fault = reason_invalid(measured, run.assignment.clients, len(self.known.samples))
             if fault:
                 raise Damaged(
                     f"the measured round {measured.index} in {known_folder} is damaged: {fault}; "

@@ -22,8 +22,8 @@ from fedaudit.evaluation.truth import view_coordinates
 from fedaudit.metrics.labels import PermutedAuc, label_inference_auc
 from fedaudit.observe.measurements import (
     MeasuredRound,
-    fault_in,
     measured_rounds_in,
+    reason_invalid,
     stacked,
     write_measured,
 )
@@ -169,7 +169,7 @@ def _read_rounds(measured: MeasuredRun, extension: LabelInference) -> list[Measu
     stored = measured_rounds_in(path_without_links(run.folder, FOLDER))
     indices = tuple(round.measured.index for round in stored)
     faults = [
-        fault_in(round.measured, extension.trained, extension.has_class.shape[1])
+        reason_invalid(round.measured, extension.trained, extension.has_class.shape[1])
         for round in stored
     ]
     is_of_run = {round.notes.get("run") for round in stored} == {measured.key}

@@ -75,7 +75,7 @@ Value = TypeVar("Value")
 def record_canaries(
     rounds: Iterable[Round],
     clients: Sequence[ClientId],
-    canary_vector: Callable[[Params, int], Params],
+    get_direction: Callable[[Params, int], Params],
     start: Params,
     *,
     last: int,
@@ -87,8 +87,8 @@ def record_canaries(
     Args:
         rounds: Rounds of a federation with one global model, with the uploads of all clients.
         clients: The canary clients.
-        canary_vector: Function of a model's parameters and a canary's number that returns its unit
-            vector.
+        get_direction: Function of a model's parameters and a canary's number that returns the
+            canary's direction, a unit vector.
         start: Parameters of the model before the first round.
         last: Round after which the statistics are computed.
         folder: Folder of the run.
@@ -101,20 +101,20 @@ def record_canaries(
         if round.index == last:
             (after,) = round.after.values()
             movement = add_scaled(after.params, start, scale=-1.0)
-            z = canary_statistics(movement, len(clients), canary_vector)
+            z = canary_statistics(movement, len(clients), get_direction)
             write_tensors({"z": z}, folder / CANARIES_FILE, {"run": run})
         yield _remove_canaries(round, frozenset(clients))
 
 
 def canary_statistics(
-    movement: Params, count: int, canary_vector: Callable[[Params, int], Params]
+    movement: Params, count: int, get_direction: Callable[[Params, int], Params]
 ) -> Float[Tensor, " canaries"]:
     """Compute how strongly each canary's direction is contained in the trained model.
 
     Args:
         movement: Change of the d parameters during training.
         count: Number of canaries.
-        canary_vector: Function as in :func:`record_canaries`.
+        get_direction: Function as in :func:`record_canaries`.
 
     Returns:
         For each canary, sqrt(d) times the cosine between its direction and the movement. Without
@@ -135,7 +135,7 @@ def canary_statistics(
         )
     # Only one direction is in memory at a time, because each is as large as the model.
     projections = [
-        float(flat(canary_vector(movement, number)).double() @ flat_movement)
+        float(flat(get_direction(movement, number)).double() @ flat_movement)
         for number in range(count)
     ]
     return torch.tensor(projections, dtype=torch.float64) * math.sqrt(len(flat_movement)) / length

@@ -13,12 +13,12 @@ from fedaudit.core.values import Batch, Model, Params, Samples, with_prefix
 from fedaudit.fl.hooks import (
     UNDEFENDED,
     ClientContext,
+    DataUse,
     Defense,
     Guarantee,
     Objective,
     Plan,
     TrainingContext,
-    Workload,
     apply_upload_hook,
 )
 from fedaudit.observe.round import Upload
@@ -82,8 +82,8 @@ class Chain(Defense):
         return any(part.cancels for part in self.parts)
 
     @property
-    def always_acts(self) -> bool:
-        return any(part.always_acts for part in self.parts)
+    def acts_unconditionally(self) -> bool:
+        return any(part.acts_unconditionally for part in self.parts)
 
     @property
     def prepares_samples_independently(self) -> bool:
@@ -140,7 +140,7 @@ class Chain(Defense):
             [part.assigned_classes(client_context, classes=classes) for part in self.parts]
         ).all(0)
 
-    def guarantee(self, work: Workload, *, delta: float) -> Guarantee | None:
+    def guarantee(self, data_use: DataUse, *, delta: float) -> Guarantee | None:
         """Return the smallest epsilon that a part guarantees in this chain, or None.
 
         Post-processing an upload does not weaken a guarantee. A guarantee for per-sample gradients
@@ -149,15 +149,15 @@ class Chain(Defense):
         no earlier part could store the original features.
         """
         guarantees = [
-            part.full_guarantee(work, delta=delta)
+            part.full_guarantee(data_use, delta=delta)
             for part in self.parts
             if not (part.acts_in("gradient") and self._others_change_samples(part))
             and not (part.acts_in("prepare") and self._earlier_parts_see_samples(part))
         ]
         return min(filter(None, guarantees), key=lambda guarantee: guarantee.epsilon, default=None)
 
-    def full_guarantee(self, work: Workload, *, delta: float) -> Guarantee | None:
-        return self.guarantee(work, delta=delta)
+    def full_guarantee(self, data_use: DataUse, *, delta: float) -> Guarantee | None:
+        return self.guarantee(data_use, delta=delta)
 
     def _others_change_samples(self, part: Defense) -> bool:
         hooks = ("select", "batches", "batch", "loss")

@@ -154,7 +154,7 @@ class Plan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workload:
+class DataUse:
     """Number and size of the steps in which a client's training uses its data, for an accountant.
 
     Attributes:

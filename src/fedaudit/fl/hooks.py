@@ -19,11 +19,11 @@ from fedaudit.core.tasks import OutputKind
 from fedaudit.core.values import Batch as Batch
 from fedaudit.core.values import Model, Params, Samples, chunks
 from fedaudit.fl.contexts import ClientContext as ClientContext
+from fedaudit.fl.contexts import DataUse as DataUse
 from fedaudit.fl.contexts import Guarantee as Guarantee
 from fedaudit.fl.contexts import Objective as Objective
 from fedaudit.fl.contexts import Plan as Plan
 from fedaudit.fl.contexts import TrainingContext as TrainingContext
-from fedaudit.fl.contexts import Workload as Workload
 from fedaudit.observe.round import Gradient, Logits, Update, Upload
 
 T = TypeVar("T")
@@ -124,8 +124,11 @@ class Defense:
         return False
 
     @property
-    def always_acts(self) -> bool:
-        """False if the defense acts only under a condition, and notes ``acted`` at every step."""
+    def acts_unconditionally(self) -> bool:
+        """True if the defense acts in every step.
+
+        A defense that acts only under a condition returns False, and notes ``acted`` at every step.
+        """
         return True
 
     @property
@@ -211,17 +214,17 @@ class Defense:
         """
         return torch.ones(classes, dtype=torch.bool)
 
-    def guarantee(self, work: Workload, *, delta: float) -> Guarantee | None:
+    def guarantee(self, data_use: DataUse, *, delta: float) -> Guarantee | None:
         """Return the proven differential privacy of the client, or None."""
         return None
 
-    def full_guarantee(self, work: Workload, *, delta: float) -> Guarantee | None:
+    def full_guarantee(self, data_use: DataUse, *, delta: float) -> Guarantee | None:
         """Return :meth:`guarantee` if the defense changes everything that the client sends.
 
         Otherwise, epsilon is infinite. Defenses override :meth:`guarantee` instead.
         """
-        guarantee = self.guarantee(work, delta=delta)
-        missed = [hook for hook in work.uncovered if self.acts_in(hook)]
+        guarantee = self.guarantee(data_use, delta=delta)
+        missed = [hook for hook in data_use.uncovered if self.acts_in(hook)]
         if guarantee is None or not missed:
             return guarantee
         return Guarantee(

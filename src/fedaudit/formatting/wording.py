@@ -16,8 +16,8 @@ from fedaudit.formatting.fixed import fixed_texts
 from fedaudit.formatting.grid import as_one_line, shorten, shorten_middle
 from fedaudit.results.comparison import Comparison
 from fedaudit.results.estimate import (
-    AT_THRESHOLD,
     COUNTS,
+    FIXED_THRESHOLD_METHOD,
     GROUP_AGREEMENT,
     NO_DEFENSE,
     Estimate,
@@ -168,7 +168,7 @@ def interval_text(estimate: Estimate) -> str:
     """Format an estimate's interval; rates of old records only have one for a fixed threshold."""
     limits = estimate.at_threshold
     fixed_at = format_interval(limits.low, limits.high, estimate.metric) if limits else ""
-    at_threshold = f"{AT_THRESHOLD} {fixed_at}" if fixed_at else ""
+    at_threshold = f"{FIXED_THRESHOLD_METHOD} {fixed_at}" if fixed_at else ""
     return _limits(estimate.low, estimate.high, estimate) or at_threshold
 
 

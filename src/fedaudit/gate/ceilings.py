@@ -68,7 +68,7 @@ from fedaudit.gate.verdict import (
 )
 from fedaudit.metrics.intervals import FEWEST_RUNS, EstimateWithLimits, too_few_runs
 from fedaudit.report.deciding.membership import pooled_over
-from fedaudit.results.estimate import AT_THRESHOLD, Estimate, Interval
+from fedaudit.results.estimate import FIXED_THRESHOLD_METHOD, Estimate, Interval
 from fedaudit.results.games import ACTUAL_EPSILON, PROVEN_EPSILON, SUCCESS
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Record
@@ -164,8 +164,9 @@ def _membership_figures(rule: CeilingRule) -> Iterator[ComparedFigure]:
             yield ComparedFigure(
                 what,
                 figure,
-                f"its limits are those {AT_THRESHOLD} and not those of the rate, since an older "
-                "version computed them; attack the recording again, or run the study again",
+                f"its limits are those {FIXED_THRESHOLD_METHOD} and not those of the rate, since "
+                "an older version computed them; attack the recording again, or run the study "
+                "again",
             )
         else:
             yield ComparedFigure(

@@ -27,7 +27,7 @@ from fedaudit.report.deciding.caveats import (
     leaking_defenses,
     wrong_sign,
 )
-from fedaudit.report.evidence import Setting, labels_among, main_estimates, setting_of
+from fedaudit.report.evidence import Setting, labels_by_setting, main_estimates, setting_of
 from fedaudit.report.sources import below_guessing, source_attacks
 from fedaudit.results.estimate import TEST_ACCURACY, TRAIN_ACCURACY, Estimate
 from fedaudit.results.guessing import control_name
@@ -147,7 +147,7 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
         yield check(f"all planned measurements{scope}", faults)
     if policy.membership is not None:
         figures = main_estimates(record)
-        labels = labels_among(figures)
+        labels = labels_by_setting(figures)
         below_chance = [
             f"{shorten(attack_name(figure.attack))} {nonmember_heading(figure.contrast)}"
             f"{_after_comma(labels, figure)}"

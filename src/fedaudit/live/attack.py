@@ -45,8 +45,8 @@ from fedaudit.live.unsent import ESTIMATED_NOTE
 from fedaudit.observe.measurements import (
     MeasuredRound,
     StoredRound,
-    fault_in,
     measured_rounds_in,
+    reason_invalid,
     rounds_with,
     warn_of_unhashed,
 )
@@ -250,7 +250,7 @@ def _build_run(
     )
     if recording.references:
         references = read_references(data.folder, recording.key, recording.references, len(audit))
-        run = replace(run, attacks=references.given_to(run.attacks))
+        run = replace(run, attacks=references.attach_to_attacks(run.attacks))
     run = _without_source_inference(run, data, names)
     _raise_if_damaged_rounds(run, data)
     return run
@@ -269,7 +269,7 @@ def _raise_if_unrecorded(recording: Recording, names: Sequence[str]) -> None:
 
 def _raise_if_damaged_rounds(run: Setup, data: _RecordingData) -> None:
     for entry in data.stored:
-        fault = fault_in(entry.measured, run.assignment.clients, len(data.audit))
+        fault = reason_invalid(entry.measured, run.assignment.clients, len(data.audit))
         if not fault and not are_notes_valid(run, entry.notes):
             fault = "its counts of correct predictions are impossible"
         if fault:

@@ -34,8 +34,8 @@ from fedaudit.live.recording import Recording, RoundEntry, is_recording, read_re
 from fedaudit.observe.kept_files import models_in, raise_if_misfit, tensors_of_models
 from fedaudit.observe.measurements import (
     MeasuredRound,
-    fault_in,
     measured_rounds_in,
+    reason_invalid,
     write_measured,
 )
 from fedaudit.observe.models import group_models
@@ -182,7 +182,7 @@ def read_untrained(folder: Path, key: str, samples: int) -> tuple[MeasuredRound,
     for name in _UNTRAINED:
         for measured, notes in measured_rounds_in(path_without_links(folder, name)):
             clients = {*measured.clients, *measured.group_of}
-            if notes.get("run") != key or fault_in(measured, clients, samples):
+            if notes.get("run") != key or reason_invalid(measured, clients, samples):
                 raise _untrained_missing(folder)
             rounds.append(measured)
     if not rounds:

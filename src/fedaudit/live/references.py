@@ -16,8 +16,8 @@ from fedaudit.core.files import create_subfolder
 from fedaudit.observe.measurements import (
     MeasuredRound,
     Measurements,
-    fault_in,
     measured_rounds_in,
+    reason_invalid,
     stacked,
     write_measured,
 )
@@ -31,7 +31,7 @@ class References(NamedTuple):
     """Reference models, measured on all audited samples.
 
     Attributes:
-        rounds: The measured rounds, in which client n is reference model n.
+        rounds: The measured rounds, in which model n is stored as client n.
         trained_on: Whether each model was trained on each audited sample.
         signals: Names of the measured signals.
     """
@@ -40,7 +40,7 @@ class References(NamedTuple):
     trained_on: Bool[Tensor, "references samples"]
     signals: frozenset[str]
 
-    def given_to(self, attacks: Mapping[str, Attack]) -> dict[str, Attack]:
+    def attach_to_attacks(self, attacks: Mapping[str, Attack]) -> dict[str, Attack]:
         """Return the attacks, with the reference models in those that need some."""
         measurements = stacked(self.rounds)
         models = [
@@ -56,7 +56,10 @@ class References(NamedTuple):
         """Return why an attack cannot use the reference models; empty if it can."""
         for signal in attack.signals:
             if signal.name not in self.signals:
-                return f"the references lack the signal {signal.name!r}; give it in their table"
+                return (
+                    f"the references lack the signal {signal.name!r}; add it to the "
+                    "table of reference models"
+                )
         try:
             if isinstance(attack.rule, ReferenceCalibrated):
                 attack.rule.check_reference_counts(self.trained_on)
@@ -76,21 +79,21 @@ def _of_model(measurements: Measurements, number: int) -> Measurements:
     )
 
 
-def write_references(folder: Path, references: References, notes: Mapping[str, str]) -> None:
-    """Write reference models to a recording's folder, with the notes in every file."""
+def write_references(folder: Path, references: References, metadata: Mapping[str, str]) -> None:
+    """Write reference models to a recording's folder, with the metadata in every file."""
     references_folder = create_subfolder(folder, _FOLDER)
     for measured in references.rounds:
-        write_measured(references_folder, measured, notes)
+        write_measured(references_folder, measured, metadata)
     tensors = {"trained_on": references.trained_on}
-    write_tensors(tensors, references_folder / _TRAINED_FILE, notes, private=True)
+    write_tensors(tensors, references_folder / _TRAINED_FILE, metadata, private=True)
 
 
-def read_references(folder: Path, key: str, count: int, samples: int) -> References:
+def read_references(folder: Path, run_id: str, count: int, samples: int) -> References:
     """Read the reference models of a recording.
 
     Args:
         folder: The recording.
-        key: The recording's key, which must be in the notes of every file.
+        run_id: The recording's identity, which must be in the metadata of every file.
         count: Number of reference models.
         samples: Number of audited samples.
 
@@ -99,16 +102,16 @@ def read_references(folder: Path, key: str, count: int, samples: int) -> Referen
     """
     references_folder = folder / _FOLDER
     stored = measured_rounds_in(references_folder)
-    tensors, notes = read_tensors(references_folder / _TRAINED_FILE)
+    tensors, metadata = read_tensors(references_folder / _TRAINED_FILE)
     trained_on = tensors.get("trained_on", torch.empty(0))
     models = {client for entry in stored for client in entry.measured.clients}
     is_valid = (
         trained_on.dtype == torch.bool
         and trained_on.shape == (count, samples)
         and models == {*range(count)}
-        and not any(fault_in(entry.measured, range(count), samples) for entry in stored)
-        and notes.get("run") == key
-        and all(entry.notes.get("run") == key for entry in stored)
+        and not any(reason_invalid(entry.measured, range(count), samples) for entry in stored)
+        and metadata.get("run") == run_id
+        and all(entry.notes.get("run") == run_id for entry in stored)
     )
     if not is_valid:
         raise Damaged(

@@ -26,7 +26,7 @@ class ConfiguredModel:
     def __init_subclass__(cls) -> None:
         cls.catalogue_name = entry_name(cls.__module__)
 
-    def part(self) -> NamedPart:
+    def named_part(self) -> NamedPart:
         """Return the name and the settings that differ from their defaults, as in a study file."""
         return NamedPart(self.catalogue_name, changed_fields(self))
 

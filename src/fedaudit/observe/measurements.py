@@ -258,7 +258,7 @@ def warn_of_unhashed(folder: Path, log: Callable[[str], None]) -> None:
         )
 
 
-def fault_in(measured: MeasuredRound, clients: Collection[ClientId], samples: int) -> str:
+def reason_invalid(measured: MeasuredRound, clients: Collection[ClientId], samples: int) -> str:
     """Return the reason why a measured round cannot belong to a run; "" if it can."""
     if not {*measured.clients, *measured.group_of} <= {*clients, ALL_CLIENTS}:
         return "it has clients that the run does not have"

@@ -326,7 +326,7 @@ def claimed_epsilon(record: Record) -> Answer:
         metric: text.format(models=fixed_text("epsilons.client.observer"))
         for metric, text in fixed_texts("answers.claims").items()
     }
-    claims = [claim for name in names if (claim := evidence.run_estimate(record, name))]
+    claims = [claim for name in names if (claim := evidence.estimate_of_metric(record, name))]
     if not claims:
         why = [
             estimate.note
@@ -397,7 +397,7 @@ def _largest_limit(record: Record, metric: str) -> _UpperLimit | None:
     if not with_limit or failed or evidence.is_uninformative(record):
         return None
     best = max(with_limit, key=evidence.upper_limit)
-    label = evidence.labels_among(estimates)[evidence.setting_of(best)]
+    label = evidence.labels_by_setting(estimates)[evidence.setting_of(best)]
     mean = best.seed is None and len(record.seeds) > 1 and "over seeds" not in label
     name = wording.join_parts(
         f"attack: {shorten(best.attack, 60)}",

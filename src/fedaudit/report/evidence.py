@@ -337,7 +337,7 @@ def _parts(setting: Setting) -> tuple[str, ...]:
     return defense_name(setting.defense), f"view: {shorten(setting.view)}", target, seed
 
 
-def labels_among(estimates: Iterable[Estimate]) -> dict[Setting, str]:
+def labels_by_setting(estimates: Iterable[Estimate]) -> dict[Setting, str]:
     """Return a label for each setting among estimates; the label of a single setting is empty."""
     return setting_labels(map(setting_of, estimates))
 
@@ -363,7 +363,7 @@ def is_uninformative(record: Record) -> bool:
     return record.evaluation == "redraw" or record.null_members
 
 
-def run_estimate(
+def estimate_of_metric(
     record: Record, metric: str, *, same_defense_as: Estimate | None = None
 ) -> Estimate | None:
     """Return a metric's estimate over all seeds, or of one seed; None if the record has neither.

@@ -1,8 +1,9 @@
 """What a record shows about the most exposed sample or person.
 
-Limits of attacks are for members on average. A limit for the most exposed member does not follow
-from them: it is chosen by its score, and among as many members as non-members some member has the
-highest score even without a leak. A proven epsilon limits the success on every single sample.
+Confidence limits of attacks describe the average member. A limit for the most exposed member does
+not follow from them: that member is chosen by its score, and among as many members as
+non-members some member has the highest score even without a leak. A proven epsilon limits the
+success on every single sample.
 """
 
 import math
@@ -15,13 +16,13 @@ from fedaudit.formatting.fixed import fixed_text
 from fedaudit.formatting.grid import shorten
 from fedaudit.report import evidence
 from fedaudit.report.deciding.epsilons import epsilon_bounds
-from fedaudit.report.evidence import labels_among, setting_of
-from fedaudit.results.estimate import AT_THRESHOLD, Estimate
-from fedaudit.results.guessing import without_doubts
+from fedaudit.report.evidence import labels_by_setting, setting_of
+from fedaudit.results.estimate import FIXED_THRESHOLD_METHOD, Estimate
+from fedaudit.results.guessing import without_failed_controls
 from fedaudit.results.record import Record
 
 _FPR = 0.01  # false-positive rate of the limit by a proven epsilon
-_USELESS = 0.99  # probability from which a limit excludes nothing
+_VACUOUS_TPR = 0.99  # a limit of at least this TPR excludes nothing
 _ACCOUNTED = re.compile(r"Renyi accountant, delta (\d{1,9}(?:\.\d{1,9})?(?:e-\d{1,3})?)")
 _LARGEST_EPSILON = 50.0  # from here on, a limit is 1 in floating-point arithmetic
 
@@ -30,8 +31,8 @@ class Exposure(NamedTuple):
     """Evidence about the most exposed member.
 
     Attributes:
-        found: Fraction of members that an attack finds at least; empty if no lower limit is above
-            guessing.
+        found: Lower limit on the fraction of members that an attack finds; empty if no lower limit
+            is above guessing.
         limit: Upper limit for every single sample, or why there is none.
         is_limited: True if there is such a limit.
     """
@@ -42,7 +43,7 @@ class Exposure(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Both parts in one line."""
+        """``found`` and ``limit`` in one line."""
         return wording.join_parts(self.found, self.limit, by="; ")
 
 
@@ -60,7 +61,7 @@ def exposure(record: Record) -> Exposure:
         return Exposure(found, unknown, is_limited=False)
     largest_rate = largest_tpr(claim.epsilon, claim.delta, _FPR)
     epsilon = wording.format_number(claim.epsilon)
-    if largest_rate >= _USELESS:
+    if largest_rate >= _VACUOUS_TPR:
         return Exposure(found, fixed_text("exposure.useless", epsilon=epsilon), is_limited=False)
     share = wording.format_percent(largest_rate, 1)
     limit = fixed_text("exposure.limit", epsilon=epsilon, most=share, fpr=_as_percent(_FPR))
@@ -85,7 +86,7 @@ def exposed_class_sentence(record: Record) -> str:
         return fixed_text("exposure.no_class")
     best = max(known, key=lambda row: row.number)
     where = wording.join_parts(
-        shorten(best.attack, 60), evidence.labels_among(known)[setting_of(best)], by="; "
+        shorten(best.attack, 60), evidence.labels_by_setting(known)[setting_of(best)], by="; "
     )
     return fixed_text(
         "exposure.class",
@@ -129,7 +130,7 @@ def proven_for_samples(record: Record) -> ProvenPrivacy | None:
 
     Measurements must not refute it.
     """
-    claim = evidence.run_estimate(record, metric_names.FORMAL_EPSILON)
+    claim = evidence.estimate_of_metric(record, metric_names.FORMAL_EPSILON)
     if claim is None or record.unit != "sample" or "unit: one sample" not in claim.note:
         return None
     accounted = _ACCOUNTED.fullmatch(claim.method)
@@ -147,25 +148,29 @@ def proven_for_samples(record: Record) -> ProvenPrivacy | None:
 
 
 def _found(record: Record) -> str:
-    """Describe the fraction of members that are found at least, by the leading rate."""
-    estimates = without_doubts(evidence.main_estimates(record))
+    """Describe the lower limit on the fraction of members found, by the rate with most leakage."""
+    estimates = without_failed_controls(evidence.main_estimates(record))
     for best in evidence.leading_estimates(estimates):
         fpr = metric_names.rate_of(best.metric)
         # A lower limit at or below the false-positive rate is no more than guessing.
-        if fpr and best.low and best.low > fpr and AT_THRESHOLD not in best.method:
+        if fpr and best.low and best.low > fpr and FIXED_THRESHOLD_METHOD not in best.method:
             same_metric = [estimate for estimate in estimates if estimate.metric == best.metric]
             return fixed_text(
-                "exposure.found", fpr=_as_percent(fpr), **_least(record, best, same_metric)
+                "exposure.found",
+                fpr=_as_percent(fpr),
+                **_lower_limit_texts(record, best, same_metric),
             )
     return ""
 
 
-def _least(record: Record, best: Estimate, same_metric: list[Estimate]) -> dict[str, str]:
-    """Return the lower limit of a rate, and whose it is."""
+def _lower_limit_texts(
+    record: Record, best: Estimate, same_metric: list[Estimate]
+) -> dict[str, str]:
+    """Return the lower limit of a rate, and its attack and setting, as texts."""
     low, is_mean = best.low or 0.0, best.seed is None and len(record.seeds) > 1
     # The number of members of a mean is that of all runs together.
     count = "" if is_mean else f", {math.ceil(low * best.n_members)} of {best.n_members:,}"
-    label = labels_among(same_metric)[setting_of(best)]
+    label = labels_by_setting(same_metric)[setting_of(best)]
     mean = "mean over seeds" * (is_mean and "over seeds" not in label)
     return {
         "least": f"{wording.format_percent(low, -1)} of members{count}",

@@ -32,7 +32,7 @@ from fedaudit.results.guessing import (
     NOT_RELIED_ON,
     above_chance,
     exceeds_by_interval_only,
-    without_doubts,
+    without_failed_controls,
 )
 from fedaudit.results.record import Record
 from fedaudit.results.runs import GuardCoverage, has_older_level
@@ -248,7 +248,7 @@ def _epsilon_tile(bounds: EpsilonBounds) -> Tile:
 
 
 def _membership_tiles(estimates: list[Estimate], unit: str) -> list[Tile]:
-    trusted = without_doubts(estimates)
+    trusted = without_failed_controls(estimates)
     estimates = trusted or estimates
     leading = list(evidence.leading_estimates(estimates))
     metrics = {estimate.metric for estimate in leading}
@@ -279,7 +279,7 @@ def _membership_tile(best: Estimate, estimates: list[Estimate], unit: str) -> Ti
         wording.limits_in_words(wording.interval_text(best)),
         f"attack: {shorten(best.attack, 60)}",
         f"non-members: {wording.contrast_meaning(best.contrast, unit)}",
-        evidence.labels_among(estimates)[evidence.setting_of(best)],
+        evidence.labels_by_setting(estimates)[evidence.setting_of(best)],
         best.note.partition(":")[0] if best.note.startswith("mean over") else "",
         _larger_limits(best, estimates),
         tone=tone,

@@ -156,7 +156,7 @@ def _of_contrast(side: str, estimates: Sequence[Estimate], every: Sequence[Estim
     names = evidence.unique_items(estimate.defense for estimate in every)
     defenses = sorted(names, key=lambda name: name != NO_DEFENSE)
     looks = dict(zip(defenses, (PLAIN, *DEFENDED), strict=False))
-    rate, labels = _drawn_rate(every), evidence.labels_among(estimates)
+    rate, labels = _drawn_rate(every), evidence.labels_by_setting(estimates)
     rate_track = Axis(wording.metric_name(rate), form="%", guess=rate_of(rate))
     tracks = {AUC: Axis("AUC", guess=0.5), rate: rate_track}
     shown_attacks = [

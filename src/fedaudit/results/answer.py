@@ -25,7 +25,7 @@ class AttackAnswer(RecordPart):
         p_value: P-value of the null hypothesis that the unit is not a member, by only this attack.
         flagged: Whether ``p_value`` is at most the false-alarm rate. None if there are so few
             non-members that no score could reach it.
-        chance_low: Lower 95 % limit of the posterior, the probability that a unit with at least
+        chance_low: Lower 95 % limit of the posterior: the probability that a unit with at least
             this score is a member, given the prior.
         chance_high: Upper 95 % limit of the posterior.
         others_as_high: Number of other clients' audited members that score at least as high.

@@ -21,7 +21,7 @@ from fedaudit.results.fields import (
 
 NO_DEFENSE = "none"
 """Name that stands for the absence of a defense."""
-AT_THRESHOLD = "at the threshold used"
+FIXED_THRESHOLD_METHOD = "at the threshold used"
 """Method of confidence limits that treat a rate's threshold as fixed. No verdict depends on
 them."""
 PEOPLE_IGNORED = "people ignored"

@@ -71,7 +71,7 @@ def _doubt(estimate: Estimate, failed: Mapping[_Scope, str]) -> str:
     return next((name for scope in scopes if (name := failed.get(_Scope(*scope)))), "")
 
 
-def without_doubts(estimates: Collection[Estimate]) -> list[Estimate]:
+def without_failed_controls(estimates: Collection[Estimate]) -> list[Estimate]:
     """Return the estimates that no failed control invalidates."""
     return [estimate for estimate in estimates if not estimate.doubt]
 

@@ -91,7 +91,7 @@ class RunEstimates:
         """The measured rounds that were added."""
         return self._rounds
 
-    def fault_in(self, measured: MeasuredRound) -> str:
+    def reason_invalid(self, measured: MeasuredRound) -> str:
         """Return why a measured round does not belong to the run; empty if it may belong to it."""
         samples = min(values.shape[1] for values in measured.signals.values())
         n_audited = len(self._run.assignment.audit)

@@ -107,7 +107,7 @@ class RecordingFolder:
         def check(stored: StoredRound) -> str:
             if stored.notes.get("run") != recording.key:
                 return "it belongs to another recording"
-            return estimates.fault_in(stored.measured)
+            return estimates.reason_invalid(stored.measured)
 
         self._reader.update(estimates, files, check)
         return run._replace(estimates=estimates.estimates(), omitted=estimates.omitted())

@@ -274,7 +274,7 @@ def _fault(study: Study, seed: int, stored: StoredRound, estimates: RunEstimates
     """Return why a measured round does not belong to a run; empty if it does."""
     if stored.notes.get("run") != run_key(study, seed, stored.notes.get("device", "cpu")):
         return "it belongs to another run"
-    return estimates.fault_in(stored.measured)
+    return estimates.reason_invalid(stored.measured)
 
 
 def _phase(runs: Sequence[RunState], additional: Sequence[RunState], *, is_recorded: bool) -> Phase:

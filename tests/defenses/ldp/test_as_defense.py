@@ -13,9 +13,9 @@ from fedaudit.defenses.ldp import LocalDP
 from fedaudit.defenses.ldp.additive import LdpGaussian, LdpLaplace
 from fedaudit.defenses.ldp.bit_mechanisms import BitRandPublished, BitwiseRR, OmePublished
 from fedaudit.fl.chain import Chain
-from fedaudit.fl.hooks import ClientContext, Defense, Guarantee, Plan, Workload
+from fedaudit.fl.hooks import ClientContext, DataUse, Defense, Guarantee, Plan
 
-WORK = Workload(rounds=3, epochs=1, batch_size=4, samples=40, features=12)
+WORK = DataUse(rounds=3, epochs=1, batch_size=4, samples=40, features=12)
 EACH = [
     BitRandPublished(5.0),
     OmePublished(5.0),
@@ -91,7 +91,7 @@ def test_the_gaussian_epsilon_depends_on_the_requested_delta() -> None:
 def test_without_the_number_of_features_there_is_no_guarantee(defense: LocalDP) -> None:
     if isinstance(defense, LdpGaussian):  # It does not depend on that number.
         return
-    unknown = Workload(rounds=3, epochs=1, batch_size=4, samples=40)
+    unknown = DataUse(rounds=3, epochs=1, batch_size=4, samples=40)
     with pytest.raises(BadInput, match="number of features per sample"):
         defense.guarantee(unknown, delta=1e-5)
     empty = Plan(architecture=NET, shape=(3, 0), classes=2, rounds=1)

@@ -30,9 +30,9 @@ class NeuronTraining:
         output: "one-logit" is one output with binary cross-entropy. "two-sigmoids", as in the
             published code, is two sigmoid outputs, which cross-entropy treats as logits. Only the
             first output is planted.
-        check: Interval in epochs of the test for early stopping; 0 for no test. Training ends if
-            the neuron's value is larger for all validation rows of its target than for any other
-            validation row.
+        check: Number of epochs between two tests for early stopping; 0 for no early
+            stopping. Training ends if the neuron's value is larger for all validation rows of its
+            target than for any other validation row.
         batch_size: Number of rows per step; 0 for all. Batches have the same rows in all epochs,
             but a new order in each epoch. Their numbers of target rows differ by at most one.
 
@@ -67,7 +67,7 @@ class GameRules:
         background: Number of the server's samples for training.
         background_copies: Number of randomised copies of each background sample.
         validation: Number of further samples of the server, which determine the neuron's threshold;
-            0 for the threshold of training.
+            0 keeps the threshold learned in training.
         validation_copies: Number of randomised copies of the target for validation.
         training: Training of the neuron.
 

@@ -1,7 +1,8 @@
-"""Audit sets of published papers: all of the target's data, and samples of other clients.
+"""How published papers choose the audited samples.
 
-Every function assigns the training part to ``clients`` by ``partition``; the test part is held out.
-``targets`` are the audited clients, and ``seed`` determines all choices.
+All but ``sia`` audit all of the target's samples, and some samples of other clients and of the test
+part. Every function assigns the training part to ``clients`` by ``partition``; the test part is
+held out. ``targets`` are the audited clients, and ``seed`` determines all choices.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +33,7 @@ def fedmia_paper(
     targets: Sequence[ClientId] = (0,),
     share: float = 0.1,
 ) -> Assignment:
-    """Audit all of the target's data, and a fraction of the test part and of every other client.
+    """Select for the audit all of the target's data, and a fraction of all other data.
 
     Args:
         share: Fraction of the test part, and of each other client, that is audited, in (0, 1].
@@ -66,7 +67,7 @@ def fedmia_code(
     n_unseen: int = 1000,
     share: float = 0.2,
 ) -> Assignment:
-    """Audit all of the target's data, 1,000 test samples and a fifth of every other client.
+    """Select all of the target's data, 1,000 test samples and a fifth of every other client.
 
     Args:
         n_unseen: Number of audited test samples.
@@ -79,8 +80,8 @@ def fedmia_code(
     Differs: Non-members are drawn once, not for every client and round.
     """
     _check_share(share)
-    positions = _assigned_positions(dataset, clients, partition, targets, seed, is_single=True)
-    return _with_audit(
+    positions = _assigned_positions(dataset, clients, partition, targets, seed, single_target=True)
+    return _select_audited(
         dataset,
         positions,
         target=targets[0],
@@ -100,7 +101,7 @@ def cofedmid(
     n_unseen: int = 1000,
     n_other: int = 9000,
 ) -> Assignment:
-    """Audit all of the target's data, 1,000 test samples and 9,000 of the other clients.
+    """Select all of the target's data, 1,000 test samples and 9,000 of the other clients.
 
     Args:
         n_unseen: Number of audited test samples.
@@ -112,7 +113,7 @@ def cofedmid(
     Source: CoFedMID, appendix D (5,000 members, 1,000 unseen samples and 9,000 samples of other
     clients).
     """
-    positions = _assigned_positions(dataset, clients, partition, targets, seed, is_single=True)
+    positions = _assigned_positions(dataset, clients, partition, targets, seed, single_target=True)
     sizes = np.array(
         [0 if client == targets[0] else len(assigned) for client, assigned in positions.items()]
     )
@@ -121,7 +122,7 @@ def cofedmid(
             f"n_other is {n_other} and the other clients have {sizes.sum()} samples "
             f"({n_other - sizes.sum()} short); lower n_other or assign more samples"
         )
-    return _with_audit(
+    return _select_audited(
         dataset,
         positions,
         target=targets[0],
@@ -141,7 +142,7 @@ def sia(
     per_client: int = 100,
     n_unseen: int = 0,
 ) -> Assignment:
-    """Audit equally many samples of every client, so guessing has an accuracy of 1 / clients.
+    """Select equally many samples of every client, so that guessing has an accuracy of 1 / clients.
 
     Args:
         targets: Clients that are the targets of membership inference.
@@ -159,7 +160,7 @@ def sia(
     positions = _assigned_positions(dataset, clients, partition, targets, seed)
     samples_per_client = min(per_client, *(len(assigned) for assigned in positions.values()))
     n_audited = dict.fromkeys(positions, samples_per_client)
-    return _with_audit(
+    return _select_audited(
         dataset, positions, target=None, n_unseen=n_unseen, n_audited=n_audited, seed=seed
     )
 
@@ -171,13 +172,14 @@ def _assigned_positions(
     targets: Sequence[ClientId],
     seed: int,
     *,
-    is_single: bool = False,
+    single_target: bool = False,
 ) -> dict[ClientId, Int[ndarray, " _"]]:
     """Return the positions in the training part that the partition assigns to each client."""
-    if is_single and len(targets) > 1:
+    if single_target and len(targets) > 1:
         raise BadInput(
-            f"a published draw audits one target, got {len(targets)}; use the fair draw for "
-            "several, or run one study for each target"
+            f"the selection of audited samples of a published paper has one target, got "
+            f"{len(targets)}; use the draw 'fair', which matches members and non-members, or run "
+            "one study for each target"
         )
     check_targets(clients, targets)
     labels = dataset.train.labels.numpy()
@@ -188,7 +190,7 @@ def _assigned_positions(
     )
 
 
-def _with_audit(
+def _select_audited(
     dataset: Dataset,
     positions: dict[ClientId, Int[ndarray, " _"]],
     *,
@@ -197,7 +199,7 @@ def _with_audit(
     n_audited: Mapping[ClientId, int],
     seed: int,
 ) -> Assignment:
-    """Audit all of the target's samples, and ``n_audited`` samples of each other client."""
+    """Select all of the target's samples, and ``n_audited`` samples of each other client."""
     if not 0 <= n_unseen <= len(dataset.test):
         raise BadInput(
             f"n_unseen is {n_unseen} and the test part has {len(dataset.test)} samples "

@@ -78,11 +78,11 @@ class cifar(DataFile):
 
     Examples:
         >>> import fedaudit as fa
-        >>> fa.datasets.cifar("cifar-100-python", coarse=True).part().options
+        >>> fa.datasets.cifar("cifar-100-python", coarse=True).named_part().options
         {'coarse': True}
     """
 
-    looks_for: ClassVar[str] = "NAME/data_batch_1 or NAME/meta"
+    expected_layout: ClassVar[str] = "NAME/data_batch_1 or NAME/meta"
 
     _: KW_ONLY
     coarse: bool = False

@@ -72,11 +72,12 @@ class csv(TableSource, DataFile):
 
     Examples:
         >>> import fedaudit as fa
-        >>> fa.datasets.csv("hospitals.csv", label="readmitted", client="hospital").part().what
+        >>> hospitals = fa.datasets.csv("hospitals.csv", label="readmitted", client="hospital")
+        >>> hospitals.named_part().what
         'csv:hospitals'
     """
 
-    looks_for: ClassVar[str] = "NAME.csv"
+    expected_layout: ClassVar[str] = "NAME.csv"
     suffix: ClassVar[str] = ".csv"
 
     _: KW_ONLY
@@ -98,7 +99,7 @@ class csv(TableSource, DataFile):
         path = Path(self.path)
         return path if path.suffix in _SUFFIXES else super().file
 
-    def stored(self) -> StoredTable:
+    def load_table(self) -> StoredTable:
         """Read the table."""
         return StoredTable(self._table(), self)
 

@@ -23,7 +23,7 @@ _BYTES_TYPE = 8
 
 @dataclass(frozen=True)
 class idx(DataFile):
-    """Data set in four IDX files, as of MNIST, plain or ``.gz``.
+    """Data set in four IDX files, such as those of MNIST, plain or ``.gz``.
 
     Attributes:
         path: Folder with ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte`` and the same for
@@ -35,11 +35,11 @@ class idx(DataFile):
 
     Examples:
         >>> import fedaudit as fa
-        >>> fa.datasets.idx("mnist", first_label=1).part().what
+        >>> fa.datasets.idx("mnist", first_label=1).named_part().what
         'idx:mnist'
     """
 
-    looks_for: ClassVar[str] = "NAME/train-images-idx3-ubyte"
+    expected_layout: ClassVar[str] = "NAME/train-images-idx3-ubyte"
 
     _: KW_ONLY
     prefix: str = ""

@@ -205,11 +205,11 @@ class images(DataFile):
 
     Examples:
         >>> import fedaudit as fa
-        >>> fa.datasets.images("pictures", size=32).part().options
+        >>> fa.datasets.images("pictures", size=32).named_part().options
         {'size': 32}
     """
 
-    looks_for: ClassVar[str] = "NAME/CLASS/ or NAME/train/CLASS/"
+    expected_layout: ClassVar[str] = "NAME/CLASS/ or NAME/train/CLASS/"
 
     _: KW_ONLY
     size: Count = 0

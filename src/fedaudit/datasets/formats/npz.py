@@ -84,11 +84,11 @@ class npz(DataFile):
     Examples:
         >>> import fedaudit as fa
         >>> # The name and settings, as a study file states them.
-        >>> fa.datasets.npz("data/tumours.npz", standardise=False).part().what
+        >>> fa.datasets.npz("data/tumours.npz", standardise=False).named_part().what
         'npz:tumours'
     """
 
-    looks_for: ClassVar[str] = "NAME.npz"
+    expected_layout: ClassVar[str] = "NAME.npz"
     suffix: ClassVar[str] = ".npz"
 
     _: KW_ONLY

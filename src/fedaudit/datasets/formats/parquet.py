@@ -26,16 +26,16 @@ class parquet(TableSource, DataFile):
 
     Examples:
         >>> import fedaudit as fa
-        >>> fa.datasets.parquet("hospitals.parquet", client="hospital").part().options
+        >>> fa.datasets.parquet("hospitals.parquet", client="hospital").named_part().options
         {'client': 'hospital'}
     """
 
-    looks_for: ClassVar[str] = "NAME.parquet"
+    expected_layout: ClassVar[str] = "NAME.parquet"
     suffix: ClassVar[str] = ".parquet"
 
     _: KW_ONLY
 
-    def stored(self) -> StoredTable:
+    def load_table(self) -> StoredTable:
         """Read the table."""
         return StoredTable(self._table(), self)
 

@@ -40,7 +40,7 @@ _PICTURE_COLUMNS = ("image", "img")
 
 
 @runtime_checkable
-class Values(Protocol):
+class LazyColumn(Protocol):
     """Column of a data set, whose values are decoded when they are used."""
 
     def __len__(self) -> int: ...
@@ -64,16 +64,16 @@ class Values(Protocol):
         ...
 
 
-class Source(NamedTuple):
+class UndecodedDataset(NamedTuple):
     """Data set before decoding.
 
     Attributes:
-        parts: Columns of each part, by the names of the part and the column.
+        splits: Columns of each split, by the names of the split and the column.
         on_disk: Size in bytes of the data set's files.
         folders: Folders from which pictures may be read, if a column contains paths.
     """
 
-    parts: Mapping[str, Mapping[str, Values]]
+    splits: Mapping[str, Mapping[str, LazyColumn]]
     on_disk: int
     folders: Sequence[Path] = ()
 
@@ -84,7 +84,7 @@ class hf(TableSource, DataSource):
 
     The data set is read as a table if ``features`` is a list, or if ``features`` is empty and there
     is no column ``image`` or ``img``. A table is encoded like a CSV file, and class indices are
-    replaced by the names of the classes. The part ``test``, or else ``validation``, is the test
+    replaced by the names of the classes. The split ``test``, or else ``validation``, is the test
     part, unless all of its labels are missing or -1.
 
     Attributes:
@@ -97,16 +97,16 @@ class hf(TableSource, DataSource):
         grey: Whether pictures are converted to one channel, their brightness.
         tokenizer: "minilm" if ``features`` names a column of texts, or two columns for pairs of
             texts. The features of a sample are then its tokens.
-        longest: Largest number of tokens per sample; 64 if it is 0.
-        test_share: Fraction of each class in the test part, if the data set has no test part.
+        longest: Maximum number of tokens per sample; 0 for 64. Longer texts are cut.
+        test_share: Fraction of each class in the test part, if the data set has no split for it.
         standardise: Whether features are scaled to mean 0 and standard deviation 1.
         subject: Another name of ``person``.
 
     Examples:
         >>> import fedaudit as fa
-        >>> fa.datasets.hf("ylecun/mnist", grey=True).part().what
+        >>> fa.datasets.hf("ylecun/mnist", grey=True).named_part().what
         'hf:ylecun/mnist'
-        >>> fa.datasets.hf("scikit-learn/adult-census-income", label="income").part().options
+        >>> fa.datasets.hf("scikit-learn/adult-census-income", label="income").named_part().options
         {'label': 'income'}
     """
 
@@ -120,7 +120,7 @@ class hf(TableSource, DataSource):
     longest: Count = 0
     subject: str = ""
 
-    def part(self) -> DataPart:
+    def named_part(self) -> DataPart:
         """Return name and settings as in a study file, without settings at their defaults."""
         settings = changed_fields(self)
         return DataPart(f"hf:{settings.pop('name')}", settings)
@@ -130,7 +130,7 @@ class hf(TableSource, DataSource):
 
         Raises:
             BadInput: The package is not installed, the data set cannot be loaded, lacks a training
-                part or a column, has a column that cannot be used, or takes far more memory than
+                split or a column, has a column that cannot be used, or takes far more memory than
                 its files.
             Damaged: A picture or a file cannot be read.
         """
@@ -144,44 +144,44 @@ class hf(TableSource, DataSource):
         settings._raise_if_settings_inapplicable(_TABLE_SETTINGS, "one column")
         return _read_features(source, settings, seed)
 
-    def stored(self) -> StoredTable:
+    def load_table(self) -> StoredTable:
         """Return the table."""
         source, settings = self._open()
         if not settings._is_table(source):
             raise BadInput(
-                f"the data set {self.name!r} is not read as a table; give {format_option('row')} "
-                "instead"
+                f"lines and column values select rows of a table, but the data set {self.name!r} "
+                f"is not read as a table; select the sample with {format_option('row')}"
             )
         return _stored_table(source, settings)
 
-    def _open(self) -> "tuple[Source, hf]":
-        """Load the training and the test part, and move the setting ``subject`` to ``person``."""
+    def _open(self) -> "tuple[UndecodedDataset, hf]":
+        """Load the training and the test split, and move the setting ``subject`` to ``person``."""
         source = _load(self.name, self.config)
-        parts = source.parts
-        if "train" not in parts:
+        splits = source.splits
+        if "train" not in splits:
             raise BadInput(
-                f"data set {self.name!r} has the parts {', '.join(sorted(parts))}; one must be "
+                f"data set {self.name!r} has the splits {', '.join(sorted(splits))}; one must be "
                 "'train'"
             )
-        used_parts = {"train": parts["train"]}
-        for part in ("test", "validation"):
-            if part in parts and _has_labels(parts[part], self.label):
-                used_parts[part] = parts[part]
+        used_splits = {"train": splits["train"]}
+        for split in ("test", "validation"):
+            if split in splits and _has_labels(splits[split], self.label):
+                used_splits[split] = splits[split]
                 break
         person = person_setting(self.person, self.subject)
-        return source._replace(parts=used_parts), replace(self, person=person, subject="")
+        return source._replace(splits=used_splits), replace(self, person=person, subject="")
 
-    def _is_table(self, source: Source) -> bool:
-        has_pictures = any(name in source.parts["train"] for name in _PICTURE_COLUMNS)
+    def _is_table(self, source: UndecodedDataset) -> bool:
+        has_pictures = any(name in source.splits["train"] for name in _PICTURE_COLUMNS)
         is_list = not isinstance(self.features, str)
         return not self.tokenizer and (is_list or not (self.features or has_pictures))
 
-    def _raise_if_settings_inapplicable(self, names: Collection[str], features: str) -> None:
-        """Raise if one of these settings is given, which do not apply to the type of features."""
+    def _raise_if_settings_inapplicable(self, names: Collection[str], kind: str) -> None:
+        """Raise if one of these settings is given, which do not apply to this kind of features."""
         unused = [name for name in changed_fields(self) if name in names]
         if unused:
             raise BadInput(
-                f"{self.name!r} is read as {features}, to which {unused[0]} does not apply; leave "
+                f"{self.name!r} is read as {kind}, to which {unused[0]} does not apply; leave "
                 "it out, or set features to the columns to use"
             )
 
@@ -192,19 +192,19 @@ _TABLE_SETTINGS = (
 )
 
 
-def _has_labels(part: Mapping[str, Values], label: str) -> bool:
-    """Return False if the labels of a part are withheld, as in benchmarks with hidden labels."""
-    return label not in part or any(value not in (None, -1) for value in part[label])
+def _has_labels(split: Mapping[str, LazyColumn], label: str) -> bool:
+    """Return False if the labels of a split are withheld, as in benchmarks with hidden labels."""
+    return label not in split or any(value not in (None, -1) for value in split[label])
 
 
-def _read_features(source: Source, settings: hf, seed: int) -> Dataset:
+def _read_features(source: UndecodedDataset, settings: hf, seed: int) -> Dataset:
     """Return a data set of pictures, lists of numbers or texts."""
-    parts, size = source.parts, settings.size
-    read_part = _tokens if settings.tokenizer else _features
-    y = [_column(part, settings.label).array() for part in parts.values()]
-    features = [read_part(source, part, settings) for part in parts]
-    pictures = [part for part in features if isinstance(part, Pictures)]
-    x = [part.values if isinstance(part, Pictures) else part for part in features]
+    splits, size = source.splits, settings.size
+    read_split = _tokens if settings.tokenizer else _features
+    y = [_column(split, settings.label).array() for split in splits.values()]
+    features = [read_split(source, split, settings) for split in splits]
+    pictures = [values for values in features if isinstance(values, Pictures)]
+    x = [values.values if isinstance(values, Pictures) else values for values in features]
     order = np.arange(sum(map(len, y)))
     if len(x) > 1:
         arrays = Arrays(x[0], y[0], x[1], y[1])
@@ -222,7 +222,7 @@ def _read_features(source: Source, settings: hf, seed: int) -> Dataset:
     if pictures:
         dataset = replace(dataset, statement=(picture_statement(settings.name, *pictures),))
     if settings.person:
-        people = [_column(part, settings.person).array() for part in parts.values()]
+        people = [_column(split, settings.person).array() for split in splits.values()]
         dataset = with_people(dataset, np.concatenate(people)[order])
     dataset = _with_clients_and_groups(dataset, source, settings, order)
     if not size:
@@ -231,7 +231,7 @@ def _read_features(source: Source, settings: hf, seed: int) -> Dataset:
 
 
 def _with_clients_and_groups(
-    dataset: Dataset, source: Source, settings: hf, order: Int[ndarray, " samples"]
+    dataset: Dataset, source: UndecodedDataset, settings: hf, order: Int[ndarray, " samples"]
 ) -> Dataset:
     """Add the client and the group of each sample; ``order`` contains the row of each sample."""
     names = [name for name in (settings.client, settings.group) if name]
@@ -249,10 +249,10 @@ def _with_clients_and_groups(
     )
 
 
-def _stored_table(source: Source, settings: hf) -> StoredTable:
-    """Return the table of all parts of the source."""
+def _stored_table(source: UndecodedDataset, settings: hf) -> StoredTable:
+    """Return the table of all splits of the source."""
     settings._raise_if_settings_inapplicable(("size", "grey", "longest"), "a table")
-    train, *test = source.parts.values()
+    train, *test = source.splits.values()
     roles = [settings.label, settings.client, settings.person, settings.group]
     listed_features = list(settings.features)
     for name in listed_features:
@@ -282,23 +282,25 @@ def _stored_table(source: Source, settings: hf) -> StoredTable:
     return StoredTable(table, settings, is_test)
 
 
-def _table(source: Source, name: str, columns: Sequence[str], unread: Sequence[str]) -> Table:
-    """Return the rows of all parts."""
-    parts = source.parts
-    rows = sum(len(next(iter(part.values()))) for part in parts.values())
+def _table(
+    source: UndecodedDataset, name: str, columns: Sequence[str], unread: Sequence[str]
+) -> Table:
+    """Return the rows of all splits."""
+    splits = source.splits
+    rows = sum(len(next(iter(split.values()))) for split in splits.values())
     # Numbers become 64-bit numbers.
     raise_if_oversized(name, 8 * rows * len(columns), on_disk=source.on_disk)
     values = {
         column: join_columns(
-            name, column, [_column(part, column).column() for part in parts.values()]
+            name, column, [_column(split, column).column() for split in splits.values()]
         )
         for column in columns
     }
-    description = f"Hugging Face ({', '.join(parts)})"
+    description = f"Hugging Face ({', '.join(splits)})"
     return Table(name, values, description, source.on_disk, unread=tuple(unread), is_typed=True)
 
 
-def _load(name: str, config: str) -> Source:
+def _load(name: str, config: str) -> UndecodedDataset:
     try:
         import datasets
     except ImportError as error:
@@ -309,7 +311,7 @@ def _load(name: str, config: str) -> Source:
     try:
         builder = datasets.load_dataset_builder(name, config or None)
         _check_parquet(name, builder.config.data_files or {})
-        parts = datasets.load_dataset(name, config or None)
+        splits = datasets.load_dataset(name, config or None)
     except FedauditError:
         raise
     # The package, and the file readers that it calls, can raise any exception.
@@ -319,12 +321,12 @@ def _load(name: str, config: str) -> Source:
             f"Hugging Face data set {name!r} cannot be loaded ({str(cause)[:300]}); check name, "
             "config and network, and that its files are complete"
         ) from error
-    # Every part states the size of all files.
-    on_disk = next(iter(parts.values())).info.download_size or 0 if parts else 0
+    # Every split states the size of all files.
+    on_disk = next(iter(splits.values())).info.download_size or 0 if splits else 0
     folders = [Path(datasets.config.HF_CACHE_HOME), Path(datasets.config.HF_DATASETS_CACHE)]
     folders += [Path(name)] if Path(name).is_dir() else []
     columns = {
-        part: {
+        split: {
             column: ArrowColumn(
                 name,
                 column,
@@ -334,9 +336,9 @@ def _load(name: str, config: str) -> Source:
             )
             for column in table.column_names
         }
-        for part, table in parts.items()
+        for split, table in splits.items()
     }
-    return Source(columns, on_disk, folders)
+    return UndecodedDataset(columns, on_disk, folders)
 
 
 def _check_parquet(name: str, files: Mapping[str, Sequence[str]]) -> None:
@@ -345,7 +347,7 @@ def _check_parquet(name: str, files: Mapping[str, Sequence[str]]) -> None:
     The check precedes loading, because the package unpacks many rows at once, and a few bytes can
     encode millions of rows with the same value.
     """
-    addresses = [str(file) for part in files.values() for file in part]
+    addresses = [str(file) for split in files.values() for file in split]
     parquet = [address for address in addresses if address.endswith(".parquet")]
     if not parquet:
         return
@@ -356,8 +358,8 @@ def _check_parquet(name: str, files: Mapping[str, Sequence[str]]) -> None:
     unpacked = 0
     for path in paths:
         try:
-            for part_size in unpacked_sizes(path):
-                unpacked += part_size
+            for size in unpacked_sizes(path):
+                unpacked += size
                 raise_if_oversized(f"{name} ({path.name})", unpacked, on_disk=on_disk)
         except FedauditError:
             raise
@@ -369,21 +371,21 @@ def _check_parquet(name: str, files: Mapping[str, Sequence[str]]) -> None:
             ) from error
 
 
-def _column(table: Mapping[str, Values], name: str) -> Values:
+def _column(table: Mapping[str, LazyColumn], name: str) -> LazyColumn:
     if name not in table:
         raise unknown_name("column", name, table)
     return table[name]
 
 
-def _features(source: Source, part: str, settings: hf) -> AnyArray | Pictures:
+def _features(source: UndecodedDataset, split: str, settings: hf) -> AnyArray | Pictures:
     """Return pictures, or lists of numbers as rows."""
-    table = source.parts[part]
-    # Without such a column and without the setting, the data set is read as a table.
+    table = source.splits[split]
+    # Without an image column and without the setting, the data set is read as a table.
     name = str(settings.features) or next(name for name in _PICTURE_COLUMNS if name in table)
     column = _column(table, name)
     first = next(islice(column, 1), None)
     if isinstance(first, Mapping):
-        pictures = (_encoded(row, index, part, source.folders) for index, row in enumerate(column))
+        pictures = (_encoded(row, index, split, source.folders) for index, row in enumerate(column))
         return stack_pictures(
             decode_pictures(pictures),
             len(column),
@@ -400,7 +402,7 @@ def _features(source: Source, part: str, settings: hf) -> AnyArray | Pictures:
     return rows
 
 
-def _tokens(source: Source, part: str, settings: hf) -> AnyArray:
+def _tokens(source: UndecodedDataset, split: str, settings: hf) -> AnyArray:
     """Return the tokens of texts or of pairs of texts."""
     features = settings.features
     names = [features] if isinstance(features, str) else list(features)
@@ -409,7 +411,7 @@ def _tokens(source: Source, part: str, settings: hf) -> AnyArray:
             f"the tokenizer takes a column of texts or two, and features of {settings.name!r} are "
             f"{features!r}; set features to one column, or to a list of two"
         )
-    columns = [_column(source.parts[part], name) for name in names]
+    columns = [_column(source.splits[split], name) for name in names]
     longest = settings.longest or 64
     # Tokens become 64-bit numbers.
     raise_if_oversized(settings.name, 8 * longest * len(columns[0]), on_disk=source.on_disk)
@@ -418,16 +420,16 @@ def _tokens(source: Source, part: str, settings: hf) -> AnyArray:
         missing = [name for name, text in zip(names, values, strict=True) if type(text) is not str]
         if missing:
             raise BadInput(
-                f"column {missing[0]!r} of {settings.name!r} has no text in row {row} of the part "
-                f"{part!r}; remove the row, or leave tokenizer out"
+                f"column {missing[0]!r} of {settings.name!r} has no text in row {row} of the split "
+                f"{split!r}; remove the row, or leave tokenizer out"
             )
         texts.append(tuple(map(str, values)))
     return encoded_texts(texts, settings.tokenizer, longest)
 
 
-def _encoded(row: object, index: int, part: str, folders: Sequence[Path]) -> EncodedPicture:
+def _encoded(row: object, index: int, split: str, folders: Sequence[Path]) -> EncodedPicture:
     """Return a picture, for which a row has the bytes or the path of a file."""
-    name = f"picture {index} of the part {part!r}"
+    name = f"picture {index} of the split {split!r}"
     fields = row if isinstance(row, Mapping) else {}
     content, path = fields.get("bytes"), fields.get("path")
     if isinstance(content, bytes):

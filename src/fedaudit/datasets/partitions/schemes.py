@@ -52,7 +52,7 @@ class PartitionScheme:
 
     clients: Positive = 10
 
-    def part(self) -> PartitionPart:
+    def named_part(self) -> PartitionPart:
         """Return name and settings as in a study file, without settings at their defaults.
 
         Raises:

@@ -56,7 +56,7 @@ class dataframe(TableSource):
         """Return the data set; the seed selects the test rows."""
         return self.read(seed)
 
-    def stored(self) -> StoredTable:
+    def load_table(self) -> StoredTable:
         """Return the table."""
         return StoredTable(self.table, self)
 
@@ -71,8 +71,8 @@ def _table(source: dataframe, frame: object) -> Table:
         ) from error
     if not isinstance(frame, pandas.DataFrame):
         raise BadInput(
-            f"frame of dataframe is a pandas.DataFrame, got {type_of(frame)}; convert it, or use "
-            "fedaudit.datasets.samples for arrays"
+            f"argument `frame` must be a pandas.DataFrame, got {type_of(frame)}; convert it, or "
+            "use fedaudit.datasets.samples for arrays"
         )
     names = [str(name) for name in frame.columns]
     raise_if_names_invalid(source.name, names)

@@ -52,7 +52,7 @@ class StoredTable(NamedTuple):
 class TableSource(TableSettings):
     """Base of data sets in tables."""
 
-    def stored(self) -> StoredTable:
+    def load_table(self) -> StoredTable:
         """Read the table.
 
         Raises:
@@ -67,7 +67,7 @@ class TableSource(TableSettings):
             BadInput: The table cannot be read, or a column cannot be used.
             Damaged: The file is truncated or has another format.
         """
-        return dataset_of(self.stored(), seed)
+        return dataset_of(self.load_table(), seed)
 
 
 class _RowRoles(NamedTuple):

@@ -17,7 +17,7 @@ from fedaudit.core import arguments
 from fedaudit.core.arguments import Range
 from fedaudit.core.errors import BadInput
 from fedaudit.core.values import Samples, chunks
-from fedaudit.fl.hooks import ClientContext, ConfiguredDefense, Guarantee, Plan, Workload
+from fedaudit.fl.hooks import ClientContext, ConfiguredDefense, DataUse, Guarantee, Plan
 
 FEATURES_PER_CHUNK = 1 << 17
 """Number of features per chunk. Changing it changes the random numbers of a seed."""
@@ -120,9 +120,9 @@ class LocalDP(ConfiguredDefense):
         )
         return replace(data, features=noisy.reshape(features.shape))
 
-    def guarantee(self, work: Workload, *, delta: float) -> Guarantee:
-        self._require_features(work.features)
-        epsilon = self.actual_epsilon(work.features)
+    def guarantee(self, data_use: DataUse, *, delta: float) -> Guarantee:
+        self._require_features(data_use.features)
+        epsilon = self.actual_epsilon(data_use.features)
         return Guarantee(epsilon, UNIT, f"claimed epsilon {self.nominal:g}; {self.method}")
 
     def _raise_if_integers(self, are_integers: bool) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedaudit.core.arguments import AboveZeroOrInfinite, Range, dataclass
 from fedaudit.core.errors import BadInput
 from fedaudit.defenses.ldp import UNIT, LocalDP, perturb_in_chunks
-from fedaudit.fl.hooks import Guarantee, Workload
+from fedaudit.fl.hooks import DataUse, Guarantee
 
 MIN_DELTA = 1e-12
 """Smallest allowed delta: below it, the computation in double precision is inaccurate."""
@@ -180,7 +180,7 @@ class LdpGaussian(_ClippedNoise):
             return 0.0
         return 2 * self.clip * noise_of_gaussian(self.epsilon, self.delta)
 
-    def guarantee(self, work: Workload, *, delta: float) -> Guarantee:
+    def guarantee(self, data_use: DataUse, *, delta: float) -> Guarantee:
         if self.epsilon == inf:
             return Guarantee(inf, UNIT)
         epsilon = epsilon_of_gaussian(self.sigma / (2 * self.clip), delta)

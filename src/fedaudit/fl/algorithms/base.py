@@ -27,7 +27,7 @@ from fedaudit.core.values import (
     weighted_sum,
 )
 from fedaudit.engines.base import pickled
-from fedaudit.fl.hooks import UNDEFENDED, ClientContext, Defense, Workload
+from fedaudit.fl.hooks import UNDEFENDED, ClientContext, DataUse, Defense
 from fedaudit.observe.round import Gradient, ObservedModels, Sent, Update, Upload
 
 
@@ -108,7 +108,7 @@ class Algorithm(Protocol):
         """Return the server's models, by name."""
         ...
 
-    def workload(self, rounds: int, samples: int) -> Workload:
+    def data_use(self, rounds: int, samples: int) -> DataUse:
         """Return the number and size of steps of a client with this number of samples."""
         ...
 
@@ -145,7 +145,7 @@ class SendsExtra(Protocol):
 
     @property
     def uncovered(self) -> tuple[str, ...]:
-        """Hooks of defenses that do not change these tensors; see :class:`Workload`."""
+        """Hooks of defenses that do not change these tensors; see :class:`DataUse`."""
         ...
 
 
@@ -446,7 +446,7 @@ def run_client(federation: Participants, task: ClientTask) -> ClientResult:
     )
     seconds = clock() - start
     facts = task.client_context.facts
-    if defense.always_acts:
+    if defense.acts_unconditionally:
         # In a chain, a part may note that it did not act, although another part always acts.
         facts.pop("acted", None)
     return ClientResult(upload, client_state, params_on(defense.state(), CPU), facts, seconds)

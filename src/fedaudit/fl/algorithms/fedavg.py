@@ -20,7 +20,7 @@ from fedaudit.core.values import (
     weighted_sum,
 )
 from fedaudit.fl.algorithms.base import LocalResult, SingleModelServer
-from fedaudit.fl.hooks import ClientContext, Defense, TrainingContext, Workload, apply_upload_hook
+from fedaudit.fl.hooks import ClientContext, DataUse, Defense, TrainingContext, apply_upload_hook
 from fedaudit.fl.training.local import AddedTerms, LocalTraining, train
 from fedaudit.observe.round import ObservedModels, Sent, Update, Upload, map_clients
 
@@ -90,10 +90,10 @@ class FedAvg(SingleModelServer):
 
         return map_clients(uploads, observed)
 
-    def workload(self, rounds: int, samples: int) -> Workload:
+    def data_use(self, rounds: int, samples: int) -> DataUse:
         """Return the number and size of the local training steps of one client."""
         epochs, batch_size = self.training.epochs, self.training.batch_size
-        return Workload(rounds=rounds, epochs=epochs, batch_size=batch_size, samples=samples)
+        return DataUse(rounds=rounds, epochs=epochs, batch_size=batch_size, samples=samples)
 
 
 def update_of(

@@ -28,9 +28,9 @@ from fedaudit.fl.algorithms.base import LocalResult
 from fedaudit.fl.hooks import (
     UNDEFENDED,
     ClientContext,
+    DataUse,
     Defense,
     TrainingContext,
-    Workload,
     apply_upload_hook,
 )
 from fedaudit.fl.training.local import Adam, LocalTraining, train
@@ -268,12 +268,10 @@ class FedMD:
         """Return no models, because there is no global model."""
         return {}
 
-    def workload(self, rounds: int, samples: int) -> Workload:
+    def data_use(self, rounds: int, samples: int) -> DataUse:
         """Count the first training on a client's own samples, and every revisit."""
         epochs = self.first_private.epochs + (rounds - 1) * self.revisit.epochs
-        return Workload(
-            rounds=1, epochs=epochs, batch_size=self.revisit.batch_size, samples=samples
-        )
+        return DataUse(rounds=1, epochs=epochs, batch_size=self.revisit.batch_size, samples=samples)
 
     def models_of_clients(
         self, client_states: Mapping[ClientId, Params]

@@ -25,10 +25,10 @@ from fedaudit.fl.algorithms.base import LocalResult, SingleModelServer
 from fedaudit.fl.algorithms.fedavg import reconstruct
 from fedaudit.fl.hooks import (
     ClientContext,
+    DataUse,
     Defense,
     Objective,
     TrainingContext,
-    Workload,
     apply_upload_hook,
 )
 from fedaudit.fl.training.local import LocalTraining, objective_of, seeded_dropout
@@ -184,9 +184,9 @@ class FedSGD(SingleModelServer):
 
         return map_clients(uploads, observed)
 
-    def workload(self, rounds: int, samples: int) -> Workload:
+    def data_use(self, rounds: int, samples: int) -> DataUse:
         """Count one step over all samples in every round."""
-        return Workload(rounds=rounds, epochs=1, batch_size=samples, samples=samples)
+        return DataUse(rounds=rounds, epochs=1, batch_size=samples, samples=samples)
 
     def _step(self, base: Model, gradient: Params) -> Params:
         decayed = add_scaled(gradient, base.params, self.training.weight_decay)

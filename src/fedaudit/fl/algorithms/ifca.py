@@ -15,7 +15,7 @@ from fedaudit.core.seeds import seed_for
 from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples, with_prefix
 from fedaudit.fl.algorithms.base import LocalResult
 from fedaudit.fl.algorithms.fedavg import FedAvg, as_update
-from fedaudit.fl.hooks import ClientContext, Defense, Workload
+from fedaudit.fl.hooks import ClientContext, DataUse, Defense
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import ObservedModels, Sent, Update, Upload, select_clients
 
@@ -163,9 +163,9 @@ class Ifca:
             c: model_name(self._last_choice(client_states[c], c)) for c in sorted(client_states)
         }
 
-    def workload(self, rounds: int, samples: int) -> Workload:
+    def data_use(self, rounds: int, samples: int) -> DataUse:
         """Count training steps as FedAvg does, because a client trains one model per round."""
-        return self._fedavg.workload(rounds, samples)
+        return self._fedavg.data_use(rounds, samples)
 
     def _last_choice(self, client_state: Params, client: ClientId) -> int:
         stored = scalar_of_client_state(client_state, CHOICE_KEY, torch.int64, client)

@@ -26,9 +26,9 @@ from fedaudit.fl.hooks import (
     TRAINING_HOOKS,
     UNDEFENDED,
     ClientContext,
+    DataUse,
     Defense,
     TrainingContext,
-    Workload,
     apply_upload_hook,
 )
 from fedaudit.fl.training.local import AddedTerms, train
@@ -164,8 +164,8 @@ class Scaffold(FedAvg):
     def control_variate(self, client_state: Params) -> Params:
         return with_prefix(client_state, CONTROL)
 
-    def workload(self, rounds: int, samples: int) -> Workload:
-        return replace(super().workload(rounds, samples), uncovered=self.uncovered)
+    def data_use(self, rounds: int, samples: int) -> DataUse:
+        return replace(super().data_use(rounds, samples), uncovered=self.uncovered)
 
 
 def _named(control: Params) -> Params:

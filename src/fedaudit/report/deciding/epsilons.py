@@ -10,7 +10,7 @@ from fedaudit.formatting.fixed import fixed_text, fixed_texts
 from fedaudit.report import evidence
 from fedaudit.report.deciding.caveats import unit_of
 from fedaudit.results.estimate import Estimate
-from fedaudit.results.guessing import HIDES_LEAKS, without_doubts
+from fedaudit.results.guessing import HIDES_LEAKS, without_failed_controls
 from fedaudit.results.record import Record
 
 
@@ -95,7 +95,7 @@ def epsilon_bounds(record: Record) -> list[EpsilonBounds]:
     """Return a record's lower bounds by unit: one sample, one client, or one round's sum."""
     if evidence.is_uninformative(record):
         return []
-    of_run = partial(evidence.run_estimate, record)
+    of_run = partial(evidence.estimate_of_metric, record)
     of_attacks = partial(evidence.largest_estimate, _relied_on(record, record.findings))
     is_ordinary, bounds = unit_of(record) != "canary sample", []
     if measured := _measured(record, of_attacks, "sample"):
@@ -143,4 +143,8 @@ def _relied_on(record: Record, estimates: list[Estimate]) -> list[Estimate]:
     A refuted claim is a finding about the defense and does not invalidate the bound.
     """
     failed = {result.control for result in evidence.outcomes_of(record.controls).failed}
-    return estimates if failed <= {_CLAIM_CONTROL, *HIDES_LEAKS} else without_doubts(estimates)
+    return (
+        estimates
+        if failed <= {_CLAIM_CONTROL, *HIDES_LEAKS}
+        else without_failed_controls(estimates)
+    )

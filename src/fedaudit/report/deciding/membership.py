@@ -8,7 +8,7 @@ from fedaudit.formatting import wording
 from fedaudit.report import evidence
 from fedaudit.report.deciding.caveats import client_list, coverage_gaps, wrong_sign
 from fedaudit.results.estimate import Estimate
-from fedaudit.results.guessing import above_chance, exceeds_by_test_only, without_doubts
+from fedaudit.results.guessing import above_chance, exceeds_by_test_only, without_failed_controls
 from fedaudit.results.record import Record
 
 
@@ -112,7 +112,7 @@ def scope_sentence(record: Record, estimates: Sequence[Estimate]) -> str:
     if len(clients) < 2:
         return ""
     every = evidence.pooled_estimates(estimates)
-    pooled = without_doubts(every)
+    pooled = without_failed_controls(every)
     of_single_clients = [estimate for estimate in estimates if estimate.target is not None]
     above = audited_clients(filter(above_chance, of_single_clients))
     if not pooled:

@@ -218,7 +218,7 @@ def classes_table(record: Record) -> Grid | None:
     groups = [group for group in record.groups if group.by == "class"]
     if not groups:
         return None
-    labels = evidence.labels_among(groups)
+    labels = evidence.labels_by_setting(groups)
 
     def heading(estimate: Estimate) -> Cell:
         detail = wording.join_parts(

@@ -23,9 +23,9 @@ from fedaudit.observe.kept_files import read_rounds, write_round
 from fedaudit.observe.measurements import (
     MeasuredRound,
     StoredRound,
-    fault_in,
     measured_rounds_in,
     measuring_device,
+    reason_invalid,
     signal_names,
     write_measured,
 )
@@ -244,7 +244,7 @@ def stored_rounds(run: Setup) -> list[StoredRound]:
                 f"{description} belongs to another run; restore it from a copy, or delete the "
                 "folder and run the study again"
             )
-        fault = fault_in(round.measured, run.assignment.clients, len(run.assignment.measured))
+        fault = reason_invalid(round.measured, run.assignment.clients, len(run.assignment.measured))
         is_last = round.measured.index == run.measured_rounds[-1]
         if not fault and not are_notes_valid(run, round.notes, means=is_last):
             fault = "its counts of correct predictions are missing or impossible"

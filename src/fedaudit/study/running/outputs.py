@@ -65,7 +65,7 @@ def raise_if_page_without_source(target: Path, source: Path) -> None:
     Raises:
         BadInput: The page exists without the JSON file, or is not an HTML page.
     """
-    raise_if_foreign_page(target)
+    raise_if_page_not_replaceable(target)
     if target.exists() and not source.exists():
         raise BadInput(
             f"{target} exists without a {source.name}, so fedaudit did not write it and does not "
@@ -73,7 +73,7 @@ def raise_if_page_without_source(target: Path, source: Path) -> None:
         )
 
 
-def raise_if_foreign_page(target: Path, inputs: Collection[Path] = ()) -> None:
+def raise_if_page_not_replaceable(target: Path, inputs: Collection[Path] = ()) -> None:
     """Raise if an HTML page would replace a file of another kind, or one of its inputs.
 
     Raises:

@@ -202,11 +202,11 @@ def raise_if_missing_accountant(run: Setup, device: torch.device) -> None:
     for client, *_ in _clients_by_defense(run).values():
         if client in run.defenses:
             rounds, n_samples = run.study.training.rounds, run.assignment.sizes[client]
-            workload = replace(
-                run.algorithm.workload(rounds, n_samples),
+            data_use = replace(
+                run.algorithm.data_use(rounds, n_samples),
                 features=run.dataset.train.features[0].numel(),
             )
-            run.defenses[client].full_guarantee(workload, delta=FORMAL_DELTA)
+            run.defenses[client].full_guarantee(data_use, delta=FORMAL_DELTA)
 
 
 def raise_if_failing_hooks(run: Setup, device: torch.device) -> None:
@@ -231,7 +231,7 @@ def _try_hooks(run: Setup, client: ClientId, defense: Defense, device: torch.dev
     data = checked_return(
         defense, "select", defense.select(samples_on(data, device), context), Samples
     )
-    batch_size = run.algorithm.workload(run.study.training.rounds, len(data)).batch_size
+    batch_size = run.algorithm.data_use(run.study.training.rounds, len(data)).batch_size
     batches = defense.batches(data, batch_size, context)
     for batch in islice(checked_return(defense, "batches", batches, Iterable), 1):
         checked_return(defense, "batches", batch, Batch)
@@ -395,7 +395,7 @@ def _batches(
 ) -> Iterator[_PlannedBatch]:
     """Yield the smallest and the largest batch of a client over all rounds."""
     by_size = dict[int, _PlannedBatch]()
-    batch_size = run.algorithm.workload(run.study.training.rounds, len(data)).batch_size
+    batch_size = run.algorithm.data_use(run.study.training.rounds, len(data)).batch_size
     if not _chooses_batches(defense):
         for size in {min(batch_size, len(data)), len(data) % batch_size or batch_size} - {0}:
             yield _PlannedBatch(client, min(size, len(data)), 1, data, deepcopy(defense))
