@@ -162,7 +162,7 @@ def test_controls_are_summarised_by_kind_with_every_expectation() -> None:
         for against, value in (("unseen", 0.5), ("others", 0.5), ("unseen", 0.7))
     ]
     (row,) = controls_table(changed(record(), controls=controls)).rows
-    cells_shown = ["blind classifier", "✗ failed", "2 of 3 checks", "0.500–0.700; 0.500"]
+    cells_shown = ["blind classifier", "✗ failed", "2 of 3", "0.500–0.700; 0.500"]
     assert [cell.text for cell in row[:4]] == cells_shown
     assert row[4].text == "no better than chance on unseen; no better than chance on others"
     assert row[4].detail.startswith("failed: inputs: 0.700")

@@ -215,7 +215,7 @@ def test_a_failed_control_withdraws_estimates_and_policy_results() -> None:
     assert "withdrawn" in document
     assert "✓ kept" not in document
     assert "**FAILED**" in document
-    assert "| ✗ failed | 0 of 1 check |" in document
+    assert "| ✗ failed | 0 of 1 |" in document
 
 
 def test_a_failed_control_of_one_attack_withdraws_only_its_estimates() -> None:

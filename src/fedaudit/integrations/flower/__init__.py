@@ -3,8 +3,8 @@
 On the server, :class:`RecordingStrategy` wraps a strategy, and :class:`RecordingGrid` wraps the
 grid of a custom loop. :func:`gathered_audit` asks clients for their audited samples. On clients,
 :func:`client_id_mod` adds the client's identity to replies, :func:`defense_mod` defends uploads,
-and :func:`guard_mod` withholds replies that leak. :func:`audit_mod` and :func:`audit_reply` answer a
-request for audited samples, and :func:`audit_decline` declines it. Secure aggregation in Flower's
+and :func:`guard_mod` withholds replies that leak. :func:`audit_mod` and :func:`audit_reply` answer
+a request for audited samples, and :func:`audit_decline` declines it. Secure aggregation in Flower's
 older interface is recorded by :mod:`fedaudit.integrations.flower.secure_sum`.
 
 Names are imported at first use, since in a deployment every message starts a client process.

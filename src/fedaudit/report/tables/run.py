@@ -53,7 +53,7 @@ def controls_table(record: Record) -> Grid:
     outcomes = {kind: outcomes_of(results) for kind, results in kinds.items()}
     ordered = sorted(kinds, key=lambda kind: (not outcomes[kind].failed, not outcomes[kind].ran))
     rows = [_controls_row(kind, kinds[kind], outcomes[kind]) for kind in ordered]
-    return grid_of("Controls", rows, words=("Result", "Passed", "Expected, and what failed"))
+    return grid_of("Controls", rows, words=("Result", "Checks passed", "Expected, and what failed"))
 
 
 def _controls_row(kind: str, results: list[ControlResult], outcomes: Outcomes) -> Cells:
@@ -80,7 +80,7 @@ def _controls_row(kind: str, results: list[ControlResult], outcomes: Outcomes) -
     return {
         "Control": name_cell(kind),
         "Result": Cell(text, tone=tone),
-        "Passed": f"{outcomes.passed} of {wording.format_count(len(outcomes.ran), 'check')}"
+        "Checks passed": f"{outcomes.passed} of {len(outcomes.ran)}"
         + f", {outcomes.not_run} not run" * bool(outcomes.not_run),
         "Values": "; ".join(values[:3]) or None,
         "Expected, and what failed": Cell("; ".join(expectations[:3]), stack_lines(*lines)),
