@@ -463,7 +463,13 @@ def main(words: Sequence[str] | None = None) -> int:
         return run(args, device_named(args.device))
     except BadInput as error:
         print(f"benchmarks.gpu: {error}", file=sys.stderr)
-        return REFUSED
+    except OSError as error:
+        print(
+            f"benchmarks.gpu: {args.out} cannot be written ({error}); choose another folder "
+            "with --out",
+            file=sys.stderr,
+        )
+    return REFUSED
 
 
 def run(args: argparse.Namespace, device: torch.device) -> int:

@@ -78,3 +78,13 @@ def test_refused_work_has_a_row_without_times() -> None:
     assert "| losses | mlp | 200 | 2.00 | 50 | 2.00 | 4.00 |" in page
     assert "| losses | mlp | no | 1.0e-06 | yes |" in page
     assert "Not run yet." in page
+
+
+def test_a_folder_that_cannot_be_written_is_refused_in_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for folder in (file, file / "folder"):
+        assert run(folder, "--parts", "training", "--minutes", "0.02") == gpu.REFUSED
+        assert "cannot be written" in capsys.readouterr().err

@@ -92,13 +92,21 @@ def _has_no_limits(part: PartResult) -> bool:
     return part.gap is not None and part.gap.low is None
 
 
+NOTE = (
+    "Core hours are those of training; attacks and evaluation take two to three times as long. "
+    "Runs that are added for a claim use seeds that no earlier result contains, and form a regime "
+    "of their own (decision 42, rule 4). A claim that is shown not to hold in a federation that is "
+    "smaller than the paper's becomes *not found at this scale*.\n"
+)
+
+
 def ledger(papers: Sequence[Paper]) -> str:
     """Return the open claims as a Markdown table, after a table with their number by reason."""
     claims = list(open_claims([(paper, judge_paper(paper)) for paper in papers]))
     numbers = Counter(claim.reason for claim in claims)
     lines = ["| why open | claims |", "| --- | --- |"]
     lines += [f"| {reason} | {numbers[reason]} |" for reason in REASONS if numbers[reason]]
-    lines += [f"| all | {len(claims)} |", ""]
+    lines += [f"| all | {len(claims)} |", "", NOTE]
     lines += ["| claim | why open | core hours | what would decide it |", "| --- " * 4 + "|"]
     by_price = sorted(
         claims, key=lambda claim: float("inf") if claim.hours is None else claim.hours

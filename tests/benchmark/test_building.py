@@ -79,7 +79,11 @@ def test_a_suite_is_extended_and_not_replaced(built: Path, monkeypatch: pytest.M
     before = read_suite(built)
     lines: list[str] = []
     monkeypatch.setattr(building, "regime_names", lambda: ["first", "second"])
+    stopped = built / "build" / "synthetic"
+    stopped.mkdir(parents=True)
     after = build_suite(built, log=lines.append)
+    # Another regime that was stopped can still be continued.
+    assert stopped.is_dir()
     assert f"first: already in {built}" in lines
     assert after.recordings[:2] == before.recordings
     assert [regime.name for regime in after.regimes] == ["first", "second"]

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -155,7 +156,9 @@ def build_suite(
         raise BadInput(
             f"no regime could be built; name a data folder with {format_option('data-dir')}"
         )
-    shutil.rmtree(folder / _BUILD, ignore_errors=True)
+    with suppress(OSError):
+        # Another regime may have been stopped; its folder is kept.
+        (folder / _BUILD).rmdir()
     lock.close()
     return suite
 

@@ -85,7 +85,8 @@ def score(
     true membership. Its code is run, so name only code that you trust.
 
     The exit code is 0 if all controls of the attack passed, 1 if one failed (the page is written,
-    but its results are not valid), and 2 if the attack or an option is refused.
+    but its results are not valid), 2 if the attack or an option is refused, or the attack fails or
+    exceeds the time, and 130 after Ctrl-C.
 
     Parameters
     ----------
