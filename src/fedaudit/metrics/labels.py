@@ -45,7 +45,7 @@ class LabelInferenceAuc(IntervalEstimate[float]):
 
 def label_inference_auc(
     scores: Float[ndarray, "clients classes"],
-    has_class: Bool[ndarray, "clients classes"],
+    has_class: Bool[ndarray, "_ _"],
     *,
     permutations: int = 999,
     rng: np.random.Generator,
