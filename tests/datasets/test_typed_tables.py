@@ -56,7 +56,7 @@ def test_columns_of_other_types_are_read_or_refused_by_name() -> None:
 @pytest.mark.parametrize(
     ("frame", "message"),
     [
-        ([[1, 2]], "is a pandas.DataFrame, got a list"),
+        ([[1, 2]], "must be a pandas.DataFrame, got a list"),
         (pandas.DataFrame(), "has no rows or no columns"),
         (pandas.DataFrame(np.ones((2, 2)), columns=["a", "a"]), "two columns named 'a'"),
     ],
