@@ -24,7 +24,6 @@ no CUDA device.
 
 import argparse
 import json
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -216,7 +215,8 @@ def train_study(args: argparse.Namespace, before: Json) -> Json:
         code = process.wait(limit)
     except subprocess.TimeoutExpired:
         stopped = True
-        process.send_signal(signal.SIGINT)
+        # A program that was started in the background ignores SIGINT.
+        process.terminate()
         try:
             code = process.wait(_SECONDS_TO_STOP)
         except subprocess.TimeoutExpired:
