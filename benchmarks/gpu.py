@@ -279,11 +279,17 @@ class Results:
         }
         self.values: Json = {"about": about, "kernels": [], "bits": [], "training": {}}
         if self._path.is_file():
-            self.values = json.loads(self._path.read_text(encoding="utf-8"))
-            if self.values["about"] != about:
+            try:
+                self.values = json.loads(self._path.read_text(encoding="utf-8"))
+                stored = self.values["about"]
+            except (ValueError, LookupError, TypeError) as error:
                 raise BadInput(
-                    f"{self._path} has results of another device, version or setting "
-                    f"({self.values['about']}); give another folder"
+                    f"{self._path} is damaged ({error!r}); remove it, or give another folder"
+                ) from error
+            if stored != about:
+                raise BadInput(
+                    f"{self._path} has results of another device, version or setting ({stored}); "
+                    "give another folder"
                 )
 
     def lacks(self, part: str, work: Work, case: Case) -> bool:
@@ -419,6 +425,18 @@ def _training_lines(training: Mapping[str, Any]) -> Iterator[str]:
 # --- command -------------------------------------------------------------------------------------
 
 
+def positive(number: type[int] | type[float]) -> Callable[[str], float]:
+    """Return a parser of finite numbers above 0."""
+
+    def parse(word: str) -> float:
+        value = number(word)
+        if not 0 < value < float("inf"):
+            raise argparse.ArgumentTypeError(f"{word} is not a finite number above 0")
+        return value
+
+    return parse
+
+
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -429,9 +447,9 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--parts", nargs="+", choices=("kernels", "training"), default=["kernels", "training"]
     )
-    parser.add_argument("--turns", type=int, default=3, help="timed runs of each variant")
+    parser.add_argument("--turns", type=positive(int), default=3, help="timed runs per variant")
     parser.add_argument(
-        "--minutes", type=float, help="time limit of the training; no limit if absent"
+        "--minutes", type=positive(float), help="time limit of the training; no limit if absent"
     )
     parser.add_argument("--data-dir", type=Path, help="folder of data sets")
     parser.add_argument("--data", help="data set instead of CIFAR-100, such as cifar10")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from docs.claims.table_pages import index_page, paper_pages
+from docs.claims.table_pages import index_page, judged_papers, paper_page
 
 PAGE = Path(__file__).parent / "papers.md"
 FOLDER = Path(__file__).parent / "papers"
@@ -19,9 +19,10 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     for old_page in FOLDER.glob("*.md"):
         old_page.unlink()
-    for name, text in paper_pages().items():
-        (FOLDER / name).write_text(text, encoding="utf-8")
-    PAGE.write_text(index_page(), encoding="utf-8")
+    papers = judged_papers()
+    for paper in papers:
+        (FOLDER / paper.page).write_text(paper_page(paper), encoding="utf-8")
+    PAGE.write_text(index_page(papers), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -88,3 +88,22 @@ def test_a_folder_that_cannot_be_written_is_refused_in_one_sentence(
     for folder in (file, file / "folder"):
         assert run(folder, "--parts", "training", "--minutes", "0.02") == gpu.REFUSED
         assert "cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "{"])
+def test_damaged_results_are_refused_in_one_sentence(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / gpu.RESULTS).write_text(text)
+    assert run(tmp_path) == gpu.REFUSED
+    assert "gpu.json is damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--minutes", "nan"], ["--minutes", "-1"], ["--turns", "0"]])
+def test_impossible_numbers_are_refused(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(tmp_path, *words)
+    assert ended.value.code == gpu.REFUSED
+    assert "is not a finite number above 0" in capsys.readouterr().err

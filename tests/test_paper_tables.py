@@ -205,8 +205,11 @@ def test_pages_link_to_their_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_pages, "main_claims_of", lambda _: ())
     for name in ("leaks", "title_of"):
         monkeypatch.setattr(table_pages, name, lambda _: "")
-    index = table_pages.index_page()
-    for name, text in table_pages.paper_pages().items():
+    papers = table_pages.judged_papers()
+    index = table_pages.index_page(papers)
+    assert len(papers) == 5
+    for judged in papers:
+        name, text = judged.page, table_pages.paper_page(judged)
         targets = set(re.findall(r"\(([\w-]+)\)=", text))
         linked = set(re.findall(rf"papers/{name}#([\w-]+)", index))
         assert linked == targets

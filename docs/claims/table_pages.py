@@ -4,6 +4,7 @@ import html
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from docs.claims.comparing import leaks
 from docs.claims.data import Paper, papers, regimes
@@ -49,10 +50,31 @@ def verdict_words(table: PaperTable, results: Sequence[ClaimResult]) -> str:
     return ", ".join(f"{n} **{verdict}**" for verdict, n in counts.most_common()) or "no claim"
 
 
-def paper_page(paper: Paper) -> str:
+class JudgedPaper(NamedTuple):
+    """Paper with the verdicts on its claims, and its tables with the cells of each row."""
+
+    paper: Paper
+    results: list[ClaimResult]
+    tables: list[tuple[PaperTable, list[list[Cell]]]]
+
+    @property
+    def page(self) -> str:
+        """Name of the file of the paper's page."""
+        return f"{self.paper.name.lower()}.md"
+
+
+def judged_papers() -> list[JudgedPaper]:
+    """Judge the claims of all papers that have tables, and compare the cells of the tables."""
+    return [
+        JudgedPaper(paper, judge_paper(paper), [(table, cells_of(table)) for table in tables])
+        for paper in papers()
+        if (tables := tables_of(paper))
+    ]
+
+
+def paper_page(judged: JudgedPaper) -> str:
     """Return the Markdown page of a paper."""
-    results = judge_paper(paper)
-    tables = [(table, cells_of(table)) for table in tables_of(paper)]
+    paper, results, tables = judged
     summary = [
         "| table of the paper | verdicts on its claims | in our runs |",
         "| --- | --- | --- |",
@@ -278,19 +300,12 @@ def _rounded(value: float, style: Format) -> str:
     return f"{round(value, style.digits) + 0.0:.{style.digits}f}"
 
 
-def paper_pages() -> dict[str, str]:
-    """Return the pages of all papers that have tables, by the name of their file."""
-    return {f"{paper.name.lower()}.md": paper_page(paper) for paper in papers() if tables_of(paper)}
-
-
-def index_page() -> str:
+def index_page(judged_papers: Sequence[JudgedPaper]) -> str:
     """Return the page with the main claims of each paper, and the list of all tables."""
     parts = [INDEX]
-    for paper in papers():
-        tables = tables_of(paper)
-        if not tables:
-            continue
-        results, page = judge_paper(paper), f"papers/{paper.name.lower()}.md"
+    for judged in judged_papers:
+        paper, results, tables = judged
+        page = f"papers/{judged.page}"
         parts += [
             f"## {paper.name}",
             f"*{paper.title}*",
@@ -299,8 +314,8 @@ def index_page() -> str:
             f"[All tables of {paper.name}]({page}):",
             "\n".join(
                 f"- [{table.title}]({page}#{table.id}): {verdict_words(table, results)}; "
-                f"{outcome(table, cells_of(table))}"
-                for table in tables
+                f"{outcome(table, cells)}"
+                for table, cells in tables
             ),
         ]
     return "\n\n".join(filter(None, parts)) + "\n"

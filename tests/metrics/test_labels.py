@@ -4,10 +4,12 @@ from itertools import permutations, product
 
 import numpy as np
 import pytest
+import scipy as sp
 
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.metrics.labels import label_inference_auc
+from fedaudit.metrics.roc import midranks
 
 SCORES = np.array([[0.9, -0.4, -0.1], [-0.3, 0.8, -0.2], [-0.2, 0.1, 0.1], [0.7, 0.6, -0.8]])
 HAS = np.array([[1, 0, 0], [0, 1, 0], [0, 1, 1], [1, 0, 1]], dtype=bool)
@@ -62,6 +64,30 @@ def test_scores_that_ignore_the_clients_classes_are_rarely_significant() -> None
         covered += result.low <= 0.5 <= result.high
     assert np.mean(np.array(p_values) <= 0.05) <= 0.05 + 3 * (0.05 * 0.95 / 200) ** 0.5
     assert covered >= 200 * 0.9
+
+
+@pytest.mark.simulation
+@pytest.mark.parametrize(
+    ("clients", "shift"), [(8, 1.3), (20, 0.0), (20, 1.3), (20, 2.5), (40, 1.3)]
+)
+def test_limits_of_client_and_class_pairs_have_their_coverage(clients: int, shift: float) -> None:
+    """Some classes are more common, and the scores of a client share a part of their noise."""
+
+    def draw(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
+        has_class = rng.random((n, 10)) < np.linspace(0.2, 0.7, 10)
+        noise = rng.normal(size=(n, 10)) + 0.5 * rng.normal(size=(n, 1))
+        return noise + shift * has_class, has_class
+
+    scores, has_class = draw(np.random.default_rng(0), 20_000)
+    ranks, n_members = midranks(scores.ravel()), int(has_class.sum())
+    wins = ranks[has_class.ravel()].sum() - n_members * (n_members + 1) / 2
+    truth = wins / (n_members * (has_class.size - n_members))
+    missed, trials = 0, 300
+    for trial in range(trials):
+        pairs = draw(np.random.default_rng([clients, trial]), clients)
+        result = label_inference_auc(*pairs, permutations=1, rng=seeded_numpy(trial))
+        missed += not result.low <= truth <= result.high
+    assert missed <= sp.stats.binom.ppf(0.999, trials, 0.05)
 
 
 @pytest.mark.parametrize("has_class", [np.ones((3, 4), bool), np.zeros((0, 4), bool)])
