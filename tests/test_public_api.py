@@ -212,6 +212,14 @@ def test_every_name_of_the_package_is_in_the_reference() -> None:
     assert not missing
 
 
+def test_every_member_that_the_reference_lists_exists() -> None:
+    reference = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    pages = re.findall(r"automodule:: (\S+)\n   :members:(.*)", reference)
+    listed = [(module, name) for module, names in pages for name in re.findall(r"\w+", names)]
+    assert listed
+    assert [pair for pair in listed if not hasattr(import_module(pair[0]), pair[1])] == []
+
+
 PUBLIC = {
     f"{module.__name__}.{name}": getattr(module, name)
     for module in (fa, fa.metrics, fa.defenses, fa.plots, fa.views, *MODULES)
