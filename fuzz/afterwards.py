@@ -9,7 +9,7 @@ from torch import nn
 from fedaudit.live.checkpoints.files import read_checkpoint
 from fedaudit.live.tables.columns import columns_of
 from fedaudit.live.tables.layout import audit_of, layout_of
-from fedaudit.live.tables.references import references_of
+from fedaudit.live.tables.record import references_of
 from fedaudit.live.tables.signals import signals_of
 from fuzz.target import file
 

@@ -15,14 +15,14 @@ from numpy import ndarray
 from fedaudit.core import arguments
 from fedaudit.core.arguments import Count, ProperFraction
 from fedaudit.core.errors import BadInput, Damaged, FedauditError
-from fedaudit.core.files import open_regular, raise_if_oversized, regular_size
+from fedaudit.core.files import TooLarge, open_regular, raise_if_oversized, read_text, regular_size
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.datasets.arrays import MAX_VALUES, Arrays, from_arrays, stratified_split
 from fedaudit.datasets.dataset import DataFile, Dataset
-from fedaudit.datasets.formats.annotations import annotated_pictures, has_annotations
 
 if TYPE_CHECKING:
     from PIL import Image
+
 
 _MAX_PIXELS = 2**26
 
@@ -171,6 +171,9 @@ _MAX_DEPTH = 32
 _MAX_ENTRIES = 10_000_000
 """Limit of the files and folders within a class's folder."""
 _TEST_FOLDERS = ("test", "val")
+_ANNOTATIONS_FILE = "val_annotations.txt"
+_ANNOTATED_FOLDER = "images"
+_MAX_ANNOTATION_BYTES = 64 * 2**20
 
 
 class _PictureFiles(NamedTuple):
@@ -278,11 +281,9 @@ def _split_files(path: Path, seed: int, test_share: float) -> tuple[_PictureFile
         if not names:
             raise BadInput(f"{path} has no folder of a class; give one for each class")
     train_folder = path / _TRAIN_FOLDER
-    if _TRAIN_FOLDER in names and has_annotations(path):
+    if _TRAIN_FOLDER in names and _has_annotations(path):
         classes = [folder.name for folder in _subfolders(train_folder)]
-        _raise_if_links([path / "val" / "images"])
-        annotated = annotated_pictures(path / "val", classes)
-        test = _PictureFiles(path, annotated.paths, np.array(annotated.labels, dtype=np.int64))
+        test = _list_annotated(path, classes)
         return _list_files(path, train_folder, classes), test
     test_names = [name for name in _TEST_FOLDERS if name in names]
     if _TRAIN_FOLDER in names and test_names:
@@ -326,6 +327,54 @@ def _list_files(
         paths += pictures
         counts.append(len(pictures))
     return _PictureFiles(root, paths, np.repeat(np.arange(len(classes)), counts))
+
+
+def _has_annotations(path: Path) -> bool:
+    """Return whether a folder has annotated pictures in ``val``, and no classes in ``test``."""
+    test = path / "test"
+    folders = {entry.name for entry in test.iterdir() if entry.is_dir()} if test.is_dir() else set()
+    return (path / "val" / _ANNOTATIONS_FILE).is_file() and folders <= {_ANNOTATED_FOLDER}
+
+
+def _list_annotated(path: Path, classes: Sequence[str]) -> _PictureFiles:
+    """Return the pictures in ``val``, with the classes that their annotations state.
+
+    The annotations have one line per picture: its name and its class, separated by a tabulator.
+
+    Raises:
+        BadInput: A line has no name and class, a class is unknown, or annotations and pictures do
+            not match.
+    """
+    folder = path / "val"
+    _raise_if_links([folder / _ANNOTATED_FOLDER])
+    file = folder / _ANNOTATIONS_FILE
+    try:
+        lines = read_text(file, max_bytes=_MAX_ANNOTATION_BYTES).splitlines()
+        entries = (folder / _ANNOTATED_FOLDER).iterdir()
+        file_names = {entry.name for entry in entries if not entry.name.startswith(".")}
+    except (OSError, TooLarge, UnicodeDecodeError) as error:
+        raise BadInput(f"{file} and its pictures cannot be read ({error}); restore them") from error
+    class_number = {name: number for number, name in enumerate(classes)}
+    labels: dict[str, int] = {}
+    for line_number, line in enumerate(lines, 1):
+        # Further fields of a line are bounding boxes.
+        name, class_name, *_ = [*line.split("\t"), ""]
+        if class_name not in class_number or name in labels:
+            raise BadInput(
+                f"line {line_number} of {file} has the picture {name[:80]!r} and the class "
+                f"{class_name[:80]!r}; list each picture once, with a class of the training part"
+            )
+        labels[name] = class_number[class_name]
+    unmatched = sorted(labels.keys() ^ file_names)
+    if unmatched or not labels:
+        raise BadInput(
+            f"{file} and {folder / _ANNOTATED_FOLDER} differ in {len(unmatched)} pictures"
+            f"{f', such as {unmatched[0][:80]!r}' if unmatched else ' and have none'}; give "
+            "one line for each picture"
+        )
+    names = sorted(labels)
+    paths = [folder / _ANNOTATED_FOLDER / name for name in names]
+    return _PictureFiles(path, paths, np.array([labels[name] for name in names], dtype=np.int64))
 
 
 def _walk(folder: Path) -> Iterator[Path]:

@@ -1,7 +1,8 @@
-"""Data sets from tables: the roles of rows, encoding, and rows of samples."""
+"""Data sets from tables: the roles of rows, encoding, rows of samples, and a summary."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -26,13 +27,17 @@ from fedaudit.datasets.tables.columns import (
     NumberColumn,
     Table,
     TextColumn,
+    as_texts,
     parse_number,
     without_texts,
 )
 from fedaudit.datasets.tables.encoding import Encoding, Scaling, encode_columns, max_feature_count
 from fedaudit.datasets.tables.roles import clients_of, features_of, groups_of, people_of, targets_of
 from fedaudit.datasets.tables.settings import TableSettings, raise_if_unknown_columns
-from fedaudit.datasets.tables.statement import statement_of
+
+_ROLES = ("label", "client", "person", "group")
+_MAX_LISTED = 40
+"""Maximum number of columns, classes or clients that are listed."""
 
 
 class StoredTable(NamedTuple):
@@ -130,7 +135,7 @@ def dataset_of(stored: StoredTable, seed: int) -> Dataset:
         client=None if client is None else torch.from_numpy(client[order]),
         client_names=() if clients is None else clients.texts,
         statement=tuple(
-            statement_of(
+            _statement_of(
                 table,
                 settings,
                 classes=classes,
@@ -257,3 +262,65 @@ def _raise_if_beyond_range(table: Table, features: Shaped[ndarray, "rows feature
             f"features of {table.name!r} exceed the range of 32-bit numbers; declare a larger "
             "standard deviation in scaling"
         )
+
+
+def _statement_of(
+    table: Table,
+    settings: TableSettings,
+    *,
+    classes: Sequence[str],
+    clients: TextColumn | None,
+    features: Mapping[str, Column],
+    descriptions: Mapping[str, str],
+    width: int,
+) -> Iterator[str]:
+    """Yield sentences that describe to the user what was read. They reveal no single row.
+
+    Args:
+        table: The table.
+        settings: Roles and encoding of its columns.
+        classes: Names of the classes; empty for a regression.
+        clients: Client of each row; None if the table names no clients.
+        features: Columns of features.
+        descriptions: Description of each column's encoding.
+        width: Number of features.
+    """
+    label_text = f"{len(classes)} classes" if classes else "numbers to predict"
+    class_list = f" ({', '.join(classes)})" if 0 < len(classes) <= _MAX_LISTED else ""
+    n_columns = len(table.columns) + len(table.unread)
+    yield (
+        f"data {table.name}: {table.rows:,} rows, {n_columns} columns, {table.source}; "
+        f"{settings.label!r} has {label_text}{class_list}; {width} features"
+    )
+    for name, column in islice(table.columns.items(), _MAX_LISTED):
+        example = features.get(name)
+        if example is None:
+            roles = [role for role in _ROLES if getattr(settings, role) == name]
+            use = ", ".join(roles) or "ignored"
+            # State the number of values, because a range would reveal the numbers of two people.
+            example = as_texts(column)
+        else:
+            use = "number" if isinstance(example, NumberColumn) else "category"
+        parts = [use, _value_summary(example), f"{column.missing.mean():.1%} missing"]
+        if name in descriptions:
+            parts.append(descriptions[name])
+        yield f"column {name}: {', '.join(parts)}"
+    if len(table.columns) > _MAX_LISTED:
+        yield f"and {len(table.columns) - _MAX_LISTED} further columns"
+    if table.unread:
+        yield f"ignored without reading: {', '.join(islice(table.unread, _MAX_LISTED))}"
+    if clients is None:
+        yield "encoders and scalers: fitted on all training rows, as the table names no clients"
+        return
+    yield "encoders and scalers: fitted on the training rows of each client alone"
+    sizes = zip(clients.texts, clients.counts.tolist(), strict=True)
+    rows = ", ".join(f"{name}: {count:,}" for name, count in islice(sizes, _MAX_LISTED))
+    ellipsis = ", ..." * (len(clients.texts) > _MAX_LISTED)
+    yield f"rows of {len(clients.texts)} clients: {rows}{ellipsis}"
+
+
+def _value_summary(column: Column) -> str:
+    """Return the range of numbers, or the number of distinct texts."""
+    if isinstance(column, TextColumn):
+        return f"{len(column.texts):,} values"
+    return f"{np.nanmin(column.values):.4g} to {np.nanmax(column.values):.4g}"

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import cast
 
+import numpy as np
 import torch
 
 from fedaudit.core.errors import BadInput
@@ -20,14 +21,22 @@ from fedaudit.live.recording import (
     task_of_known_losses,
     write_recording,
 )
-from fedaudit.live.references import write_references
-from fedaudit.live.tables.columns import SignalTable, columns_of, concatenate
-from fedaudit.live.tables.layout import audit_of, layout_of, measured_rounds_of
-from fedaudit.live.tables.references import references_of
+from fedaudit.live.references import References, write_references
+from fedaudit.live.tables.columns import Columns, SignalTable, columns_of, concatenate
+from fedaudit.live.tables.layout import (
+    TableLayout,
+    audit_of,
+    layout_of,
+    measured_rounds_of,
+    membership_in,
+)
 from fedaudit.live.tables.signals import attacks_on, signals_of
 from fedaudit.observe.measurements import write_measured
 from fedaudit.observe.tensors import write_tensors
 from fedaudit.observe.views import updates_view, view_named, with_resources
+
+_OPTIONAL_OF_REFERENCES = ("round", "label", "trained", "loss", "confidence")
+"""Columns that a table of reference models may lack."""
 
 
 def from_signals(
@@ -193,3 +202,50 @@ def from_signals(
         f"{len(audit)} samples; attacks: {', '.join(possible)}"
     )
     return folder
+
+
+def references_of(
+    table: SignalTable, client_columns: Columns, client_layout: TableLayout
+) -> References:
+    """Return the reference models of a table.
+
+    Args:
+        table: Table of the reference models, with the columns ``model``, ``sample`` and signals.
+        client_columns: Table of the audited clients.
+        client_layout: Layout of the clients' table.
+
+    Raises:
+        BadInput: A model was not measured on every audited sample, or a value is invalid.
+    """
+    columns = columns_of(
+        table, "references", required=("model", "sample"), optional=_OPTIONAL_OF_REFERENCES
+    )
+    position = {name: number for number, name in enumerate(client_layout.samples)}
+    is_audited = np.array([name in position for name in columns["sample"].tolist()], dtype=bool)
+    if not is_audited.any():
+        raise BadInput("references have no audited sample; name samples as in the table of clients")
+    columns = Columns({name: values[is_audited] for name, values in columns.items()})
+    # From here on, reference models are handled as clients are.
+    columns["client"] = columns.pop("model")
+    columns.setdefault("round", np.full(columns.n_rows, client_layout.rounds[-1]))
+    if "label" not in columns and "label" in client_columns:
+        labels = np.empty(len(position))
+        labels[client_layout.sample_of] = client_columns["label"]
+        columns["label"] = labels[[position[name] for name in columns["sample"].tolist()]]
+    layout = layout_of(columns, "model")
+    if layout.is_separate or layout.samples != client_layout.samples:
+        missing_samples = sorted({*client_layout.samples} - {*columns["sample"].tolist()})
+        sample = f", such as {missing_samples[0]}" if missing_samples else ""
+        raise BadInput(
+            f"references were not measured on every audited sample{sample}; give a row of every "
+            "model and audited sample"
+        )
+    signals = signals_of(columns)
+    numbers = {name: number for number, name in enumerate(layout.clients)}
+    rounds = tuple(measured_rounds_of(layout, signals, numbers))
+    trained_on = np.zeros(layout.has.shape, dtype=bool)
+    if "trained" in columns:
+        trained_on = membership_in(
+            columns, layout, "trained", "the reference model was trained on the sample"
+        )
+    return References(rounds, torch.from_numpy(trained_on[:, layout.order]), frozenset(signals))
