@@ -39,7 +39,7 @@ from benchmarks.gradients import CASES, Case, Data, data_for, in_turn, table
 from fedaudit import __version__
 from fedaudit.core.devices import CPU, computing_on, device_model, device_named
 from fedaudit.core.errors import BadInput, FedauditError
-from fedaudit.core.files import RECORD_FILE, write_whole
+from fedaudit.core.files import RECORD_FILE, write_atomically
 from fedaudit.core.metric_names import AUC
 from fedaudit.core.values import Samples, chunks
 from fedaudit.defenses.dpsgd import DPSGD
@@ -298,8 +298,8 @@ class Results:
 
     def write(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        write_whole(self._path, json.dumps(self.values, indent=1) + "\n")
-        write_whole(self._folder / PAGE, page(self.values))
+        write_atomically(self._path, json.dumps(self.values, indent=1) + "\n")
+        write_atomically(self._folder / PAGE, page(self.values))
 
 
 def _commit() -> str:

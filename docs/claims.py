@@ -29,7 +29,7 @@ from docs.claims.ledger import ledger
 from docs.claims.page import PAGE, difference, page
 from docs.claims.pairs import take_pairs
 from fedaudit.core.errors import FedauditError
-from fedaudit.core.files import write_whole
+from fedaudit.core.files import write_atomically
 
 
 def main(words: Sequence[str]) -> int:
@@ -60,7 +60,7 @@ def main(words: Sequence[str]) -> int:
         committed = PAGE.read_text(encoding="utf-8") if PAGE.is_file() else ""
         print(difference(committed, generated) or "the page equals what claims and results give")
         return 0 if committed == generated else 1
-    write_whole(PAGE, generated)
+    write_atomically(PAGE, generated)
     return 0
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedaudit.core.files import write_whole
+from fedaudit.core.files import write_atomically
 from fedaudit.models import architecture
 from fedaudit.report.sources import source_attacks
 from fedaudit.results.estimate import TEST_ACCURACY, TRAIN_ACCURACY, UPLOAD_GAP
@@ -728,7 +728,7 @@ def main(words: Sequence[str]) -> int:
         )
         return 1 if stale else 0
     for path, text in files.items():
-        write_whole(path, text)
+        write_atomically(path, text)
     return 0
 
 

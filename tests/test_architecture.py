@@ -64,7 +64,7 @@ OPENS = {
 
 OPENED_ELSEWHERE = {
     "core.files.open_regular": "the function that opens regular files for all others",
-    "core.files.write_whole": "a new file",
+    "core.files.write_atomically": "a new file",
     "core.files.open_to_append": "a regular file, checked before it is written",
     "core.importing.module_digest": "the file of a module that was imported",
     "core.definitions._bytes_of": "the same",

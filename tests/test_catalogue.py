@@ -91,7 +91,7 @@ def test_an_attack_is_explained_as_its_row_of_the_table() -> None:
         "runs in view: uploads, shuffled\n",
         "in set:       2026-1, 2026-2, 2026-3\n",
         "outlier_sigmas = 3.0: ",
-        "Paper: FedMIA, Eqs. (7)-(12), cosine",
+        "Paper: Zhu et al. 2024 (FedMIA), Eqs. (7)-(12), cosine",
         "Differs from the paper: The score is minus the mean upper tail",
     ):
         assert line in text

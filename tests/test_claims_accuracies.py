@@ -10,7 +10,7 @@ from docs.claims import accuracies, comparing, data, judging, routes
 from docs.claims.accuracies import AccuracyPair, paired_accuracy
 from docs.claims.data import Term
 from fedaudit.core.errors import BadInput
-from fedaudit.core.files import write_whole
+from fedaudit.core.files import write_atomically
 
 
 def test_paired_limits_of_one_seed_by_hand() -> None:
@@ -77,7 +77,7 @@ def pair(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AccuracyPair:
     monkeypatch.setattr(accuracies, "TAKEN", tmp_path)
     accuracies.accuracy_pairs.cache_clear()
     text = accuracies.PAIRS.dump_json([taken]).decode()
-    write_whole(tmp_path / "cofedmid-location30-modules.json", text)
+    write_atomically(tmp_path / "cofedmid-location30-modules.json", text)
     return taken
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedaudit.core.errors import BadInput, Damaged, FedauditError
-from fedaudit.core.files import SCORES_FILE, write_whole
+from fedaudit.core.files import SCORES_FILE, write_atomically
 from fedaudit.observe.tensors import write_tensors
 from fedaudit.report.page import write_page
 from fedaudit.results.comparison import write_comparison_file
@@ -121,10 +121,10 @@ def test_results_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     paths[1].chmod(0o644)
     write_record(record(), paths[0])
     write_page(paths[1], "<p>")
-    write_whole(paths[2], "a", private=True)
-    write_tensors({"a": torch.ones(2)}, paths[3], private=True)
+    write_atomically(paths[2], "a", owner_only=True)
+    write_tensors({"a": torch.ones(2)}, paths[3], owner_only=True)
     assert [mode_of(path) for path in paths] == [0o600] * 4
-    write_whole(tmp_path / "shared.txt", "a")
+    write_atomically(tmp_path / "shared.txt", "a")
     assert mode_of(tmp_path / "shared.txt") & 0o077 == 0o066 & ~umask()
 
 

@@ -19,7 +19,7 @@ from docs.claims.data import CLAIMS, ROOT, Part, Regime, Term, named, papers, re
 from docs.claims.figures import FigureName, rows
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput
-from fedaudit.core.files import write_whole
+from fedaudit.core.files import write_atomically
 from fedaudit.core.modules import outputs_of
 from fedaudit.plan.file import read_studies
 from fedaudit.plan.sections import Study
@@ -183,7 +183,7 @@ def take_accuracies(study: str, *, data_dir: Path | None, out: Path) -> int:
             )
         )
     TAKEN.mkdir(exist_ok=True)
-    write_whole(TAKEN / f"{study}.json", PAIRS.dump_json(taken, indent=0).decode() + "\n")
+    write_atomically(TAKEN / f"{study}.json", PAIRS.dump_json(taken, indent=0).decode() + "\n")
     return len(taken)
 
 

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 
 from docs.claims.data import CLAIMS, Part, Regime, Term, Test, named, papers, regimes, variant_of
 from fedaudit.core.errors import BadInput
-from fedaudit.core.files import SCORES_FILE, write_whole
+from fedaudit.core.files import SCORES_FILE, write_atomically
 from fedaudit.evaluation.sample_scores import paired_auc, read_scores
 from fedaudit.results.aggregate import Value, mean_difference
 
@@ -147,5 +147,7 @@ def take_pairs(runs: Path, study: str) -> int:
             )
         )
     TAKEN.mkdir(exist_ok=True)
-    write_whole(TAKEN / f"{study}.json", PAIRS.dump_json(pairs_found, indent=0).decode() + "\n")
+    write_atomically(
+        TAKEN / f"{study}.json", PAIRS.dump_json(pairs_found, indent=0).decode() + "\n"
+    )
     return len(pairs_found)

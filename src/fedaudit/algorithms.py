@@ -174,7 +174,7 @@ class FedSGD(FederatedAlgorithm):
         >>> fa.algorithms.FedSGD(rounds=100, lr=0.1, together="sum").together
         'sum'
 
-    Source: McMahan et al. 2017, section 2; SIA, Algorithm 1.
+    Source: McMahan et al. 2017, section 2; Hu et al. 2024 (SIA), Algorithm 1.
     Differs: The mean is the default, as in SIA's text; its Algorithm 1 prints the sum.
     """
 
@@ -197,7 +197,7 @@ class LegacyFedSGD(FederatedAlgorithm):
         >>> fa.algorithms.LegacyFedSGD(rounds=20).epochs
         1
 
-    Source: SIA, published code.
+    Source: Hu et al. 2024 (SIA), published code.
     Differs: It is FedAvg with one epoch, on purpose, and not FedSGD.
     """
 
@@ -396,7 +396,7 @@ class FedEmbedding(FederatedAlgorithm):
         >>> fa.algorithms.FedEmbedding(lr=0.01, optimizer="adam").optimizer
         'adam'
 
-    Source: FedMIA, section 3.1 and table 3.
+    Source: Zhu et al. 2024 (FedMIA), section 3.1 and table 3.
     """
 
     catalogue_name: ClassVar[str] = "fed-embedding"
@@ -430,7 +430,7 @@ class FedMD(FederatedAlgorithm):
         >>> fa.algorithms.FedMD(public="digits", student="").public_samples
         5000
 
-    Source: Li and Wang 2019; SIA, Algorithm 3 and its published code.
+    Source: Li and Wang 2019; Hu et al. 2024 (SIA), Algorithm 3 and its published code.
     Differs: The published code's client networks use batch normalisation, dropout (0.2) after
         every convolution and average pooling, and end in a ReLU.
     """
@@ -526,7 +526,7 @@ class IFCAMIR(FederatedAlgorithm):
         >>> fa.algorithms.IFCAMIR(models=2, preference="hard").every
         5
 
-    Source: IFCA-MIR, Algorithm 1.
+    Source: Jung et al. 2025 (IFCA-MIR), Algorithm 1.
     """
 
     catalogue_name: ClassVar[str] = "ifca-mir"
@@ -569,7 +569,7 @@ class IFCAMIRClients(FederatedAlgorithm):
         >>> fa.algorithms.IFCAMIRClients(held_out=0.2).models
         2
 
-    Source: IFCA-MIR, section 5.7.
+    Source: Jung et al. 2025 (IFCA-MIR), section 5.7.
     """
 
     catalogue_name: ClassVar[str] = "ifca-mir-clients"

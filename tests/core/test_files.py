@@ -19,12 +19,12 @@ from fedaudit.core.files import (
     read_object,
     read_text,
     regular_size,
-    write_whole,
+    write_atomically,
 )
 
 
 def test_line_ends_are_written_unchanged(tmp_path: Path) -> None:
-    write_whole(tmp_path / "a.txt", "ä\r\nb\n")
+    write_atomically(tmp_path / "a.txt", "ä\r\nb\n")
     assert (tmp_path / "a.txt").read_bytes() == "ä\r\nb\n".encode()
     assert list(tmp_path.iterdir()) == [tmp_path / "a.txt"]
 
@@ -38,7 +38,7 @@ def test_a_full_disk_leaves_the_earlier_file_and_no_partial_one(
     (tmp_path / "a.txt").write_text("old")
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(BadInput, match=r"a\.txt could not be written \(No space left on device\)"):
-        write_whole(tmp_path / "a.txt", "new")
+        write_atomically(tmp_path / "a.txt", "new")
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a.txt": "old"}
 
 
@@ -48,7 +48,7 @@ def test_a_link_is_replaced_and_its_target_unchanged(tmp_path: Path) -> None:
     foreign.write_text("precious")
     for name in ("a.txt", "a.txt.partial"):
         (folder / name).symlink_to(foreign)
-    write_whole(folder / "a.txt", "new")
+    write_atomically(folder / "a.txt", "new")
     assert foreign.read_text() == "precious"
     assert not (folder / "a.txt").is_symlink()
     assert (folder / "a.txt").read_text() == "new"
@@ -56,7 +56,7 @@ def test_a_link_is_replaced_and_its_target_unchanged(tmp_path: Path) -> None:
 
 def test_several_threads_may_write_the_same_file_at_once(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda n: write_whole(tmp_path / "a.txt", str(n) * 1000), range(8)))
+        list(pool.map(lambda n: write_atomically(tmp_path / "a.txt", str(n) * 1000), range(8)))
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
     assert len(set((tmp_path / "a.txt").read_text())) == 1
 
@@ -65,7 +65,7 @@ def test_a_missing_folder_is_reported_with_the_file(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(BadInput, match=r"gone/a\.txt could not be written \(No such file"):
-        write_whole(tmp_path / "gone" / "a.txt", "new")
+        write_atomically(tmp_path / "gone" / "a.txt", "new")
 
 
 def test_only_regular_text_files_up_to_a_size_are_read(tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ def test_test_images_are_scaled_by_described_training_constants() -> None:
     scaled = scale_images(train, np.full((1, 1, 1, 1), 51, dtype=np.uint8))
     assert scaled.test.item() == pytest.approx((0.2 - 0.5) / 0.5)
     assert scaled.description == (
-        "pixels / 255, then minus 0.5000 over 0.5000 "
-        "(training mean and standard deviation per channel)"
+        "pixels / 255, minus the mean 0.5000, divided by the standard deviation 0.5000 "
+        "(of each channel of the training images)"
     )
 
 

@@ -212,7 +212,7 @@ def test_mixup_is_allowed_if_no_defense_needs_classes() -> None:
     quiet = CoFedMID(clients=(0, 1), regularise=False)
     for part in (Hamp(0.0, 0.0, divide_by_classes=False), RelaxLoss(0.0), quiet):
         assert Chain((MixUp(1.0), part)).mixes_labels
-    assert Chain((MixUp(0.0), RelaxLoss(1.0))).needs_classes
+    assert Chain((MixUp(0.0), RelaxLoss(1.0))).needs_class_labels
 
 
 def test_an_empty_chain_is_refused() -> None:

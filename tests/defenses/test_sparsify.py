@@ -36,22 +36,24 @@ def test_the_number_of_kept_entries_rounds_half_to_even(
 @given(numbers=entries, ratio=ratios)
 def test_sparsification_matches_sorting(numbers: list[int], ratio: float) -> None:
     count = round((1 - ratio) * len(numbers))
-    first_of_largest = sorted(range(len(numbers)), key=lambda i: (-abs(numbers[i]), i))[:count]
-    slow = [float(n) if i in first_of_largest else 0.0 for i, n in enumerate(numbers)]
+    # Of equal entries, those with lower indices are kept.
+    kept_indices = sorted(range(len(numbers)), key=lambda i: (-abs(numbers[i]), i))[:count]
+    slow = [float(n) if i in kept_indices else 0.0 for i, n in enumerate(numbers)]
     assert flat(sparsify_globally(two_tensors(numbers), ratio)).tolist() == slow
 
 
 @given(numbers=entries, ratio=ratios, per_tensor=st.booleans())
 def test_sparsification_is_idempotent(numbers: list[int], ratio: float, per_tensor: bool) -> None:
     sparse = sparsify_per_tensor if per_tensor else sparsify_globally
+    # "per-tensor" does not change tensors with up to 1,000 entries.
     values = two_tensors(numbers * 60 if per_tensor else numbers)
     once = sparse(values, ratio)
     assert torch.equal(flat(sparse(once, ratio)), flat(once))
 
 
 def test_tensors_keep_their_precision_when_mixed() -> None:
-    settings = {"w": torch.tensor([1.0, 3.0]), "b": torch.tensor([2.0, 4.0], dtype=torch.float64)}
-    sparse = sparsify_globally(settings, 0.5)
+    tensors = {"w": torch.tensor([1.0, 3.0]), "b": torch.tensor([2.0, 4.0], dtype=torch.float64)}
+    sparse = sparsify_globally(tensors, 0.5)
     assert sparse["w"].dtype == torch.float32
     assert sparse["b"].dtype == torch.float64
     assert flat(sparse).tolist() == [0.0, 3.0, 0.0, 4.0]
@@ -59,13 +61,15 @@ def test_tensors_keep_their_precision_when_mixed() -> None:
 
 def test_sparse_per_tensor_ranks_each_large_tensor_alone() -> None:
     ramp = torch.arange(1, 1001, dtype=torch.float32)
-    settings = {
+    tensors = {
         "large": torch.arange(1, 2001, dtype=torch.float32),
         "small": ramp,
         "equal": torch.ones(1001),
     }
-    sparse = sparsify_per_tensor(settings, 0.75)
+    sparse = sparsify_per_tensor(tensors, 0.75)
     assert sparse["large"].nonzero().flatten().tolist() == list(range(1500, 2000))
+    # Tensors with up to 1,000 entries are not changed, and all entries that equal the smallest kept
+    # entry are kept.
     assert torch.equal(sparse["small"], ramp)
     assert torch.equal(sparse["equal"], torch.ones(1001))
 

@@ -282,7 +282,7 @@ def test_a_failed_control_affects_its_client_and_run_and_their_means() -> None:
 
 def test_a_record_with_too_many_estimates_is_refused() -> None:
     many = [auc(0.4, 0.5, attack=f"a{i}", target=i, seed=i) for i in range(60)]
-    with pytest.raises(BadInput, match="there are 216,000 figures of each kind"):
+    with pytest.raises(BadInput, match="there are 216,000 estimates for each metric and kind"):
         verdict(record_of(*many))
 
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.core.files import Lock, write_whole
+from fedaudit.core.files import Lock, write_atomically
 from fedaudit.pack import packing
 from fedaudit.pack.manifest import Manifest, digest_of, manifest_text
 from fedaudit.pack.packing import write_pack
@@ -338,9 +338,9 @@ def test_packing_can_be_repeated_after_a_full_disk(
         remaining_writes[0] -= 1
         if not remaining_writes[0]:
             raise BadInput(f"{path} could not be written; free some space, then start again")
-        write_whole(path, text)
+        write_atomically(path, text)
 
-    monkeypatch.setattr(packing, "write_whole", full)
+    monkeypatch.setattr(packing, "write_atomically", full)
     with pytest.raises(BadInput, match="start again"):
         write_pack(*files)
     assert list(files[2].iterdir()) == []

@@ -23,7 +23,7 @@ from fedaudit.plan.sections import Study
 from fedaudit.report.sources import source_attacks, source_question, source_sentence, source_table
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, write_record
-from fedaudit.results.runs import FAIR, OWN
+from fedaudit.results.runs import FAIR_DRAW, OWN_SAMPLES
 from fedaudit.study.build import build_setup, with_derived_settings
 from fedaudit.study.comparing import compare_records
 from fedaudit.study.running.folder import STUDY_FILE
@@ -175,10 +175,10 @@ def test_source_samples_do_not_change_membership_figures() -> None:
 
 def test_a_record_keeps_the_figures_of_both_draws() -> None:
     audit_record = record()
-    assert {estimate.contrast for estimate in audit_record.source_estimates} == {OWN}
-    assert {estimate.contrast for estimate in audit_record.fair_source_estimates} == {FAIR}
+    assert {estimate.contrast for estimate in audit_record.source_estimates} == {OWN_SAMPLES}
+    assert {estimate.contrast for estimate in audit_record.fair_source_estimates} == {FAIR_DRAW}
     assert audit_record.sources[0].samples == 4 * 7
-    fair = [estimate for estimate in record(0).source_estimates if estimate.contrast == FAIR]
+    fair = [estimate for estimate in record(0).source_estimates if estimate.contrast == FAIR_DRAW]
     # The fair draw's figures are those of a study without further samples.
     assert audit_record.fair_source_estimates == fair
 
@@ -242,7 +242,7 @@ def test_a_recording_is_attacked_again_on_the_same_samples(tmp_path: Path) -> No
 def test_a_recording_without_source_samples_has_only_the_fair_draw(tmp_path: Path) -> None:
     run_study(skewed_study(attacks={"loss-series": {}}), tmp_path / "run")
     record = reattack(tmp_path / "run", ["sia"], tmp_path / "again")
-    assert {estimate.contrast for estimate in record.where(topic="source")} == {FAIR}
+    assert {estimate.contrast for estimate in record.where(topic="source")} == {FAIR_DRAW}
 
 
 @pytest.mark.slow
@@ -268,7 +268,7 @@ def test_a_run_without_source_samples_keeps_its_name_of_older_versions() -> None
 
 
 @pytest.mark.parametrize(
-    ("sources", "scheme", "contrast"), [(0, "dirichlet", FAIR), (0, "iid", OWN)]
+    ("sources", "scheme", "contrast"), [(0, "dirichlet", FAIR_DRAW), (0, "iid", OWN_SAMPLES)]
 )
 def test_a_record_of_an_older_version_gets_the_name_of_its_draw(
     sources: int, scheme: str, contrast: str, tmp_path: Path
@@ -316,4 +316,7 @@ def test_python_and_study_files_use_the_same_setting(tmp_path: Path) -> None:
     audit = fa.Audit(samples=60, sources=6)
     run = fa.audit(federation, attacks=["sia"], audit=audit, out=tmp_path)
     assert run.record.sources[0].samples == 24
-    assert {estimate.contrast for estimate in run.record.where(topic="source")} == {OWN, FAIR}
+    assert {estimate.contrast for estimate in run.record.where(topic="source")} == {
+        OWN_SAMPLES,
+        FAIR_DRAW,
+    }

@@ -30,7 +30,7 @@ from fedaudit.core.files import (
     SCORES_FILE,
     path_without_links,
     record_at,
-    write_whole,
+    write_atomically,
 )
 from fedaudit.core.importing import RegisteredObject, with_registered
 from fedaudit.core.metric_names import Origin
@@ -340,7 +340,7 @@ class Run:
         target = self.folder / summary.SUMMARY_FILE if path is None else Path(path)
         values = (self.record, self._policy_section(policy), valid_until)
         if target.suffix.lower() in summary.MARKDOWN_SUFFIXES:
-            write_whole(target, summary.summary_markdown(*values), private=True)
+            write_atomically(target, summary.summary_markdown(*values), owner_only=True)
         else:
             write_page(target, summary.summary_html(*values))
         return target

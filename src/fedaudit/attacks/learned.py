@@ -1,4 +1,4 @@
-"""Rules that are fitted on a shadow run: a recurrent network, and a linear classifier."""
+"""Scoring rules that are fitted on a shadow run: a recurrent network, and a linear classifier."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -98,12 +98,13 @@ class SequenceReader(_Unfitted):
             5e-4.
         weight_decay: Weight decay of weights; biases have none.
 
-    Source: SeqMIA (Li et al., CCS 2024), section 4; CoFedMID appendix D, for federations.
+    Source: Li et al. 2024 (SeqMIA), section 4; Bai et al. 2026 (CoFedMID), appendix D, for
+        federations.
     Differs: There is no distillation: the sequence consists of the target client's models in the
         measured rounds. The published code scores by only the logit of "member", which is not
-        monotone in the probability, and measures with dropout. The membership labels are those of a
-        shadow run, never of the audited run; CoFedMID does not specify them. By default, epochs are
-        chosen by early stopping, and four networks are averaged.
+        monotone in the probability, and computes signals with dropout switched on. The membership
+        labels are those of a shadow run, never of the audited run; CoFedMID does not specify them.
+        By default, epochs are chosen by early stopping, and four networks are averaged.
     """
 
     hidden: Positive = 50
@@ -294,8 +295,9 @@ class Stacked(_Unfitted):
         penalty: L2 penalty: 1 / C of scikit-learn's ``LogisticRegression``.
         bags: Number of bootstrap samples.
 
-    Source: None; the features are those of Yeom et al. 2018, Li et al. 2022 and FedMIA, Eqs. (5) to
-        (12), combined as a shadow attack (Shokri et al. 2017; Nasr et al. 2019).
+    Source: None; the features are those of Yeom et al. 2018, Li et al. 2022 and Zhu et al. 2024
+        (FedMIA), Eqs. (5) to (12), combined as a shadow attack (Shokri et al. 2017; Nasr et al.
+        2019).
     """
 
     penalty: AboveZero = 1.0
@@ -365,26 +367,26 @@ def _features(measurements: tuple[Measurements, ...], target: ClientId) -> Featu
 
 
 def _features_of_signal(m: Measurements, target: ClientId) -> list[Float[Tensor, " samples"]]:
-    """Return last value, mean, and mean standardised distance from the other clients."""
+    """Return last value, mean, and mean standardised difference from the other clients."""
     target_values = m.of(target).double()
     was_measured = measured_rounds(target_values, target)
-    distances = []
+    differences = []
     for values, peers, is_measured in zip(
         target_values, m.peers(target), was_measured, strict=True
     ):
         if is_measured and len(peers) >= 2:
-            distances.append(_distance(values, peers.double()))
-    if not distances:
+            differences.append(_standardised_difference(values, peers.double()))
+    if not differences:
         raise TooFewPeers(
             "this attack needs at least 2 other clients that were sent the same model as the "
             "target in the same round; use an attack that needs only the "
             "target's signal, such as loss-series"
         )
     measured_values = target_values[was_measured]
-    return [measured_values[-1], measured_values.mean(0), torch.stack(distances).mean(0)]
+    return [measured_values[-1], measured_values.mean(0), torch.stack(differences).mean(0)]
 
 
-def _distance(
+def _standardised_difference(
     values: Float[Tensor, " samples"], peers: Float[Tensor, "peers samples"]
 ) -> Float[Tensor, " samples"]:
     difference = values - peers.mean(0)

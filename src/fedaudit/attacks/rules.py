@@ -92,9 +92,9 @@ class Slope:
 
     The line is fitted to the round numbers, so rounds without a measurement are allowed.
 
-    Source: CoFedMID appendix D, which describes FTA (Chen et al. 2024): the slope of confidence
-        (FTA-C) or loss (FTA-L) over rounds. The loss signal is minus the loss, so both slopes are
-        larger for members.
+    Source: Bai et al. 2026 (CoFedMID), appendix D, which describes FTA (Chen et al. 2024): the
+        slope of confidence (FTA-C) or loss (FTA-L) over rounds. The loss signal is minus the loss,
+        so both slopes are larger for members.
     Differs: The paper does not specify the model or the fit. Here, the model is the target's, or
         the global one with ``snapshot = "global"``.
     """
@@ -142,7 +142,7 @@ class OneSidedLikelihood:
             adds 1e-8, which is as large as the variance of cosines of a large network. Use it only
             to reproduce that code.
 
-    Source: FedMIA, Eqs. (4), (5) and (8)-(12), Algorithm 1.
+    Source: Zhu et al. 2024 (FedMIA), Eqs. (4), (5) and (8)-(12), Algorithm 1.
     Differs: The score is minus the mean upper tail probability, which gives the same ranking
         without ties at the top. It is computed in float64, without a constant in the variance. The
         outlier filter is applied to every signal, as in Eq. (8). The published code filters only
@@ -232,7 +232,7 @@ class AssignedRoundsOnly:
         may_be_used: For each round, whether the target may have trained on each sample; a single
             entry applies to all samples. None if the adversary does not know this.
 
-    Source: None; CoFedMID section 5.4 attacks the coalition's aggregate instead.
+    Source: None; Bai et al. 2026 (CoFedMID) attack the coalition's aggregate instead (section 5.4).
     """
 
     rule: Rule

@@ -47,7 +47,8 @@ class Bayes:
         Raises:
             NotVisible: No client was measured.
 
-        Source: SIA, Eq. (14), as a softmax over the clients; see :class:`SourceFromLastRound`.
+        Source: Hu et al. 2024 (SIA), Eq. (14), as a softmax over the clients; see
+            :class:`SourceFromLastRound`.
         """
         (m,) = measurements
         evidence = self.evidence(m).double()
@@ -68,9 +69,9 @@ class Bayes:
 class SourceFromLastRound(Bayes):
     """Source inference by the smallest loss in each client's last measured round (SIA).
 
-    Source: SIA, Algorithm 2 (one round) and Eqs. (14)-(17). The models of the other clients,
-        weighted by the prior, are taken as the non-member models of Eq. (15). The posterior is then
-        a softmax over the clients.
+    Source: Hu et al. 2024 (SIA), Algorithm 2 (one round) and Eqs. (14)-(17). The models of the
+        other clients, weighted by the prior, are taken as the non-member models of Eq. (15). The
+        posterior is then a softmax over the clients.
     """
 
     round_aggregation = "last"
@@ -89,7 +90,7 @@ class SourceOnAverage(Bayes):
     If all clients take part in all rounds, the product of the rounds' likelihoods infers the same
     client. Its posterior is that of this rule with the temperature divided by the number of rounds.
 
-    Source: SIA, section 5 (several rounds, left for future work).
+    Source: Hu et al. 2024 (SIA), section 5 (several rounds, left for future work).
     """
 
     round_aggregation = "mean"
@@ -106,7 +107,7 @@ class SourceByProduct(Bayes):
     Each round's losses are compared among the clients that took part in the round. Therefore, a
     client that took part only in early rounds, when all losses were high, has no disadvantage.
 
-    Source: SIA, section 5 (several rounds, left for future work).
+    Source: Hu et al. 2024 (SIA), section 5 (several rounds, left for future work).
     """
 
     round_aggregation = "product"
@@ -134,7 +135,7 @@ class SourceByTail(Bayes):
     Attributes:
         rule: Membership rule, such as that of FedMIA, whose score is minus a tail probability.
 
-    Source: FedMIA, Eqs. (9)-(12), used as evidence for a source posterior.
+    Source: Zhu et al. 2024 (FedMIA), Eqs. (9)-(12), used as evidence for a source posterior.
     """
 
     rule: Rule

@@ -26,7 +26,7 @@ from fedaudit.attacks import ATTACKS, SOURCE_ATTACKS
 from fedaudit.attacks.base import Attack
 from fedaudit.benchmark.suite import Signals, read_signals
 from fedaudit.core.errors import BadInput, FedauditError, suggest_names, type_of
-from fedaudit.core.files import write_whole
+from fedaudit.core.files import write_atomically
 from fedaudit.core.importing import add_module_folders, code_named_in, look_up
 from fedaudit.metrics.roc import as_array
 
@@ -49,7 +49,7 @@ def main() -> None:
             score = score or load_attack(reference, folder)
             signals = read_signals(Path(request["signals"]))
             scores = checked_scores(score(signals), signals.samples)
-            write_whole(Path(request["scores"]), scores.astype("<f8").tobytes())
+            write_atomically(Path(request["scores"]), scores.astype("<f8").tobytes())
         except FedauditError as refusal:
             error = str(refusal)
         # The user's code may raise anything, or exit.

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from fedaudit.benchmark.suite import ANSWERS, SIGNALS, SUITE_FILE, Suite, suite_text
-from fedaudit.core.files import write_whole
+from fedaudit.core.files import write_atomically
 
 CROISSANT_FILE = "croissant.json"
 _TENSORS = {
@@ -74,7 +74,7 @@ _FIELDS = {
 def write_croissant(suite: Suite, folder: Path) -> None:
     """Write the metadata of a suite next to its description."""
     text = json.dumps(_metadata(suite), indent=2, ensure_ascii=False) + "\n"
-    write_whole(folder / CROISSANT_FILE, text)
+    write_atomically(folder / CROISSANT_FILE, text)
 
 
 def _metadata(suite: Suite) -> dict[str, object]:

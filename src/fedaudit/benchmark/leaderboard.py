@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from numpy import ndarray
 from pydantic import Field
 
-from fedaudit.core.files import write_whole
+from fedaudit.core.files import write_atomically
 from fedaudit.metrics import (
     EstimateWithLimits,
     auc_interval,
@@ -264,4 +264,4 @@ def leaderboard_text(board: Leaderboard) -> str:
 
 def write_leaderboard(board: Leaderboard, path: Path) -> None:
     """Write a leaderboard as JSON."""
-    write_whole(path, leaderboard_text(board))
+    write_atomically(path, leaderboard_text(board))

@@ -239,7 +239,7 @@ def write_answers(answers: Answers, path: Path) -> None:
         f"{_SCORES}{name}": torch.from_numpy(np.ascontiguousarray(scores))
         for name, scores in answers.by_attack.items()
     }
-    write_tensors(tensors, path, private=True)
+    write_tensors(tensors, path, owner_only=True)
 
 
 def read_answers(path: Path) -> Answers:

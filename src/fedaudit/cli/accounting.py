@@ -12,7 +12,7 @@ from fedaudit.cli.application import (
     STUDY,
     DataDir,
     app,
-    explain_wrong_kind,
+    explain_if_other_kind,
     log,
 )
 
@@ -57,7 +57,7 @@ def budget(
     from fedaudit.privacy_budget.budget import EXIT_CODES
     from fedaudit.privacy_budget.budget import budget as compute_budget
 
-    with explain_wrong_kind(setup, PRIVACY_SETUP, STUDY, *KINDS_WITH_A_RECORD):
+    with explain_if_other_kind(setup, PRIVACY_SETUP, STUDY, *KINDS_WITH_A_RECORD):
         result = compute_budget(
             setup,
             target=target,

@@ -409,7 +409,7 @@ _BY_FORMAT = {
 
 
 @contextmanager
-def explain_wrong_kind(path: Path, *kinds: Kind) -> Iterator[None]:
+def explain_if_other_kind(path: Path, *kinds: Kind) -> Iterator[None]:
     """Explain an error in the context if its cause is a path of another kind.
 
     For example, the command for a study file may have been called with a record.

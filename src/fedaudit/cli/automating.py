@@ -15,16 +15,17 @@ from fedaudit.cli.application import (
     Trust,
     WorkerCount,
     app,
-    explain_wrong_kind,
+    explain_if_other_kind,
     log,
 )
 from fedaudit.cli.running import attack, run_command
 from fedaudit.cli.showing import baseline_in, record_in, record_path
 from fedaudit.core.errors import BadInput
-from fedaudit.core.files import RECORDING_FILE, create_subfolder, write_whole
+from fedaudit.core.files import RECORDING_FILE, create_subfolder, write_atomically
 
 AUDIT, EVIDENCE = "audit", "evidence"
-"""Folders that `fedaudit check` writes: the run or the attacked recording, and the pack."""
+"""Folders that `fedaudit check` writes: results of the attacks on a study or a recording, and the
+evidence pack."""
 _STARTER = Path(__file__).with_name("starter")
 _STUDY, _POLICY = "study.toml", "policy.toml"
 _CI_FILES = {
@@ -34,7 +35,7 @@ _CI_FILES = {
 """For each CI service, the package's workflow and the path at which the service expects it."""
 
 JUNIT, VERDICT, SUMMARY = "gate.xml", "verdict.json", "summary.md"
-"""Files that `fedaudit check` writes next to these folders."""
+"""Files that `fedaudit check` writes next to the folders `audit` and `evidence`."""
 
 
 @app.command
@@ -49,7 +50,7 @@ def check(
     data_dir: DataDir = None,
     workers: WorkerCount = 0,
     device: DeviceName = "cpu",
-    trust: Trust = False,
+    trust_code: Trust = False,
 ) -> None:
     """Audit, gate, summarise and pack in one command, for example in a CI job.
 
@@ -60,11 +61,12 @@ def check(
     Parameters
     ----------
     audited
-        A study (TOML), the folder of a live recording, or a record or its folder.
+        A study (TOML), the folder of a live recording, or the result file of a finished audit
+        (record.json) or its folder.
     policy
         The policy, a TOML file.
     baseline
-        Record or pack of the last release: no figure may have increased beyond noise.
+        Result file or pack of the last release: no estimate may be significantly higher.
     """
     from fedaudit.gate.evaluate import evaluate_policy
     from fedaudit.gate.outcome import EXIT_CODES
@@ -74,16 +76,17 @@ def check(
     from fedaudit.summary.page import summary_markdown
 
     # All inputs are read before an audit that may take hours.
-    with explain_wrong_kind(policy, POLICY):
+    with explain_if_other_kind(policy, POLICY):
         rules = read_policy(policy)
-    if not (rules.membership or rules.sources or rules.clusters or rules.games):
+    if not rules.has_ceilings:
         raise BadInput(
-            f"{policy} has no ceiling, but the verdict in a pack needs one; add a table such as "
-            "[membership], or use `fedaudit gate`"
+            f"{policy} sets no limit on leakage, but the verdict in a pack needs one; add a table "
+            "such as [membership], or use `fedaudit gate`"
         )
     older = None if baseline is None else baseline_in(baseline)
     create_subfolder(out)
-    # Custom code can end the process with exit code 0. No earlier verdict is then left.
+    # An earlier verdict is deleted first. Custom code can end the process with exit code 0, and the
+    # folder must then not contain the verdict on another audit.
     (out / VERDICT).unlink(missing_ok=True)
     result = out / AUDIT
     if audited.is_file() and audited.suffix == ".toml":
@@ -91,7 +94,7 @@ def check(
             audited, out=result, pool=pool, data_dir=data_dir, workers=workers, device=device
         )
     elif (audited / RECORDING_FILE).is_file():
-        attack(audited, out=result, data_dir=data_dir, device=device, trust=trust)
+        attack(audited, out=result, data_dir=data_dir, device=device, trust_code=trust_code)
     else:
         result = audited
     path = record_path(result)
@@ -99,7 +102,7 @@ def check(
     verdict = evaluate_policy(record, rules, older)
     write_verdict(verdict, junit=out / JUNIT, json=out / VERDICT)
     section = policy_section(record, verdict, rules, policy)
-    write_whole(out / SUMMARY, summary_markdown(record, section), private=True)
+    write_atomically(out / SUMMARY, summary_markdown(record, section), owner_only=True)
     log("")
     print_verdict(verdict)
     manifest = write_pack(path, policy, out / EVIDENCE, baseline=older, replaces_pack=True)
@@ -138,7 +141,7 @@ def init(
         )
     for path, source in sources.items():
         create_subfolder(path.parent)
-        write_whole(path, (_STARTER / source).read_text(encoding="utf-8"))
+        write_atomically(path, (_STARTER / source).read_text(encoding="utf-8"))
         log(f"wrote {path}")
     study, policy = (folder / name for name in (_STUDY, _POLICY))
     log("", f"try it: fedaudit check {study} --policy {policy} --out {folder / 'privacy-gate'}")

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedaudit.cli.application import GUARD_POLICY, app, explain_wrong_kind, log_wrapped
+from fedaudit.cli.application import GUARD_POLICY, app, explain_if_other_kind, log_wrapped
 from fedaudit.core.errors import BadInput
 from fedaudit.core.progress import LONG_SECONDS, without_garbage_collection
 
@@ -29,7 +29,7 @@ def check_guard(policy: Path, /, *, seconds: float = 60) -> None:
     if not 0 <= seconds <= LONG_SECONDS:
         raise BadInput(f"--seconds is from 0 (no leak) to {LONG_SECONDS}, got {seconds:g}")
     n_warnings = 0
-    with explain_wrong_kind(policy, GUARD_POLICY):
+    with explain_if_other_kind(policy, GUARD_POLICY):
         for statement in check_site_policy(policy, seconds=seconds):
             log_wrapped(f"{statement.topic}: {statement.text}")
             n_warnings += statement.is_warning

@@ -15,7 +15,7 @@ from fedaudit.cli.application import (
     Pool,
     WorkerCount,
     app,
-    explain_wrong_kind,
+    explain_if_other_kind,
     log,
 )
 from fedaudit.cli.running import settings_from, value_of
@@ -61,7 +61,10 @@ def plan(
         from fedaudit.study.running.planning import plan_study
 
     # A study that will be run names code that the user trusts.
-    with code_named_in(study, trusted=True, folder=study.parent), explain_wrong_kind(study, STUDY):
+    with (
+        code_named_in(study, trusted=True, folder=study.parent),
+        explain_if_other_kind(study, STUDY),
+    ):
         settings = read_study(study, settings_from(overrides), data_dir=data_dir)
         planned = plan_study(
             settings,

@@ -14,13 +14,13 @@ from fedaudit.cli.application import (
     DataDir,
     Trust,
     app,
-    explain_wrong_kind,
+    explain_if_other_kind,
     log,
     log_wrapped,
 )
 from fedaudit.cli.showing import baseline_in, reason_without_record, record_in, record_path
 from fedaudit.core.errors import BadInput
-from fedaudit.core.files import raise_if_other_suffix, record_at, write_whole
+from fedaudit.core.files import raise_if_other_suffix, record_at, write_atomically
 from fedaudit.core.progress import LONG_SECONDS
 
 
@@ -49,7 +49,7 @@ def signals(recording: Path, /, *, out: Path, client: str = "") -> None:
     if out.exists():
         raise BadInput(f"{out} exists; give another file with --out, or delete it")
     table = signal_table(recording, client=client)
-    write_whole(out, csv_of(table), private=True)
+    write_atomically(out, csv_of(table), owner_only=True)
     n_rounds, n_samples = len({*table["round"].tolist()}), len({*table["sample"].tolist()})
     log(
         f"signals: {out}",
@@ -122,7 +122,7 @@ def gate(
         if target is not None:
             raise_if_other_suffix(target, suffix, format_name=what)
             raise_if_overwriting(target, [path, policy, *older])
-    with explain_wrong_kind(policy, POLICY):
+    with explain_if_other_kind(policy, POLICY):
         verdict = (
             verdict_without_uploads(record.resolve().name, read_policy(policy), reason)
             if reason
@@ -186,7 +186,7 @@ def pack(
         from fedaudit.pack.models import released_file
 
         model_file = released_file(record_in(path), model)
-    with explain_wrong_kind(path, *KINDS_WITH_A_RECORD), explain_wrong_kind(policy, POLICY):
+    with explain_if_other_kind(path, *KINDS_WITH_A_RECORD), explain_if_other_kind(policy, POLICY):
         manifest = write_pack(
             path,
             policy,
@@ -215,7 +215,7 @@ def verify(
     recording: Path | None = None,
     data_dir: DataDir = None,
     other_version: Annotated[bool, Parameter(negative=())] = False,
-    trust: Trust = False,
+    trust_code: Trust = False,
 ) -> None:
     """Verify a pack: every hash, and every file that can be recomputed from record and policy.
 
@@ -248,7 +248,7 @@ def verify(
     from fedaudit.pack.verifying import OTHER_VERSION, SOUND, UNSOUND, question_on_file
     from fedaudit.pack.verifying import verify as verify_pack
 
-    with explain_wrong_kind(folder, PACK):
+    with explain_if_other_kind(folder, PACK):
         result = verify_pack(
             folder, digest=digest, signer=signer, policy=policy, not_before=not_before
         )
@@ -267,7 +267,7 @@ def verify(
     if recording is not None:
         from fedaudit.pack.recomputing import compare_with_run
 
-        result = compare_with_run(result, recording, data_dir, trust=trust)
+        result = compare_with_run(result, recording, data_dir, trust=trust_code)
     for problem in result.problems:
         log_wrapped(f"wrong: {problem}")
     for text in result.checked:
@@ -343,7 +343,7 @@ def export(
     from fedaudit.exports.formats import Options, format_named, write_export
 
     chosen = format_named(format)
-    with explain_wrong_kind(pack, PACK):
+    with explain_if_other_kind(pack, PACK):
         evidence = read_evidence(pack, model)
     write_export(evidence, format, out, Options(sign, agent, organisation))
     log(f"{chosen.what}: {out} ({evidence.verdict.outcome})")

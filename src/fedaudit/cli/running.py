@@ -20,7 +20,7 @@ from fedaudit.cli.application import (
     WorkerCount,
     app,
     exit_of,
-    explain_wrong_kind,
+    explain_if_other_kind,
     log,
     split_at_commas,
 )
@@ -37,7 +37,7 @@ from fedaudit.core.files import (
     path_without_links,
     raise_if_folder_of_recordings,
     read_bytes,
-    write_whole,
+    write_atomically,
 )
 from fedaudit.core.importing import code_named_in, location_of
 from fedaudit.core.progress import without_garbage_collection
@@ -78,7 +78,7 @@ def demo(
     text = _DEMO.read_text(encoding="utf-8")
     if study.exists() and study.read_bytes() != text.encode():
         raise BadInput(f"{study} is not the study of the demo; give another folder with --out")
-    write_whole(study, text)
+    write_atomically(study, text)
     _run_studies(study, (), "all", out, _Resources(workers=workers, device=device))
 
 
@@ -124,7 +124,10 @@ def run_command(
         from fedaudit.plan.values import read_toml
 
     # By running a study, the user trusts the code that it names.
-    with code_named_in(study, trusted=True, folder=study.parent), explain_wrong_kind(study, STUDY):
+    with (
+        code_named_in(study, trusted=True, folder=study.parent),
+        explain_if_other_kind(study, STUDY),
+    ):
         if kind_of(read_toml(study, "the study")) is not GameStudy:
             resources = _Resources(pool, data_dir, workers, device, engine, keep_model)
             _run_studies(study, overrides, variant, out, resources)
@@ -250,7 +253,7 @@ def attack(
     out: Folder | None = None,
     data_dir: DataDir = None,
     device: DeviceName = "cpu",
-    trust: Trust = False,
+    trust_code: Trust = False,
     targets: str | None = None,
     saved: SavedOptions = NO_SAVED_OPTIONS,
 ) -> None:
@@ -291,7 +294,7 @@ def attack(
                 folder,
                 targets=() if targets is None else _client_names(targets),
                 figures=evaluation_settings(settings),
-                trust=trust,
+                trust=trust_code,
                 progress=progress,
                 log=log,
             )
@@ -303,7 +306,7 @@ def attack(
             f"--targets applies to live recordings, but {recording} is the folder of a study, "
             "which names its targets in audit.targets; leave --targets out"
         )
-    with explain_wrong_kind(recording, RUN, RECORDING), progress_bars() as progress:
+    with explain_if_other_kind(recording, RUN, RECORDING), progress_bars() as progress:
         record = reattack(
             recording,
             attacks,
@@ -311,7 +314,7 @@ def attack(
             data_dir,
             figures=settings,
             device=device_named(device),
-            trust=trust,
+            trust=trust_code,
             progress=progress,
             log=log,
         )

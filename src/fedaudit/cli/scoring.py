@@ -145,10 +145,10 @@ def _raise_if_not_replaceable(page: Path) -> None:
 def _write(board: "Leaderboard", page: Path) -> None:
     from fedaudit.benchmark.leaderboard import write_leaderboard
     from fedaudit.benchmark.page import markdown_page, terminal_lines, write_leaderboard_page
-    from fedaudit.core.files import write_whole
+    from fedaudit.core.files import write_atomically
 
     write_leaderboard_page(board, page)
-    write_whole(page.with_suffix(".md"), markdown_page(board))
+    write_atomically(page.with_suffix(".md"), markdown_page(board))
     write_leaderboard(board, page.with_suffix(".json"))
     log(*terminal_lines(board))
     log("", f"page: {page}", f"results: {page.with_suffix('.json')}, {page.with_suffix('.md')}")

@@ -13,7 +13,7 @@ from fedaudit.cli.application import (
     DataDir,
     Trust,
     app,
-    explain_wrong_kind,
+    explain_if_other_kind,
     log,
 )
 from fedaudit.core.errors import CATALOGUE_NAMES, BadInput
@@ -23,7 +23,7 @@ from fedaudit.core.files import (
     REPORT_FILE,
     raise_if_other_suffix,
     record_at,
-    write_whole,
+    write_atomically,
 )
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def record_in(path: Path) -> "Record":
     """Read the record in a file. If the file is of another kind, the error names this kind."""
     from fedaudit.results.read import read_record
 
-    with explain_wrong_kind(path, *KINDS_WITH_A_RECORD):
+    with explain_if_other_kind(path, *KINDS_WITH_A_RECORD):
         return read_record(path)
 
 
@@ -127,7 +127,7 @@ def ask(
     false_alarm_rate: float = 0.05,
     json: Annotated[bool, Parameter(negative=())] = False,
     data_dir: DataDir = None,
-    trust: Trust = False,
+    trust_code: Trust = False,
 ) -> None:
     """Print what the attacks of a result show about one audited sample or person.
 
@@ -175,7 +175,7 @@ def ask(
         prior=prior,
         false_alarm_rate=false_alarm_rate,
     )
-    with code_named_in(path.parent, trusted=trust, folder=Path.cwd()):
+    with code_named_in(path.parent, trusted=trust_code, folder=Path.cwd()):
         answer = answer_to(question, path.parent, record_in(path), data_dir)
     if json:
         print(answer.model_dump_json(indent=1))
@@ -232,7 +232,7 @@ def compare(*records: Path, out: Path | None = None) -> None:
 
     earlier = _comparison_in(records[0]) if len(records) == 1 else None
     if earlier is not None:
-        with explain_wrong_kind(earlier, COMPARISON):
+        with explain_if_other_kind(earlier, COMPARISON):
             paths = record_paths(earlier)
     elif len(records) < 2:
         raise BadInput(
@@ -332,7 +332,7 @@ def summary(
         _raise_if_overwriting(target, inputs, is_html=is_html)
     outcome = None
     if policy_file is not None:
-        with explain_wrong_kind(policy_file, POLICY):
+        with explain_if_other_kind(policy_file, POLICY):
             older = _baseline_of_pack(path) if baseline is None else baseline_in(baseline)
             outcome = evaluated_policy_section(full_record, policy_file, older)
     format_summary = summary_html if is_html else summary_markdown
@@ -345,7 +345,7 @@ def summary(
     if is_html:
         write_page(target, text)
     else:
-        write_whole(target, text, private=True)
+        write_atomically(target, text, owner_only=True)
     log(f"summary: {target}")
 
 

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from fedaudit.cli.application import app, log
 from fedaudit.core.errors import BadInput
-from fedaudit.core.files import write_whole
+from fedaudit.core.files import write_atomically
 from fedaudit.core.progress import progress_bars, without_garbage_collection
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _open_browser(url: str, private_folder: Path) -> None:
 
     page = private_folder / "open.html"
     redirect = f'<!doctype html><meta http-equiv="refresh" content="0;url={url}">'
-    write_whole(page, redirect, private=True)
+    write_atomically(page, redirect, owner_only=True)
     # Without a display, some systems would start a browser in the terminal.
     has_display = os.name == "nt" or sys.platform == "darwin" or "DISPLAY" in os.environ
     if has_display or "WAYLAND_DISPLAY" in os.environ:

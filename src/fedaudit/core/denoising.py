@@ -13,7 +13,7 @@ from fedaudit.core import arguments
 from fedaudit.core.arguments import Range, check_arguments
 from fedaudit.core.errors import BadInput
 from fedaudit.core.seeds import seed_for
-from fedaudit.core.tasks import Task, Utility, describe_tensor, logits_of
+from fedaudit.core.tasks import Task, Utility, describe_tensor, output_tensor_of
 
 NOISE_STEPS = 1000
 """Number of noise steps of a diffusion model."""
@@ -24,9 +24,10 @@ _DrawCount: TypeAlias = Annotated[int, Range(ge=1, le=NOISE_STEPS)]
 class Denoising(Task):
     """Task of diffusion models: prediction of the noise that was added to a sample.
 
-    The outputs for a sample are squared errors, one for each draw of a noise step and noise. In
-    training, every sample gets one draw. In measurements, all samples, models and rounds get the
-    same draws, so that differences between losses are not caused by different noise.
+    The outputs for a sample are squared errors, one for each draw. A draw is a noise step
+    (timestep) with random noise. In training, every sample gets one draw. In measurements, all
+    samples, models and rounds get the same draws, so that differences between losses are not caused
+    by different noise.
 
     Attributes:
         draws: Number of draws per sample outside training.
@@ -64,7 +65,7 @@ class Denoising(Task):
         broadcast_axes = [1] * (clean_images.ndim - 1)
         fraction = signal_fraction().to(clean_images)[steps].view(*steps.shape, *broadcast_axes)
         noisy = fraction.sqrt() * clean_images[:, None] + (1 - fraction).sqrt() * noise
-        predicted = logits_of(module(noisy, steps, **inputs))
+        predicted = output_tensor_of(module(noisy, steps, **inputs))
         if predicted.shape != noisy.shape:
             raise BadInput(
                 "a model for the task 'denoising' takes noisy samples of shape (samples, draws, "
@@ -119,12 +120,13 @@ def denoising(*, draws: _DrawCount = 8, seed: int = 0, fixed: bool = True) -> De
     """Prediction of a sample's noise given its label, with the mean squared error.
 
     A model takes noisy samples (samples, draws, ...), the noise step of each draw (samples, draws)
-    and the labels ``concept``. It returns the noise. If samples have several named inputs, noise is
-    added to the first input. The model then takes the other inputs instead of ``concept``.
+    and, in the argument ``concept``, the class labels on which it is conditioned. It returns the
+    noise. If samples have several named inputs, noise is added to the first input. The model then
+    takes the other inputs instead of ``concept``.
 
     Args:
         draws: Number of draws per sample over which a loss is averaged, from 1 to 1,000. A draw is
-            a noise step and noise. In training, each sample gets a single draw.
+            a noise step with random noise. In training, each sample gets a single draw.
         seed: Seed of the draws.
         fixed: Whether draws are the same for all samples, models and rounds.
 

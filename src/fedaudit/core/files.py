@@ -84,11 +84,11 @@ class TooLarge(ValueError):
 
 
 _PARTIAL = re.compile(r".+\.[0-9a-f]{8}\.partial", re.DOTALL)
-"""Names of the temporary files of :func:`write_whole`."""
+"""Names of the temporary files of :func:`write_atomically`."""
 
 
 def delete_partial_files(folder: Path, *, before: float) -> None:
-    """Delete temporary files of processes that were killed in :func:`write_whole`.
+    """Delete temporary files of processes that were killed in :func:`write_atomically`.
 
     Args:
         folder: Folder; its subfolders are not searched.
@@ -426,10 +426,11 @@ def write_object(path: Path, text: str) -> None:
     """Write a JSON object that :func:`read_object` can read.
 
     Raises:
-        BadInput: The text is too large to be read back, or :func:`write_whole` cannot write it.
+        BadInput: The text is too large to be read back, or :func:`write_atomically` cannot write
+            it.
     """
     raise_if_unreadable(path, text)
-    write_whole(path, text)
+    write_atomically(path, text)
 
 
 def raise_if_unreadable(
@@ -462,7 +463,7 @@ PRIVATE_MODE = 0o600
 """Permissions of a file that only its owner may read and write, on systems that have them."""
 
 
-def write_whole(path: Path, content: str | bytes, *, private: bool = False) -> None:
+def write_atomically(path: Path, content: str | bytes, *, owner_only: bool = False) -> None:
     """Write a file atomically: to a temporary file, which is then renamed.
 
     Line ends are not converted. A link at the path is replaced and not followed, so that no file
@@ -471,7 +472,8 @@ def write_whole(path: Path, content: str | bytes, *, private: bool = False) -> N
     Args:
         path: File, in a folder that exists.
         content: Content of the file; a text is encoded in UTF-8.
-        private: Whether only the user may read the file, as for results of single samples.
+        owner_only: Whether only the file's owner may read the file, as for results of single
+            samples.
 
     Raises:
         BadInput: The disk is full or the folder is not writable; an earlier file stays unchanged.
@@ -479,7 +481,7 @@ def write_whole(path: Path, content: str | bytes, *, private: bool = False) -> N
     # A random name, since two studies that share a pool may write the same file at the same time.
     partial = path.with_name(f"{path.name}.{os.urandom(4).hex()}.partial")
     try:
-        mode = PRIVATE_MODE if private else 0o666
+        mode = PRIVATE_MODE if owner_only else 0o666
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with open(descriptor, "wb") as file:
             file.write(content if isinstance(content, bytes) else content.encode("utf-8"))

@@ -26,7 +26,7 @@ from fedaudit.core.tasks import (
     cross_entropy,
     describe_tensor,
     is_correct,
-    logits_of,
+    output_tensor_of,
 )
 
 
@@ -60,7 +60,7 @@ def two_logits(output: object) -> Tensor:
     Raises:
         BadInput: There are several logits per sample.
     """
-    logits = logits_of(output)
+    logits = output_tensor_of(output)
     if logits.numel() != len(logits):
         raise BadInput(
             f"a model for the task 'binary' must return one logit per sample, got shape "

@@ -84,7 +84,7 @@ class Utility(NamedTuple):
     is_accuracy: bool = False
 
 
-def logits_of(output: object) -> Tensor:
+def output_tensor_of(output: object) -> Tensor:
     """Extract the output tensor from a module's return value: the value, or its ``logits``.
 
     Raises:
@@ -159,7 +159,7 @@ class Task:
     utility: Utility = field(repr=False, compare=False)
     output_kinds: OutputKind = field(default=OutputKind.NOTHING, compare=False)
     extract_outputs: Callable[[object], Tensor] = field(
-        default=logits_of, repr=False, compare=False
+        default=output_tensor_of, repr=False, compare=False
     )
     features: Callable[[Tensor, Tensor], Tensor | Mapping[str, Tensor]] = field(
         default=_unchanged_features, repr=False, compare=False
@@ -191,7 +191,7 @@ class Task:
     @property
     def needs_no_conversion(self) -> bool:
         """True if a module takes the features and returns the outputs, without any conversion."""
-        return self.extract_outputs is logits_of and self.inputs is None
+        return self.extract_outputs is output_tensor_of and self.inputs is None
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Float[Tensor, " samples"]:

@@ -85,8 +85,8 @@ def scale_images(
     # The standard deviation of a constant channel is 0, so divide by 1 instead.
     divisor = np.where(std > 0, std, 1.0)
     description = (
-        f"{scaling}, then minus {_format(mean)} over {_format(divisor)} "
-        "(training mean and standard deviation per channel)"
+        f"{scaling}, minus the mean {_format(mean)}, divided by the standard deviation "
+        f"{_format(divisor)} (of each channel of the training images)"
     )
     shift = torch.tensor(mean, dtype=torch.float32)[:, None, None]
     scale = torch.tensor(divisor, dtype=torch.float32)[:, None, None]

@@ -54,7 +54,8 @@ class Augmentation(ConfiguredDefense):
         >>> fa.defenses.Augmentation(padding=4, horizontal_flip=0.5).padding
         4
 
-    Source: FedMIA, appendix A.2. The defaults are the strengths in its published code.
+    Source: Zhu et al. 2024 (FedMIA), appendix A.2. The defaults are the strengths in its published
+        code.
     Differs: The published code augments pixels before it standardises them. Here, images are
         already standardised, so they are mapped to [0, 1] and back: black and white are the
         smallest and largest values of each channel in the client's images. The random crop replaces

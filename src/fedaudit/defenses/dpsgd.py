@@ -85,8 +85,8 @@ class DPSGD(ConfiguredDefense):
         >>> fa.defenses.DPSGD(clip=1.0, noise_multiplier=0.1, clients=[0]).multiplicity
         1
 
-    Source: Abadi et al. 2016, Algorithm 1; De et al. 2022, section 3.2 (multiplicity);
-        CoFedMID, appendix E (multipliers 0.05, 0.1 and 0.2).
+    Source: Abadi et al. 2016, Algorithm 1; De et al. 2022, section 3.2 (multiplicity); Bai et al.
+        2026 (CoFedMID), appendix E (multipliers 0.05, 0.1 and 0.2).
     Differs: CoFedMID calls this client-level DP, although it clips per-sample gradients during
         local training and not the update. The sum is divided by the expected batch size, since
         the actual size would reveal information without noise.

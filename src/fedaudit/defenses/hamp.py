@@ -38,8 +38,8 @@ class Hamp(ConfiguredDefense):
         >>> fa.defenses.Hamp(entropy_threshold=0.5, entropy_weight=0.005).divide_by_classes
         True
 
-    Source: HAMP (Chen and Pattabiraman, NDSS 2024), training and its published code; CoFedMID,
-        appendix E, which also uses only the training.
+    Source: Chen and Pattabiraman 2024 (HAMP), training and its published code; Bai et al. 2026
+        (CoFedMID), appendix E, which also uses only the training.
     Differs: HAMP's changes of predictions at test time are not implemented, since attacks see the
         model itself.
     """
@@ -57,7 +57,7 @@ class Hamp(ConfiguredDefense):
         return super().acts_in(hook) and not self.neutral
 
     @property
-    def needs_classes(self) -> bool:
+    def needs_class_labels(self) -> bool:
         return not self.neutral
 
     def loss(self, outputs: Tensor, batch: Batch, context: TrainingContext) -> Tensor:

@@ -34,8 +34,9 @@ class MixUp(ConfiguredDefense):
         >>> fa.defenses.MixUp(alpha=1.0).alpha
         1.0
 
-    Source: MixUp (Zhang et al. 2018), section 2; FedMIA, appendix A.2 (alpha from 1e-5 to 1e5);
-        CoFedMID, appendix E (alpha 0.01); FedMIA's published code for "legacy_label_only".
+    Source: MixUp (Zhang et al. 2018), section 2; Zhu et al. 2024 (FedMIA), appendix A.2 (alpha from
+        1e-5 to 1e5); Bai et al. 2026 (CoFedMID), appendix E (alpha 0.01); FedMIA's published code
+        for "legacy_label_only".
     Differs: The sample itself gets the larger of the two weights, because the mixed sample keeps
         its id. Since the permutation is uniform, this does not change the distribution of the
         batch. With "legacy_label_only", the weights stay as drawn, since only labels are mixed.

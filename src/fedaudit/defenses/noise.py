@@ -36,7 +36,8 @@ class GradientNoise(ConfiguredDefense):
         >>> fa.defenses.GradientNoise(sigma=0.01, clients=[0]).sigma
         0.01
 
-    Source: FedMIA, appendix A.2 (gradient perturbation); CoFedMID, appendix E (GradNoise).
+    Source: Zhu et al. 2024 (FedMIA), appendix A.2 (gradient perturbation); Bai et al. 2026
+        (CoFedMID), appendix E (GradNoise).
     Differs: All attacks see the noisy upload, including attacks on losses.
     """
 

@@ -161,7 +161,7 @@ def lone_units(now: Model, before: Model | None, samples: Samples) -> float:
     A planted neuron fires only for its target, or for no sample if the client does not have the
     target. If the model has only one hidden layer, the units of this layer are used.
 
-    Source: AMI, Eq. (5).
+    Source: Nguyen et al. 2023 (AMI), Eq. (5).
     """
     values = activations_on(now, samples)
     fired = torch.cat([(layer > 0).sum(0) for layer in values[1:] or values])
@@ -223,7 +223,8 @@ _TINY = 1e-30
 def norm_ratio(now: Model, before: Model | None, samples: Samples) -> float:
     """Compute the largest |log ratio| of the norm of a unit's weights to the layer's median norm.
 
-    Source: AMI, Figs. 8 and 14 (which claim that malicious weights resemble normal ones).
+    Source: Nguyen et al. 2023 (AMI), Figs. 8 and 14 (which claim that malicious weights resemble
+        normal ones).
     """
     logs = [layer.weight.norm(dim=1).clamp_min(_TINY).log() for layer in hidden_layers(now)]
     return max(float((log_norms - log_norms.median()).abs().max()) for log_norms in logs)
@@ -243,7 +244,7 @@ def outlier_row(now: Model, before: Model | None, samples: Samples) -> float:
     The value is the largest Kolmogorov-Smirnov distance of a unit's weights from all other weights
     of the layer.
 
-    Source: AMI, Figs. 8 and 14 (distributions of weights).
+    Source: Nguyen et al. 2023 (AMI), Figs. 8 and 14 (distributions of weights).
     """
     layers = [layer.weight for layer in hidden_layers(now) if len(layer.weight) > 1]
     return max((float(distance_from_others(rows).max()) for rows in layers), default=0.0)
@@ -253,7 +254,8 @@ def outlier_row(now: Model, before: Model | None, samples: Samples) -> float:
 def moved_weights(now: Model, before: Model | None, samples: Samples) -> float:
     """Compute the largest Kolmogorov-Smirnov distance between a layer's weights in two rounds.
 
-    Source: AMI, Fig. 14, which compares the weights of honest and malicious models.
+    Source: Nguyen et al. 2023 (AMI), Fig. 14, which compares the weights of honest and malicious
+        models.
     """
     pairs = zip(hidden_layers(now), layers_before(now, before), strict=True)
     return max(distance_between(new.weight.flatten(), old.weight.flatten()) for new, old in pairs)

@@ -27,8 +27,8 @@ class GradientQuantization(ConfiguredDefense):
         >>> fa.defenses.GradientQuantization(bits=8).bits
         8
 
-    Source: FedMIA, appendix A.2 (gradient quantization); Reisizadeh et al. 2020 (FedPAQ) for
-        unbiased rounding.
+    Source: Zhu et al. 2024 (FedMIA), appendix A.2 (gradient quantization); Reisizadeh et al. 2020
+        (FedPAQ) for unbiased rounding.
     Differs: FedMIA's code rounds each entry down, which biases updates downwards, in steps of
         range / 2^bits, so there are 2^bits + 1 levels; "floor" does the same. For a tensor with
         equal entries, FedMIA's code returns NaN; here, the tensor is not changed. All attacks see

@@ -35,7 +35,7 @@ class RelaxLoss(ConfiguredDefense):
         1.0
 
     Source: RelaxLoss (Chen et al. 2022), algorithm 1 and its published code (with separate variants
-        for images and tables); CoFedMID, appendix E.
+        for images and tables); Bai et al. 2026 (CoFedMID), appendix E.
     Differs: The two objectives alternate by round. In the original, which is for central training,
         they alternate by epoch, so a client with one epoch per round would only use the first one.
         Gradients are also propagated through the soft label, as in the published code.
@@ -49,7 +49,7 @@ class RelaxLoss(ConfiguredDefense):
         return super().acts_in(hook) and self.target_loss > 0
 
     @property
-    def needs_classes(self) -> bool:
+    def needs_class_labels(self) -> bool:
         return self.acts_in("loss")
 
     @property

@@ -24,7 +24,7 @@ class DataSampling(ConfiguredDefense):
         >>> fa.defenses.DataSampling(share=0.5).share
         0.5
 
-    Source: FedMIA, appendix A.2 (data sampling); Li et al. 2022.
+    Source: Zhu et al. 2024 (FedMIA), appendix A.2 (data sampling); Li et al. 2022.
     Differs: FedMIA's code stops an epoch after a fraction of its batches, and uses all data if the
         fraction is less than one batch. Here, ``share`` is a fraction of the samples, and the last
         batch is truncated.

@@ -32,7 +32,7 @@ def divergence_per_class(
         outputs: Outputs before the softmax.
         targets: One row of class probabilities per sample.
 
-    Source: HAMP, published code (``kl_div`` with reduction "mean").
+    Source: Chen and Pattabiraman 2024 (HAMP), published code (``kl_div`` with reduction "mean").
     """
     log_p = functional.log_softmax(outputs, dim=1)
     return functional.kl_div(log_p, targets, reduction="none").mean(dim=1)
@@ -110,7 +110,7 @@ def label_of_entropy(classes: int, threshold: float) -> Float[Tensor, " classes"
         threshold: Smallest entropy, divided by the largest possible one, in [0, 1]: 0 gives a hard
             label, 1 a uniform label.
 
-    Source: HAMP (Chen and Pattabiraman 2024), high-entropy soft labels, as in its published code.
+    Source: Chen and Pattabiraman 2024 (HAMP), high-entropy soft labels, as in its published code.
     Differs: If no step of 0.01 reaches the threshold, the label is uniform; the published code does
         not terminate.
     """

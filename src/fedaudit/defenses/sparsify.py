@@ -32,7 +32,8 @@ class GradientSparsification(ConfiguredDefense):
         >>> fa.defenses.GradientSparsification(ratio=0.9).ratio
         0.9
 
-    Source: FedMIA, appendix A.2 (gradient sparsification); CoFedMID, appendix E (GradSparse).
+    Source: Zhu et al. 2024 (FedMIA), appendix A.2 (gradient sparsification); Bai et al. 2026
+        (CoFedMID), appendix E (GradSparse).
     Differs: FedMIA's code ranks each tensor separately, and does not change tensors with up to 1000
         entries. It sends all entries that equal the smallest entry that it sends. "per-tensor" does
         the same, but sends zeros at ratio 1, where FedMIA's code fails. All attacks see the sparse

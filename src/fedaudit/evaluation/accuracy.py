@@ -113,7 +113,7 @@ def accuracy_notes(
             than all attacks, and reports show them only for the last round.
         count: Function that counts correct predictions; :func:`count_correct` by default.
 
-    Source: SIA, section 4.6 (generalization error of the local models).
+    Source: Hu et al. 2024 (SIA), section 4.6 (generalization error of the local models).
     Differs: The gap keeps its sign. It is computed only in the last measured round, on at most 500
         samples of each client and 1,000 test samples.
     """

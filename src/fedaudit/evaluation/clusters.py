@@ -433,7 +433,7 @@ def cluster_estimates(run: ClusterResult, utility: Sequence[Estimate]) -> list[E
       between measured rounds. These are not compared between runs, because clients of different
       seeds have different data.
 
-    Source: IFCA-MIR, Tables 1 and 2 and Figures 2-7.
+    Source: Jung et al. 2025 (IFCA-MIR), Tables 1 and 2 and Figures 2-7.
 
     Args:
         run: Models, clients and risks of the run.

@@ -70,7 +70,7 @@ def write_scores(runs: Sequence[Setup], results: EvaluationResults, path: Path) 
                 tensors[f"{prefix}/origin"] = torch.from_numpy(truth.origin)
                 tensors |= by_attack
     if tensors:
-        write_tensors(tensors, path, private=True)
+        write_tensors(tensors, path, owner_only=True)
 
 
 def read_scores(path: Path) -> Scores:

@@ -48,11 +48,11 @@ from fedaudit.plan.parts import Setup
 from fedaudit.results.estimate import GUESSING, SUCCESS_RATE, Estimate, Test
 from fedaudit.results.record import ControlResult
 from fedaudit.results.runs import (
-    FAIR,
+    FAIR_DRAW,
     LABEL_BASELINE,
     LABELS,
     LABELS_METHOD,
-    OWN,
+    OWN_SAMPLES,
     ChainedInference,
     ClassSuccess,
     SelectivePrediction,
@@ -107,12 +107,12 @@ def source_draws(run: Setup) -> dict[str, SourceQueries]:
         positions = samples.position[order]
         owner = np.searchsorted(clients, samples.owner[order])
         labels = assignment.measured.labels.numpy()[positions]
-        draws[OWN] = SourceQueries(positions, owner, labels, clients, at_random=True)
+        draws[OWN_SAMPLES] = SourceQueries(positions, owner, labels, clients, at_random=True)
     audited_queries = _audited_queries(run)
     if audited_queries is not None:
         is_drawn_by_client = study.audit.draw in CLIENT_SAMPLE_DRAWS
         is_own = run.recording_info is not None or is_drawn_by_client or study.has_iid_clients
-        draws.setdefault(OWN if is_own else FAIR, audited_queries)
+        draws.setdefault(OWN_SAMPLES if is_own else FAIR_DRAW, audited_queries)
     return draws
 
 
@@ -393,7 +393,7 @@ def source_estimates(
     labels: ExcessOverLabels,
     p_value: float,
     baseline: Baseline | None,
-    draw: str = OWN,
+    draw: str = OWN_SAMPLES,
 ) -> list[Estimate]:
     """Return the success rate of one attack in one run, and its excess over label distributions.
 

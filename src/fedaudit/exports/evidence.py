@@ -26,8 +26,8 @@ class Evidence(NamedTuple):
         verdict: Verdict of the policy on the record.
         started: Time at which the audit started.
         model: File of the released model; None if it was not given.
-        statement: Role, purpose and validity as stated by whoever made the pack; None if the pack
-            has no statement.
+        statement: Role of the person who made the pack, purpose of the audited model, and last day
+            on which the pack is valid, as this person states; None if the pack has no statement.
     """
 
     folder: Path
@@ -40,7 +40,7 @@ class Evidence(NamedTuple):
 
     @property
     def judged(self) -> list[tuple[Check, FigureCheck, float]]:
-        """Checks of estimates against ceilings, each with its worst estimate and the value."""
+        """Checks of estimates against ceilings, with the worst estimate and its value."""
         return [
             (check, worst, worst.value)
             for check in self.verdict.checks
@@ -86,9 +86,10 @@ def read_evidence(
         verified = verified.extended(findings)
         if not tensors_digest and not findings.problems:
             raise BadInput(
-                f"{folder} is not exported as evidence of {model.name}, which is not confirmed as "
-                f"its final model ({findings.unchecked[0]}); give the model after the last round "
-                f"of a study or of a closed recording, or omit {format_option('model')}"
+                f"{folder} is not exported as evidence of {model.name}: the export cannot confirm "
+                f"that this is the final model of the audit ({findings.unchecked[0]}); give the "
+                "model after the last round of a study or of a closed recording, or omit "
+                f"{format_option('model')}"
             )
     record, manifest, policy = verified.record, verified.manifest, verified.policy
     if verified.problems or record is None or manifest is None or policy is None:
@@ -98,8 +99,8 @@ def read_evidence(
         )
     if verified.other_version:
         raise BadInput(
-            f"{folder} was written by another version of fedaudit, so its report cannot be "
-            "checked; export it with that version"
+            f"{folder} was written by another version of fedaudit, so the report in it cannot be "
+            "generated again and compared; export the pack with that version"
         )
     return Evidence(
         folder,

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from fedaudit.core.errors import BadInput, format_option, unknown_name
-from fedaudit.core.files import raise_if_other_suffix, write_whole
+from fedaudit.core.files import raise_if_other_suffix, write_atomically
 from fedaudit.exports.cyclonedx import bill_of_materials
 from fedaudit.exports.estimates import estimates_csv, estimates_parquet
 from fedaudit.exports.evidence import Evidence
@@ -91,4 +91,4 @@ def write_export(evidence: Evidence, name: str, out: Path, options: Options) -> 
         raise BadInput(
             f"{out} already exists; give another file with {format_option('out')}, or delete it"
         )
-    write_whole(out, chosen.content(evidence, options))
+    write_atomically(out, chosen.content(evidence, options))

@@ -1,4 +1,8 @@
-"""In-toto attestation of a gate's verdict on the released model."""
+"""Verdict of the gate as a signed statement (attestation) in the in-toto format.
+
+The gate compares an audit's result with a policy. In-toto is a format for statements about software
+artifacts, such as the file of a released model.
+"""
 
 import json
 from pathlib import Path
@@ -19,17 +23,23 @@ _RESULTS = {
     Outcome.INCONCLUSIVE: "WARNED",
     Outcome.FAIL: "FAILED",
 }
-"""Results in the attestation. Verifiers must require PASSED, since WARNED means inconclusive."""
+"""Results in the attestation. Verifiers must require PASSED, since WARNED means inconclusive.
+
+NOT_REFUTED is the outcome of a lower bound on epsilon that is not above its ceiling. It does not
+prevent a pass, as in the gate.
+"""
 
 
 def statement(evidence: Evidence, sign: Path | None = None) -> str:
-    """Return a statement with the test-result predicate, as JSON.
+    """Return an in-toto statement, whose body (predicate) is a test result, as JSON.
 
-    The subject is the file of the released model, or the record if no model was given.
+    The subject is the file of the released model, or the audit's record (result file) if no model
+    was given.
 
     Args:
-        evidence: The verified pack.
-        sign: Ed25519 private key (PEM). With a key, the result is a signed DSSE envelope.
+        evidence: The verified evidence pack.
+        sign: Ed25519 private key (PEM). With a key, the result is signed: a DSSE envelope (Dead
+            Simple Signing Envelope) that contains the statement.
 
     Raises:
         BadInput: A package is not installed, or the key is invalid.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedaudit import __version__
 from fedaudit.core.errors import BadInput, format_option
-from fedaudit.core.files import MANIFEST_FILE, RECORD_FILE, REPORT_FILE, write_whole
+from fedaudit.core.files import MANIFEST_FILE, RECORD_FILE, REPORT_FILE, write_atomically
 from fedaudit.core.importing import raise_if_missing
 from fedaudit.exports.evidence import Evidence, identifier
 from fedaudit.formatting.wording import printable_record
@@ -219,7 +219,7 @@ def _models_without_file(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
 def _list_contexts(path: Path) -> None:
     document = json.loads(path.read_text(encoding="utf-8"))
     document["@context"] = [document["@context"]]
-    write_whole(path, json.dumps(document, indent=4, ensure_ascii=False) + "\n")
+    write_atomically(path, json.dumps(document, indent=4, ensure_ascii=False) + "\n")
 
 
 def _urn(digest: str, kind: str) -> str:

@@ -86,7 +86,10 @@ class SecureSum(Extension):
     def watch(
         self, rounds: Iterator[Round], run: Setup, key: str, progress: Progress
     ) -> Iterator[Round]:
-        """Yield the rounds unchanged, and write bounds for the last round's sum to a file."""
+        """Yield the rounds unchanged, and write bounds for the last round's sum to a file.
+
+        The file states the run's key, so that it is never read for another run.
+        """
         for round in rounds:
             if round.index == run.study.training.rounds:
                 bounds = [self._bounds(run, round, target, progress) for target in self.targets]
@@ -139,23 +142,23 @@ def _raise_if_unsupported(run: Setup) -> None:
     if run.view.name != "sum" or study.audit.merge or study.training.participation < 1:
         raise BadInput(
             f"{format_table('secure_sum')} needs an adversary that sees only sums of updates, and "
-            "clients "
-            'that participate in every round; set audit.view = "sum" and '
-            f"{format_setting('training.participation')} = 1, and leave out audit.merge"
+            'clients that participate in every round; set audit.view = "sum" and '
+            f"{format_setting('training.participation')} = 1, and leave out audit.merge, which "
+            "attacks several clients as one"
         )
     run.raise_if_several_models("secure_sum")
     if isinstance(run.algorithm, CorrectsDrift):
         raise Unsupported(
-            f"{format_table('secure_sum')} simulates updates of clients without an earlier round, "
-            f"but clients of {type(run.algorithm).__name__} keep tensors between rounds; use fedavg"
+            f"{format_table('secure_sum')} simulates one round without the clients' state from "
+            f"earlier rounds, but clients of {type(run.algorithm).__name__} keep tensors between "
+            "rounds; use fedavg"
         )
     all_defended = len(run.defenses) == len(run.assignment.clients)
-    has_other_defense = client_dp_of(run.defenses) is None or not all_defended
-    if run.extension(Canaries) is not None or (run.defenses and has_other_defense):
+    all_use_client_dp = all_defended and client_dp_of(run.defenses) is not None
+    if run.extension(Canaries) is not None or (run.defenses and not all_use_client_dp):
         raise Unsupported(
             f"{format_table('secure_sum')} simulates every client's update with its clipping and "
-            "noise; "
-            'use the defense "client-dp" for all clients, or none, and leave out '
+            'noise; use the defense "client-dp" for all clients, or none, and leave out '
             f"{format_table('canaries')}"
         )
     for target in study.audit.targets:
@@ -187,9 +190,9 @@ def sums_of_others(
     defenses = dict(run.defenses)
     noise_only: dict[ClientId, Samples] = {}
     if defenses:
-        # A canary of length 0 replaces the target's update by zeros; the noise is still added.
+        # A canary of norm 0 replaces the target's update by zeros; the noise is still added.
         noise_only[target] = run.assignment.clients[target]
-        defenses[target] = Chain((CanaryUpload(0, 0, 0.0), run.defenses[target]))
+        defenses[target] = Chain((CanaryUpload(seed=0, number=0, length=0.0), run.defenses[target]))
     other_clients = [client for client in round.selected if client != target]
     ends = torch.tensor([sizes[client] for client in other_clients]).cumsum(0)
     for draw in range(draws):
@@ -208,6 +211,8 @@ def update_of(run: Setup, round: Round, target: ClientId) -> Float[Tensor, " _"]
     defense = client_dp_of(run.defenses)
     defenses = {target: replace(defense, noise_multiplier=0.0)} if defense else {}
     data = {target: run.assignment.clients[target]}
+    # The federation's own seed repeats the training of the audited run. The sums of others use new
+    # seeds, because they are new draws.
     return _weighted_sum(run, round, data, defenses, run.federation_seed)
 
 
@@ -229,7 +234,11 @@ def _weighted_sum(
             weights=round.weights,
             seed=seed,
         )
-        tasks.append(ClientTask(round.sent[client], {}, {}, context))
+        # Neither the client nor its defense has state from earlier rounds.
+        task = ClientTask(
+            sent=round.sent[client], client_state={}, defense={}, client_context=context
+        )
+        tasks.append(task)
     with LOCAL.session(run_client, Participants(run.algorithm, data, defenses)) as train:
         weighted_updates = (
             flat(result.upload.values).double() * round.weights[client]
@@ -258,6 +267,8 @@ def _estimates(
         counted = Estimate(
             defense=run.study.defense.label,
             view=run.view.name,
+            # Bounds on epsilon have this contrast. No samples are compared here: the adversary
+            # distinguishes the update from a zero update.
             contrast="unseen",
             target=target,
             seed=seed,

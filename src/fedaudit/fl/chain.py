@@ -57,7 +57,7 @@ class Chain(Defense):
         # Without this check, a run with CoFedMID would fail only in the later rounds, in which it
         # needs classes.
         mixing = [part for part in self.parts if part.mixes_labels]
-        with_classes = [part for part in self.parts if part.needs_classes]
+        with_classes = [part for part in self.parts if part.needs_class_labels]
         if mixing and with_classes:
             raise Unsupported(
                 f"{type(mixing[0]).__name__} mixes labels, but {type(with_classes[0]).__name__} "
@@ -74,8 +74,8 @@ class Chain(Defense):
         return any(part.mixes_labels for part in self.parts)
 
     @property
-    def needs_classes(self) -> bool:
-        return any(part.needs_classes for part in self.parts)
+    def needs_class_labels(self) -> bool:
+        return any(part.needs_class_labels for part in self.parts)
 
     @property
     def cancels(self) -> bool:

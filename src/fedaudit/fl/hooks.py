@@ -104,14 +104,14 @@ class Defense:
         return False
 
     @property
-    def needs_classes(self) -> bool:
+    def needs_class_labels(self) -> bool:
         """True if :meth:`loss` needs class labels, so that labels may not be mixed."""
         return False
 
     @property
     def needed_outputs(self) -> OutputKind:
         """Quantities besides the loss that the defense needs, such as class probabilities."""
-        needs_posterior = self.needs_classes or self.mixes_labels
+        needs_posterior = self.needs_class_labels or self.mixes_labels
         return OutputKind.POSTERIOR if needs_posterior else OutputKind.NOTHING
 
     @property

@@ -209,7 +209,8 @@ def detect(study: GameStudy, samples: GameSamples, *, progress: Progress) -> Det
     server has planted a neuron, for a sample of this client or of another client. Thresholds are
     chosen on other runs.
 
-    Source: AMI, section 7 (Detecting Malicious Weights is Challenging), Figs. 8 and 14.
+    Source: Nguyen et al. 2023 (AMI), section 7 (Detecting Malicious Weights is Challenging), Figs.
+        8 and 14.
     """
     start, settings = monotonic(), study.detector
     mechanism = resolve_mechanism(study.mechanism, samples.pools.clients.shape[1])

@@ -178,7 +178,7 @@ class RoundGames:
         labels: Classes of the contest's samples.
         settings: Defense, aggregation and models.
 
-    Source: AMI, Figs. 1 and 2 and appendix E.
+    Source: Nguyen et al. 2023 (AMI), Figs. 1 and 2 and appendix E.
     """
 
     contest: Contest

@@ -36,7 +36,7 @@ def efficientnet_lite0(pictures: Float[Tensor, "pictures channels height width"]
 
     Images have values from 0 to 1 in 1 or 3 channels, and are resized to 128 x 128 pixels.
 
-    Source: AMI, section 5, which uses a ResNet-18 that is trained on ImageNet.
+    Source: Nguyen et al. 2023 (AMI), section 5, which uses a ResNet-18 that is trained on ImageNet.
     Differs: EfficientNet-Lite0, whose weights are available as a package.
     """
     has_image_shape = pictures.ndim == 4 and pictures.shape[1] in (1, 3)
@@ -55,7 +55,7 @@ def efficientnet_lite0(pictures: Float[Tensor, "pictures channels height width"]
 def efficientnet_lite0_512(pictures: Float[Tensor, "pictures channels height width"]) -> Tensor:
     """Compute the first 512 of the 1280 features of :func:`efficientnet_lite0`.
 
-    Source: AMI, section 5, which uses a ResNet-18 with 512 features.
+    Source: Nguyen et al. 2023 (AMI), section 5, which uses a ResNet-18 with 512 features.
     Differs: Another network. Its channels have no order, so the first 512 are an arbitrary choice.
     """
     return efficientnet_lite0(pictures)[:, :512].contiguous()

@@ -13,7 +13,7 @@ from fedaudit.gate.judged import CONTRASTS, raise_if_too_many_figures, run_of, u
 from fedaudit.gate.outcome import Outcome, confidence_level
 from fedaudit.gate.policy import BaselinePolicy, MembershipPolicy, Policy
 from fedaudit.gate.sample_size import RequiredSamples, format_more
-from fedaudit.gate.trust import trust_in
+from fedaudit.gate.trust import doubts_about
 from fedaudit.gate.verdict import (
     MISSING_FIGURE,
     Check,
@@ -126,7 +126,8 @@ def baseline_checks(record: Record, baseline: Record, policy: Policy) -> Iterato
     """
     rule = policy.baseline or BaselinePolicy()
     unsound = (
-        trust_in(baseline, policy.evidence).unsound or trust_in(record, policy.evidence).unsound
+        doubts_about(baseline, policy.evidence).unsound
+        or doubts_about(record, policy.evidence).unsound
     )
     metrics = rule.metrics or [
         metric

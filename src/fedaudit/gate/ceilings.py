@@ -72,7 +72,7 @@ from fedaudit.results.estimate import FIXED_THRESHOLD_METHOD, Estimate, Interval
 from fedaudit.results.games import ACTUAL_EPSILON, PROVEN_EPSILON, SUCCESS
 from fedaudit.results.guessing import above_chance
 from fedaudit.results.record import Record
-from fedaudit.results.runs import FAIR, LABELS, OLDER_LEVEL, has_older_level
+from fedaudit.results.runs import FAIR_DRAW, LABELS, OLDER_LEVEL, has_older_level
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Ceiling:
     format_as: str = ""
 
 
-def ceiling_checks(record: Record, policy: Policy, trust: Doubts) -> Iterator[Check]:
+def ceiling_checks(record: Record, policy: Policy, doubts: Doubts) -> Iterator[Check]:
     """Yield a check for each ceiling of a policy, separately for each contrast if necessary."""
     for row in CEILINGS:
         table = getattr(policy, row.section)
@@ -117,9 +117,9 @@ def ceiling_checks(record: Record, policy: Policy, trust: Doubts) -> Iterator[Ch
         for (metric, ceiling), contrast in product(ceilings.items(), contrasts):
             if row.contrasts and contrast in unfair_contrasts(record):
                 continue
-            rule = CeilingRule(record, policy, trust, metric, contrast, ceiling)
+            rule = CeilingRule(record, policy, doubts, metric, contrast, ceiling)
             results = [
-                row.compare(figure, ceiling, trust.confidence) for figure in row.estimates(rule)
+                row.compare(figure, ceiling, doubts.confidence) for figure in row.estimates(rule)
             ]
             unbounded = metric == EPSILON and clients_without_bound(record, policy.membership)
             if not results and (unbounded or is_too_small_for(record, policy, metric, contrast)):
@@ -153,7 +153,7 @@ def _membership_figures(rule: CeilingRule) -> Iterator[ComparedFigure]:
             yield ComparedFigure(str(run), None, explanation)
             continue
         doubt = (
-            rule.trust.doubt(figure)
+            rule.doubts.doubt(figure)
             or _doubt_of_significance(figure, ceiling)
             or uncontrolled_doubt(figure)
         )
@@ -185,7 +185,7 @@ def _is_pooled(
     A client for which a leak is shown is always judged by its own estimate.
     """
     policy = rule.policy.membership
-    if policy is None or policy.judges_each:
+    if policy is None or policy.judges_each_client:
         return False
     leaks = figure is not None and shows_leak(figure, rule.ceiling)
     return not leaks and (run.attack, run.defense, run.seed) in pooled
@@ -232,7 +232,7 @@ def _doubt_of_significance(figure: Estimate, ceiling: float) -> str:
 
 
 def _group_figures(rule: CeilingRule) -> Iterator[ComparedFigure]:
-    record, policy, trust = rule.record, rule.policy.membership, rule.trust
+    record, policy, doubts = rule.record, rule.policy.membership, rule.doubts
     assert policy is not None
     groups: dict[str, list[Estimate]] = {}
     for row in record.groups:
@@ -249,7 +249,7 @@ def _group_figures(rule: CeilingRule) -> Iterator[ComparedFigure]:
             yield ComparedFigure(
                 f"{run_of(row)}, {kind} {shorten(row.group)}",
                 row,
-                doubt=trust.doubt(row),
+                doubt=doubts.doubt(row),
                 more=partial(samples_for_auc, row, rule.ceiling),
             )
         if not large:
@@ -275,7 +275,7 @@ def _epsilon_bounds(rule: CeilingRule) -> Iterator[ComparedFigure]:
             continue
         if (figure is None or figure.value is None) and run.target in unbounded:
             continue
-        doubt = rule.trust.doubt(figure)
+        doubt = rule.doubts.doubt(figure)
         missing = "" if figure is not None else reason(run) or "the result file has no such bound"
         yield ComparedFigure(str(run), figure, missing, doubt)
     for metric, what in _BOUNDS_ON_UPDATES.items():
@@ -327,9 +327,9 @@ def _excess_over_labels(
 ) -> ComparedFigure:
     """Return the success of a source attack beyond what label distributions explain."""
     assert rule.policy.sources is not None
-    draw = ", on the audited samples" * (figure.contrast == FAIR)
+    draw = ", on the audited samples" * (figure.contrast == FAIR_DRAW)
     name = f"{FigureRun(figure.attack, figure.defense, None, figure.seed)}{draw}"
-    doubt = rule.trust.doubt(figure)
+    doubt = rule.doubts.doubt(figure)
     same_setting = [f for f in figures if (f.defense, f.view) == (figure.defense, figure.view)]
     success = next(f for f in same_setting if f.seed == figure.seed and not f.against)
     excess = figure.model_copy(update={"metric": _EXCESS})
@@ -379,7 +379,7 @@ def _model_risks(rule: CeilingRule) -> Iterator[ComparedFigure]:
                         method=EXACT,
                         note="the model's risk could not be measured" if model.risk is None else "",
                     ),
-                    doubt=rule.trust.unsound,
+                    doubt=rule.doubts.unsound,
                     more=lambda: _UNKNOWN_SAMPLES,
                 )
     present = {result.seed for result in rule.record.clusters}

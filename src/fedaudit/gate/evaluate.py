@@ -39,7 +39,7 @@ from fedaudit.gate.judged import (
 from fedaudit.gate.outcome import Outcome, worst_outcome
 from fedaudit.gate.policy import Policy, example_with_settings_of, with_client_numbers
 from fedaudit.gate.sample_size import limited_sample_size_searches
-from fedaudit.gate.trust import POSITIVE_CONTROL, control_checks, evidence_checks, trust_in
+from fedaudit.gate.trust import POSITIVE_CONTROL, control_checks, doubts_about, evidence_checks
 from fedaudit.gate.verdict import Check, FigureCheck, Verdict, overall_outcome, requirement_check
 from fedaudit.report.deciding.caveats import (
     client_list,
@@ -161,7 +161,7 @@ def _raise_if_without_ceiling(policy: Policy, *, is_games: bool) -> None:
 
 
 def _study_checks(record: Record, policy: Policy) -> Iterator[Check]:
-    yield from ceiling_checks(record, policy, trust_in(record, policy.evidence))
+    yield from ceiling_checks(record, policy, doubts_about(record, policy.evidence))
     members = judged_attacks(record, policy.membership)
     yield from control_checks(record, policy, members, judged_sources(record, policy.sources))
     yield from evidence_checks(record, policy)
@@ -174,7 +174,7 @@ def _game_checks(record: Record, policy: Policy) -> Iterator[Check]:
         missing = [name for name in policy.games.mechanisms if name not in played]
         faults = [f"no game against {shorten(name)}" for name in missing]
         yield requirement_check("games", "games for every mechanism", faults, Outcome.INCONCLUSIVE)
-    yield from ceiling_checks(record, policy, trust_in(record, policy.evidence))
+    yield from ceiling_checks(record, policy, doubts_about(record, policy.evidence))
     if policy.games.contradicted:
         yield from _contradictions(record, judged_points(record, policy.games))
 
@@ -202,8 +202,8 @@ def _contradictions(record: Record, points: Sequence[PointPlayed]) -> Iterator[C
 def _missing_figures(record: Record, policy: Policy) -> Iterator[str]:
     """Describe clients and attacks that have no separate estimates, with the reason."""
     membership = policy.membership
-    judges_each = membership is not None and membership.judges_each
-    if (unmeasured := never_measured(record)) and not judges_each:
+    judges_each_client = membership is not None and membership.judges_each_client
+    if (unmeasured := never_measured(record)) and not judges_each_client:
         yield f"{join_and([client_name(client) for client in unmeasured])}: {NEVER_MEASURED}"
     if undecided := undecided_pooled_clients(record, membership):
         clients = join_and([client_name(client) for client in undecided])

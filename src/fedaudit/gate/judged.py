@@ -26,28 +26,38 @@ CONTRASTS = {
     "mixed": "both kinds of non-members together",
 }
 MAX_FIGURES = 50_000
-"""Maximum number of estimates of one kind. Studies have a few hundred."""
+"""Maximum number of estimates per metric and kind of non-members. Studies have a few hundred."""
 ALPHA = 0.05
 """Family-wise error rate of the lower bounds on epsilon from all judged games."""
 
 
 class CeilingRule(NamedTuple):
-    """A ceiling on a metric for one kind of non-members, and the record that it judges."""
+    """A ceiling on a metric for one kind of non-members, and the record that it judges.
+
+    Attributes:
+        record: Record that is judged.
+        policy: Policy that sets the ceiling.
+        doubts: Reasons to doubt estimates above the ceiling.
+        metric: Metric of the judged estimates.
+        contrast: Kind of non-members.
+        ceiling: Highest value that passes.
+    """
 
     record: Record
     policy: Policy
-    trust: Doubts
+    doubts: Doubts
     metric: str
     contrast: str
     ceiling: float
 
 
 def unfair_contrasts(record: Record) -> list[str]:
-    """Return the contrasts without a fair draw, if the record also has contrasts with a fair draw.
+    """Return the contrasts whose members were not chosen at random, if others were.
 
-    The returned contrasts are not judged, since other differences between clients could look like
-    leakage. In a recording, an estimate of such a contrast may lack a value, if no two clients
-    share a class.
+    In the other contrasts, a random choice (fair draw) decided which samples became members. The
+    returned contrasts are not judged, since other differences between clients could look like
+    leakage. A recording of a live federation (``watched``) may have no value for such a contrast:
+    other clients' samples are compared within classes, and possibly no two clients share a class.
     """
     figures = [figure for figure in record.findings if figure.attack]
     fair = {figure.contrast for figure in figures if figure.fair and figure.value is not None}
@@ -133,7 +143,10 @@ def judged_sources(record: Record, policy: SourcesPolicy | None) -> list[str]:
 
 
 def judged_points(record: Record, policy: GamesPolicy) -> list[PointPlayed]:
-    """Return the points of a study of games to judge: all, or those of the policy's mechanisms."""
+    """Return the points (combinations of settings) of a study of games that the policy judges.
+
+    These are all points, or those with the policy's mechanisms.
+    """
     names = policy.mechanisms
     return [point for point in record.games if not names or point.mechanism in names]
 
@@ -146,7 +159,7 @@ def empirical_epsilon(point: PointPlayed, n_points: int) -> float:
 
 
 def point_name(point: PointPlayed, record: Record) -> str:
-    """Return the label of a point, or the record's name for the study itself."""
+    """Return the label of a point, or the record's name for the point with the study's settings."""
     return shorten(point.label or f"{record.name} (without changes)", 120)
 
 
@@ -155,8 +168,8 @@ def raise_if_too_many_figures(n_figures: int) -> None:
     if n_figures > MAX_FIGURES:
         raise BadInput(
             f"with the attacks, clients and seeds of the result file, there are {n_figures:,} "
-            f"figures of each kind, but the gate judges at most {MAX_FIGURES:,}; list fewer "
-            "attacks or clients in the policy (attacks, targets)"
+            f"estimates for each metric and kind of non-members, but the gate judges at most "
+            f"{MAX_FIGURES:,}; list fewer attacks or clients in the policy (attacks, targets)"
         )
 
 
@@ -176,7 +189,8 @@ def judged_runs(
 ) -> list[FigureRun]:
     """Return all combinations of attack, defense, client and seed that the policy judges.
 
-    These are all combinations that must have an estimate, and others that have one.
+    These are all combinations that must have an estimate, followed by other combinations that have
+    one.
 
     Args:
         record: Record.
@@ -185,6 +199,8 @@ def judged_runs(
     """
     attacks, figures = judged_attacks(record, policy), [f for f in record.findings if f.attack]
     targets = policy.client_numbers or _audited_clients(record)
+    # "these runs" judges the mean over the seeds of the record. If there is only one seed, its run
+    # is the mean. "further runs" judges no single run, because it needs several seeds.
     has_one_run = policy.seeds == "these runs" and len(set(record.seeds)) == 1
     uses_single_runs = every_seed or has_one_run or policy.seeds == "each"
     defenses = dict.fromkeys(figure.defense for figure in figures) or {"none": None}
@@ -215,7 +231,7 @@ def figures_by_run(
     for figure in rule.record.findings:
         if figure.metric == rule.metric and figure.contrast == rule.contrast:
             by_run.setdefault(run_of(figure), []).append(figure)
-    skips_missing = not rule.policy.membership.judges_each
+    skips_missing = not rule.policy.membership.judges_each_client
     reason = missing_reasons(rule.record)
     for run in judged_runs(rule.record, rule.policy.membership, every_seed=every_seed):
         if run not in by_run and skips_missing and reason(run):
@@ -227,9 +243,9 @@ NEVER_MEASURED = "never took part in a measured round"
 
 
 def partly_run_attacks(record: Record) -> dict[str, str]:
-    """Map attacks that were not run on every client to the clients and the reason.
+    """Map each attack that was not run on every client to a text that names the clients and why.
 
-    These clients took part in too few rounds, or with too few others.
+    The named clients took part in too few rounds, or with too few other clients.
     """
     return {
         row.name: row.uncovered for row in record.attacks if row.status == "run" and row.uncovered
@@ -248,8 +264,10 @@ def clients_without_bound(record: Record, policy: MembershipPolicy | None) -> li
     For these clients, membership was decided at random for too few samples. The gate does not
     require a bound for them, since a bound can never lead to a pass.
     """
-    if policy is None or policy.judges_each or not record.watched:
+    if policy is None or policy.judges_each_client or not record.watched:
         return []
+    # A client may lack a bound if other clients have one, or if the members of no estimate were
+    # chosen at random. Otherwise the record should have bounds, so that they are required.
     bounded = {f.target for f in record.findings if f.metric == EPSILON and f.value is not None}
     has_fair_figures = any(f.attack and f.fair and f.value is not None for f in record.findings)
     may_lack_bound = bounded or not has_fair_figures
@@ -261,8 +279,9 @@ def undecided_pooled_clients(record: Record, policy: MembershipPolicy | None) ->
 
     Only clients that are also part of an estimate over all clients are considered.
     """
-    if policy is None or policy.judges_each or policy.auc is None:
+    if policy is None or policy.judges_each_client or policy.auc is None:
         return []
+    # ``by`` names a subgroup, such as a class, to which an estimate is limited.
     figures = [
         figure
         for figure in record.findings

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.files import MAX_USER_FILE_BYTES, open_regular, read_text, write_whole
+from fedaudit.core.files import MAX_USER_FILE_BYTES, open_regular, read_text, write_atomically
 from fedaudit.formatting.fixed import fixed_texts
 from fedaudit.formatting.grid import shorten
 from fedaudit.formatting.wording import (
@@ -85,9 +85,9 @@ def raise_if_overwriting(
 def write_verdict(verdict: Verdict, *, junit: Path | None, json: Path | None) -> None:
     """Write a verdict as JUnit XML, as JSON, or both."""
     if junit is not None:
-        write_whole(junit, junit_xml(verdict))
+        write_atomically(junit, junit_xml(verdict))
     if json is not None:
-        write_whole(json, verdict_json(verdict))
+        write_atomically(json, verdict_json(verdict))
 
 
 def print_verdict(verdict: Verdict, console: Console | None = None) -> None:

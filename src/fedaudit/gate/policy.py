@@ -106,7 +106,7 @@ class MembershipPolicy(Table):
     smallest_group: Count = 10
 
     @property
-    def judges_each(self) -> bool:
+    def judges_each_client(self) -> bool:
         """True if every client is judged by its limits, and no clients are judged together."""
         return self.clients == "each" or bool(self.targets)
 
@@ -213,7 +213,7 @@ class EvidencePolicy(Table):
 
 
 class BaselinePolicy(Table):
-    """Comparison with the last release: no figure may increase beyond noise.
+    """Comparison with the last release: no estimate may be significantly higher.
 
     The table applies if the gate is given a baseline (`--baseline`).
 
@@ -256,8 +256,13 @@ class Policy(Table):
     controls: ControlsPolicy = ControlsPolicy()
     evidence: EvidencePolicy = EvidencePolicy()
 
+    @property
+    def has_ceilings(self) -> bool:
+        """True if a table sets a ceiling for results of some kind."""
+        return bool(self.membership or self.sources or self.clusters or self.games)
+
     def digest(self) -> str:
-        """Return the SHA-256 of all settings, including defaults."""
+        """Return the SHA-256 of all settings, including defaults, the name and a stated owner."""
         # Settings that older versions lacked are left out if unset, so that digests stay the same.
         excluded = {name for name in ("owner", "baseline") if not getattr(self, name)}
         text = json.dumps(self.model_dump(mode="json", exclude=excluded), sort_keys=True)

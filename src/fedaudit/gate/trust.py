@@ -63,7 +63,7 @@ class Doubts(NamedTuple):
         return f"the control {figure.doubt} failed, so the figure may not show a leak"
 
 
-def trust_in(record: Record, evidence: EvidencePolicy) -> Doubts:
+def doubts_about(record: Record, evidence: EvidencePolicy) -> Doubts:
     """Return the reasons to doubt a record's estimates, and the required confidence level."""
     return Doubts(_why_unsound(record), evidence.confidence)
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.files import create_subfolder, read_text, write_whole
+from fedaudit.core.files import create_subfolder, read_text, write_atomically
 from fedaudit.core.values import ClientId
 from fedaudit.live.files import TRAINING_PID_FILE, WAITING_FOLDER, waiting_rounds
 from fedaudit.live.forking import MAX_STARTS, POLL_SECONDS, DetachedProcess, can_fork, has_ended
@@ -157,7 +157,7 @@ class BackgroundProcess:
             # recording later then does not wait for the end of this training.
             with suppress(OSError, BadInput):
                 path = create_subfolder(self._folder, WAITING_FOLDER) / TRAINING_PID_FILE
-                write_whole(path, str(self._process.owner_pid))
+                write_atomically(path, str(self._process.owner_pid))
             self._process.start()
 
     def _is_running(self) -> bool:

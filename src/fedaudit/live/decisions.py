@@ -14,7 +14,7 @@ from fedaudit.core.files import (
     append_line,
     parse_json,
     read_text,
-    write_whole,
+    write_atomically,
 )
 from fedaudit.live.recording import Digest
 from fedaudit.observe.tensors import MAX_ROUND, round_paths
@@ -303,7 +303,7 @@ def opened_decisions(folder: Path, *, is_new: bool) -> list[Decision]:
     if is_new and decisions:
         raise Damaged(f"{folder} has decisions of a guard and no recording; restore it")
     if is_new or not text.endswith("\n"):
-        write_whole(path, text[: text.rfind("\n") + 1])
+        write_atomically(path, text[: text.rfind("\n") + 1])
     return decisions
 
 

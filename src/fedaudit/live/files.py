@@ -128,9 +128,9 @@ def _raise_if_leftovers(folder: Path, samples: AuditSet) -> None:
 
 def write_audit(folder: Path, audit: AuditSet, *, features: bool) -> None:
     """Write the audited samples' owners, and optionally their features."""
-    write_tensors(audit.tensors(), folder / AUDIT_FILE, private=True)
+    write_tensors(audit.tensors(), folder / AUDIT_FILE, owner_only=True)
     if features:
-        write_tensors(features_by_name(audit.samples), folder / SAMPLES_FILE, private=True)
+        write_tensors(features_by_name(audit.samples), folder / SAMPLES_FILE, owner_only=True)
 
 
 def read_audit(folder: Path) -> AuditSet:

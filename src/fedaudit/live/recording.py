@@ -23,7 +23,7 @@ from fedaudit.core.files import (
     raise_if_unreadable,
     read_object,
     read_text,
-    write_whole,
+    write_atomically,
 )
 from fedaudit.core.task_catalogue import TASKS, of_loss, task_named
 from fedaudit.core.tasks import Task
@@ -176,7 +176,7 @@ def recording_text(recording: Recording, folder: Path) -> str:
 
 def write_recording(recording: Recording, folder: Path) -> None:
     """Write a recording's settings; raise if they could not be read back."""
-    write_whole(folder / RECORDING_FILE, recording_text(recording, folder))
+    write_atomically(folder / RECORDING_FILE, recording_text(recording, folder))
 
 
 def is_recording(folder: Path) -> bool:
@@ -326,7 +326,7 @@ def repair_round_log(folder: Path) -> list[RoundEntry]:
     """Read the log, and remove an incomplete last line so that further lines can follow."""
     entries, text = read_round_log(folder), _read_log(folder)
     if text and not text.endswith("\n"):
-        write_whole(folder / LOG_FILE, text[: text.rfind("\n") + 1])
+        write_atomically(folder / LOG_FILE, text[: text.rfind("\n") + 1])
     return entries
 
 

@@ -85,7 +85,7 @@ def write_references(folder: Path, references: References, metadata: Mapping[str
     for measured in references.rounds:
         write_measured(references_folder, measured, metadata)
     tensors = {"trained_on": references.trained_on}
-    write_tensors(tensors, references_folder / _TRAINED_FILE, metadata, private=True)
+    write_tensors(tensors, references_folder / _TRAINED_FILE, metadata, owner_only=True)
 
 
 def read_references(folder: Path, run_id: str, count: int, samples: int) -> References:

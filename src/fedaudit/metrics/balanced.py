@@ -77,7 +77,7 @@ def counted_balanced_accuracy(
     Raises:
         BadInput: There are no members or no non-members, or more correct answers than samples.
 
-    Source: IFCA-MIR, Eqs. (8)-(10); limits by Bonferroni's inequality.
+    Source: Jung et al. 2025 (IFCA-MIR), Eqs. (8)-(10); limits by Bonferroni's inequality.
     """
     require_confidence(confidence)
     each_confidence = 1 - (1 - confidence) / 2

@@ -375,8 +375,8 @@ def permute_nonmembers_per_round(
         >>> permuted[0, 0, :2].tolist(), sorted(permuted[0, 0, 2:].tolist())
         ([0.0, 1.0], [2.0, 3.0, 4.0, 5.0])
 
-    Source: FedMIA's published code, where the non-member indices are drawn inside the loop
-        over rounds and clients. The paper does not mention it.
+    Source: Zhu et al. 2024 (FedMIA), published code, where the non-member indices are drawn inside
+        the loop over rounds and clients. The paper does not mention it.
     """
     if len(is_member) != values.shape[2]:
         raise BadInput(

@@ -255,7 +255,7 @@ def fairness_gaps(
             and samples of other classes.
         Unsupported: fairlearn is not installed.
 
-    Source: IFCA-MIR, section 3.2, Eqs. (5)-(7); the value is fairlearn's.
+    Source: Jung et al. 2025 (IFCA-MIR), section 3.2, Eqs. (5)-(7); the value is fairlearn's.
     Differs: The paper defines the gaps for two classes; this toolkit adds the one-vs-rest mean over
         more classes. fairlearn counts a rate without samples as 0, so a class that is absent from
         a group would have a gap. Here, equal opportunity and equalised odds omit such classes.
@@ -471,7 +471,7 @@ def violations(
     Raises:
         BadInput: Lengths differ, or there is no client.
 
-    Source: IFCA-MIR, section 5.2.2.
+    Source: Jung et al. 2025 (IFCA-MIR), section 5.2.2.
     """
     if not len(risks) or len(thresholds) != len(risks):
         raise BadInput(

@@ -102,7 +102,7 @@ def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
     Raises:
         BadInput: An argument is out of range.
 
-    Source: AMI, appendix E; Dwork and Roth 2014, Theorem A.1.
+    Source: Nguyen et al. 2023 (AMI), appendix E; Dwork and Roth 2014, Theorem A.1.
     """
     if not (0 < epsilon < math.inf and 0 < delta < 1):
         raise BadInput(f"epsilon is above 0 and delta in (0, 1), got {epsilon} and {delta}")
@@ -126,7 +126,7 @@ def rounds_as_published(epsilon: float, delta: float, *, neurons: int, success: 
     Raises:
         BadInput: An argument is out of range.
 
-    Source: AMI, appendix E, Fig. 13.
+    Source: Nguyen et al. 2023 (AMI), appendix E, Fig. 13.
     Differs: The paper does not define when noise counts as eliminated; here, it is eliminated once
         the server reaches ``success``.
     """
@@ -191,7 +191,7 @@ def hoeffding_margin(observed: BoundedMean, delta: float) -> float:
     Raises:
         BadInput: Delta is not in (0, 1), there are no values, or their range is invalid.
 
-    Source: Hoeffding 1963, Theorem 2; AMI, Eqs. (9) and (10).
+    Source: Hoeffding 1963, Theorem 2; Nguyen et al. 2023 (AMI), Eqs. (9) and (10).
     """
     if not 0 < delta < 1:
         raise BadInput(f"a failure probability is between 0 and 1, got {delta}")
@@ -215,8 +215,9 @@ def signs_of_means(of_target: BoundedMean, of_others: BoundedMean) -> SignsOfMea
     Raises:
         BadInput: There are no values, or their range is invalid.
 
-    Source: AMI, Theorem 1, and Corollary 1 in closed form: the true mean has the sign of the
-        observed mean if the Hoeffding margin is at most the observed mean's distance from 0.
+    Source: Nguyen et al. 2023 (AMI), Theorem 1, and Corollary 1 in closed form: the true mean has
+        the sign of the observed mean if the Hoeffding margin is at most the observed mean's
+        distance from 0.
     Differs: The paper uses one delta for two events, and the range of the observed values. Here,
         each event may fail with probability delta, and the range contains all possible values.
     """
@@ -300,7 +301,7 @@ def game_success(
         BadInput: There are no games with the target or none without it, or there are more correct
             answers than games.
 
-    Source: AMI, Eq. (3).
+    Source: Nguyen et al. 2023 (AMI), Eq. (3).
     """
     require_confidence(confidence)
     counts = ConfusionCounts(

@@ -14,7 +14,7 @@ from fedaudit.metrics.roc import midranks
 
 
 class PermutedAuc(NamedTuple):
-    """Distribution of an AUC over random permutations of what is true.
+    """Distribution of an AUC over random permutations of the true labels.
 
     Attributes:
         mean: Mean AUC over the permutations.
@@ -81,8 +81,8 @@ def label_inference_auc(
     client = np.arange(len(scores)).repeat(scores.shape[1])
     interval = clustered_auc(scores.ravel(), has_class.ravel(), client, confidence=confidence)
     ranks = midranks(scores.ravel()).reshape(scores.shape)
-    # The sum of the members' ranks determines the AUC, and each product is the sum of the ranks
-    # that a client's scores have for the classes of another client.
+    # The AUC depends only on the rank sum of the members: the pairs in which the client has the
+    # class. overlap[i, j] is the sum of the ranks of client i's scores for the classes of client j.
     overlap = ranks @ has_class.T
     rows = np.arange(len(scores))
     of_clients = [overlap[rows, rng.permutation(len(scores))].sum() for _ in range(permutations)]
@@ -104,8 +104,8 @@ def _permuted_auc(
 ) -> PermutedAuc:
     """Return the distribution of the AUC from the rank sums of permuted pairs."""
     n_members, observed = int(has_class.sum()), float(ranks[has_class].sum())
-    n_pairs = n_members * (has_class.size - n_members)
-    aucs = (rank_sums - n_members * (n_members + 1) / 2) / n_pairs
+    n_comparisons = n_members * (has_class.size - n_members)
+    aucs = (rank_sums - n_members * (n_members + 1) / 2) / n_comparisons
     # Rank sums are multiples of 0.5, so that equal ones compare as equal.
     n_as_large = int((rank_sums >= observed).sum())
     return PermutedAuc(

@@ -82,7 +82,8 @@ def infer_source(
     Raises:
         BadInput: ``min_posterior`` is out of range, or an entry is NaN.
 
-    Source: SIA, Algorithms 1-3 (arg min of the loss; the lowest index if losses are equal).
+    Source: Hu et al. 2024 (SIA), Algorithms 1-3 (arg min of the loss; the lowest index if losses
+        are equal).
     """
     if not 0 <= min_posterior <= 1:
         raise BadInput(f"the smallest probability of an answer is in [0, 1], got {min_posterior}")
@@ -100,7 +101,7 @@ def source_success(
 ) -> Proportion:
     """Compute the attack success rate: the fraction of answers that are correct.
 
-    Source: SIA, section 4.2 (attack success rate).
+    Source: Hu et al. 2024 (SIA), section 4.2 (attack success rate).
     Differs: The rate has an interval, and samples for which the adversary abstains are left out.
     """
     _raise_if_mismatched(inferred, source)

@@ -178,7 +178,7 @@ def hypervolume(points: Float[np.ndarray, "points 2"]) -> float:
         >>> fa.metrics.hypervolume(np.array([[0.5, 0.5], [0.75, 0.25]]))
         0.3125
 
-    Source: FedMIA, appendix A, Definition 1, with the reference point (1, 1).
+    Source: Zhu et al. 2024 (FedMIA), appendix A, Definition 1, with the reference point (1, 1).
     """
     from moocore import hypervolume as area_of
 

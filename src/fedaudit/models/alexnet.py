@@ -17,8 +17,8 @@ class AlexNet(ConfiguredModel):
         >>> fa.models.AlexNet().build(shape=(3, 32, 32), classes=100)[-1]
         Linear(in_features=256, out_features=100, bias=True)
 
-    Source: FedMIA, section 4.1 and its code (for 32x32 images: an 11x11 first convolution of
-        stride 4, and a linear layer of 256 features).
+    Source: Zhu et al. 2024 (FedMIA), section 4.1 and its code (for 32x32 images: an 11x11 first
+        convolution of stride 4, and a linear layer of 256 features).
     Differs: Images can be larger; the linear layer then has more features (1,024 at 64x64). ReLU
         is applied after the pooling layers and not before, which gives the same values and
         gradients with less computation.

@@ -32,7 +32,8 @@ class CNN(ConfiguredModel):
         >>> fa.models.CNN(channels="16,32", padding=2).padding
         2
 
-    Source: SIA, Table II(a), whose number of parameters implies that there is no padding.
+    Source: Hu et al. 2024 (SIA), Table II(a), whose number of parameters implies that there is no
+        padding.
     Differs: ReLU is applied after the pooling layer and not before, which gives the same values and
         gradients with a quarter of the computation.
     """

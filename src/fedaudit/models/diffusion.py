@@ -100,8 +100,8 @@ class Diffusion(ConfiguredModel):
         >>> fa.models.Diffusion(width=32).width
         32
 
-    Source: FedMIA section 4.1 (FedEmbedding with a diffusion model); Gal et al. 2023 (textual
-        inversion), section 4.2; Ho et al. 2020.
+    Source: Zhu et al. 2024 (FedMIA), section 4.1 (FedEmbedding with a diffusion model); Gal et al.
+        2023 (textual inversion), section 4.2; Ho et al. 2020.
     Differs: The network is a small U-Net on pixels instead of a latent diffusion model. It is
         conditioned on the embedding itself, and not on the embedding of a text.
     """

@@ -21,7 +21,7 @@ class MLP(ConfiguredModel):
         >>> fa.models.MLP(hidden="64,32").build(shape=(8, 8), classes=10)[1]
         Linear(in_features=64, out_features=64, bias=True)
 
-    Source: SIA, Table II(b) (one hidden layer of 200).
+    Source: Hu et al. 2024 (SIA), Table II(b) (one hidden layer of 200).
     """
 
     hidden: Widths = "200"

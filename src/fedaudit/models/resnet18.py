@@ -52,7 +52,8 @@ class ResNet18(ConfiguredModel):
         >>> fa.models.ResNet18(norm="batch").norm
         'batch'
 
-    Source: FedMIA, section 4.1 and its code (group normalisation); CoFedMID, section 5.1.
+    Source: Zhu et al. 2024 (FedMIA), section 4.1 and its code (group normalisation); Bai et al.
+        2026 (CoFedMID), section 5.1.
     """
 
     norm: Literal["group", "batch"] = "group"

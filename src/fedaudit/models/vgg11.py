@@ -30,8 +30,8 @@ class VGG11(ConfiguredModel):
         >>> fa.models.VGG11(hidden="").build(shape=(3, 32, 32), classes=10)[-1]
         Linear(in_features=512, out_features=10, bias=True)
 
-    Source: IFCA-MIR, appendix A.1 (VGG for CIFAR-10 with batch normalisation, then two hidden
-        layers of 512; the depth is not stated).
+    Source: Jung et al. 2025 (IFCA-MIR), appendix A.1 (VGG for CIFAR-10 with batch normalisation,
+        then two hidden layers of 512; the depth is not stated).
     Differs: ReLU is applied after the pooling layers and not before, which gives the same values
         and gradients with less computation.
     """

@@ -68,9 +68,9 @@ class WideResNet(ConfiguredModel):
         22
 
     Source: Zagoruyko and Komodakis 2016 (WRN-depth-width); De et al. 2022, section 3 and published
-        code (ReLU before normalisation, biases, a separate normalisation for the shortcut);
-        CoFedMID, section 5.1 ("modified WideResNet-16-4" after Aerni et al. 2024, whose network
-        differs from this one only in the stride).
+        code (ReLU before normalisation, biases, a separate normalisation for the shortcut); Bai et
+        al. 2026 (CoFedMID), section 5.1 ("modified WideResNet-16-4" after Aerni et al. 2024, whose
+        network differs from this one only in the stride).
     Differs: Weights are not standardised, unlike in De et al., and have torch's initialisation. The
         first convolution of a block has the stride, as in De et al.; in the code of Aerni et al.,
         the second one has it. The number of parameters is the same.

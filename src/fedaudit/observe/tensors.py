@@ -115,7 +115,7 @@ def write_tensors(
     notes: Mapping[str, str] | None = None,
     *,
     durable: bool = True,
-    private: bool = False,
+    owner_only: bool = False,
 ) -> None:
     """Write tensors to a temporary file, flush it to the disk and rename it.
 
@@ -125,7 +125,8 @@ def write_tensors(
         notes: Short texts that are stored with the tensors.
         durable: Whether to store a hash of the content, and to flush the file so that it survives a
             power failure. Files that are read again within seconds need neither.
-        private: Whether only the owner may read the file, as for samples and their scores.
+        owner_only: Whether only the file's owner may read the file, as for samples and their
+            scores.
 
     Raises:
         BadInput: The disk is full, the folder cannot be written, or the file cannot be read back.
@@ -138,7 +139,7 @@ def write_tensors(
         # writing would follow the link.
         partial.unlink(missing_ok=True)
         hashed = {_HASH: digest_of(tensors, metadata)} if durable else {}
-        if private:
+        if owner_only:
             # Set the file's mode before safetensors writes any content to it.
             os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_MODE))
         save_file(_copy_shared(tensors), partial, {**metadata, **hashed})

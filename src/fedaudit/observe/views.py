@@ -27,7 +27,7 @@ from fedaudit.observe.round import ALL_CLIENTS, ObservedModels, Round, select_cl
 def every_nth(rounds: Iterable[Round], step: int) -> Iterator[Round]:
     """Yield every ``step``-th round: the rounds ``step``, ``2 * step``, ...
 
-    Source: FedMIA's published code (rounds 10, 20, ...).
+    Source: Zhu et al. 2024 (FedMIA), published code (rounds 10, 20, ...).
     """
     if step < 1:
         raise BadInput(f"the interval between measured rounds must be at least 1, got {step}")
@@ -395,7 +395,8 @@ def merged_view(view: View, members: Collection[ClientId]) -> View:
     Raises:
         NotVisible: The view does not show uploads of single clients.
 
-    Source: CoFedMID section 5.4 (adaptive attacks on the coalition's aggregated model).
+    Source: Bai et al. 2026 (CoFedMID), section 5.4 (adaptive attacks on the coalition's aggregated
+        model).
     """
     if Capability.UPLOADS not in view.offers:
         raise NotVisible(

@@ -22,7 +22,7 @@ from fedaudit.core.files import (
     Lock,
     raise_if_unreadable,
     read_text,
-    write_whole,
+    write_atomically,
 )
 from fedaudit.formatting.fixed import fixed_text
 from fedaudit.formatting.grid import shorten
@@ -231,7 +231,7 @@ def _fill(folder: Path, texts: Mapping[str, str], signature: bytes | None) -> No
     unfinished.mkdir()
     try:
         for name, text in sorted(texts.items()):
-            write_whole(unfinished / name, text)
+            write_atomically(unfinished / name, text)
         if signature is not None:
             (unfinished / SIGNATURE_FILE).write_bytes(signature)
     except BaseException:

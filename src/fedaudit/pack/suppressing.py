@@ -17,7 +17,7 @@ from fedaudit.core.metric_names import AUC
 from fedaudit.results.estimate import Coordinates, Estimate
 from fedaudit.results.fields import SMALLEST_GROUP
 from fedaudit.results.record import ClientRow, ControlResult, OtherClients, Record
-from fedaudit.results.runs import FAIR, SourceResult
+from fedaudit.results.runs import FAIR_DRAW, SourceResult
 from fedaudit.results.unlearning import UNLEARNING
 
 MIXED = "mixed"
@@ -354,7 +354,8 @@ def suppress_small_groups(record: Record, smallest: int = SMALLEST_GROUP) -> Sup
         _figure(row, smallest, keys) if row.topic == UNLEARNING else row
         for row in record.others
         if row.topic != "source"
-        or _SOURCE(row) not in few_sources | (few_fair_sources if row.contrast == FAIR else set())
+        or _SOURCE(row)
+        not in few_sources | (few_fair_sources if row.contrast == FAIR_DRAW else set())
     ]
     # Estimates on single samples of people have numbers of samples, so that they are hidden
     # together with the estimate on people.

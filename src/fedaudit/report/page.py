@@ -68,7 +68,7 @@ def write_page(path: Path, document: str) -> None:
         raise BadInput(
             f"{shorten(str(path), 80)} exists but is not a file; choose another name for the page"
         )
-    files.write_whole(path, document, private=True)
+    files.write_atomically(path, document, owner_only=True)
 
 
 def report_html(record: Record, pictures: str = "") -> str:

@@ -11,7 +11,7 @@ from fedaudit.report.tables.cells import estimate_table, value_cell
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance, alpha_of
 from fedaudit.results.record import Record
-from fedaudit.results.runs import FAIR, LABEL_BASELINE, LABELS, OLDER_LEVEL, has_older_level
+from fedaudit.results.runs import FAIR_DRAW, LABEL_BASELINE, LABELS, OLDER_LEVEL, has_older_level
 
 SAME_LABELS = "all with the label distribution of an audited client"
 """Description of samples of a fair draw."""
@@ -179,7 +179,7 @@ def source_question(record: Record) -> str:
     )
     clients = wording.format_range([len(run.clients) for run in record.sources], "–")
     draw = f", {SAME_LABELS}" * any(
-        estimate.contrast == FAIR for estimate in record.source_estimates
+        estimate.contrast == FAIR_DRAW for estimate in record.source_estimates
     )
     return f"{samples} samples, {samples_per_client} of each of {clients} clients{draw}"
 
@@ -188,7 +188,7 @@ def source_sentence(record: Record) -> str:
     """Return the introduction of the section on sources, with caveats."""
     attacks = source_attacks(record)
     texts = [fixed_text("sources.question", question=source_question(record))]
-    if any(a.on_fair_draw is None and a.success.contrast == FAIR for a in attacks):
+    if any(a.on_fair_draw is None and a.success.contrast == FAIR_DRAW for a in attacks):
         texts.append(fixed_text("sources.fair"))
     if n_absent := max((len(run.absent) for run in record.sources), default=0):
         texts.append(fixed_text("sources.absent", clients=wording.format_count(n_absent, "client")))

@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import Field
 
 from fedaudit.core.display import describe, repr_html
-from fedaudit.core.files import MAX_RESULT_BYTES, raise_if_unreadable, write_whole
+from fedaudit.core.files import MAX_RESULT_BYTES, raise_if_unreadable, write_atomically
 from fedaudit.results.estimate import Estimate, Interval
 from fedaudit.results.fields import RecordPart
 from fedaudit.results.text import sealed_json
@@ -226,4 +226,4 @@ def write_comparison_file(comparison: Comparison, path: Path) -> None:
     """Write the comparison as JSON. An interrupted write leaves no partial file."""
     text = sealed_json(comparison.model_dump(mode="json"))
     raise_if_unreadable(path, text, max_bytes=MAX_RESULT_BYTES, remedy="compare fewer records")
-    write_whole(path, text)
+    write_atomically(path, text)

@@ -14,7 +14,7 @@ from fedaudit.core.metric_names import AUC, BALANCED_ACCURACY
 from fedaudit.results.comparison import COMPARISON_FORMAT, Comparison
 from fedaudit.results.fields import MAX_NUMBER
 from fedaudit.results.record import FORMAT, VERSION, Record
-from fedaudit.results.runs import FAIR, OWN
+from fedaudit.results.runs import FAIR_DRAW, OWN_SAMPLES
 from fedaudit.results.text import (
     MAX_DEPTH,
     MAX_TEXT_LENGTH,
@@ -58,6 +58,8 @@ def read_record(path: Path, *, max_bytes: int = MAX_RESULT_BYTES) -> Record:
             "writes; use the original record"
         )
     record = _with_source_contrast(_validated(Record, document, path, "the record format"))
+    # ``findings`` are the estimates on membership that are not limited to a class or to one
+    # client's samples, and ``estimates`` are all of them.
     metrics = len({estimate.metric for estimate in record.findings})
     if metrics > _MAX_METRICS:
         raise Damaged(
@@ -71,18 +73,19 @@ def read_record(path: Path, *, max_bytes: int = MAX_RESULT_BYTES) -> Record:
 def _with_source_contrast(record: Record) -> Record:
     """Add the contrast of source inference, which is missing in records of older versions.
 
-    Older versions used the samples of the membership audit. These were samples of a fair draw if
-    the clients' label distributions differed.
+    Older versions used the samples of the membership audit. If label distributions differed, the
+    fair draw gave the samples of all clients the label distribution of the target. If label
+    distributions were equal, the samples did not differ from random samples of each client's data.
     """
     audit, partition = (record.config.get(name) for name in ("audit", "partition"))
     draw = audit.get("draw", "fair") if isinstance(audit, Mapping) else ""
     scheme = partition.get("scheme") if isinstance(partition, Mapping) else "iid"
     is_equal = scheme == "iid" and record.config.get("shift") is None
     is_fair = not record.watched and draw == "fair" and not is_equal
-    contrast = {"contrast": FAIR if is_fair else OWN}
+    contrast = {"contrast": FAIR_DRAW if is_fair else OWN_SAMPLES}
     estimates = [
         estimate.model_copy(update=contrast)
-        if estimate.topic == "source" and estimate.contrast not in (OWN, FAIR)
+        if estimate.topic == "source" and estimate.contrast not in (OWN_SAMPLES, FAIR_DRAW)
         else estimate
         for estimate in record.estimates
     ]

@@ -16,7 +16,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import Field, field_serializer, field_validator, model_validator
 
 from fedaudit.core.display import conclusion, describe, repr_html
-from fedaudit.core.files import MAX_RESULT_BYTES, raise_if_unreadable, write_whole
+from fedaudit.core.files import MAX_RESULT_BYTES, raise_if_unreadable, write_atomically
 from fedaudit.results.estimate import (
     Coordinates,
     Estimate,
@@ -45,7 +45,7 @@ from fedaudit.results.games import (
     detection,
     points_played,
 )
-from fedaudit.results.runs import LABELS, OWN, ClusterResult, Coverage, SourceResult
+from fedaudit.results.runs import LABELS, OWN_SAMPLES, ClusterResult, Coverage, SourceResult
 from fedaudit.results.text import sealed_json
 
 FORMAT = "fedaudit-record"
@@ -407,7 +407,7 @@ class Record(RecordPart):
     def source_estimates(self) -> list[Estimate]:
         """Main estimates of source inference: those on clients' own samples, if there are any."""
         estimates = self.where(topic="source")
-        return [estimate for estimate in estimates if estimate.contrast == OWN] or estimates
+        return [estimate for estimate in estimates if estimate.contrast == OWN_SAMPLES] or estimates
 
     @property
     def fair_source_estimates(self) -> list[Estimate]:
@@ -689,7 +689,7 @@ def write_record(record: Record, path: Path) -> None:
     """Write the record as JSON in a private file. An interrupted write leaves no partial file."""
     text = record_json(record)
     raise_if_unreadable(path, text, max_bytes=MAX_RESULT_BYTES, remedy=_REMEDY)
-    write_whole(path, text, private=True)
+    write_atomically(path, text, owner_only=True)
 
 
 _REMEDY = "run `fedaudit attack` again with fewer attacks or targets; the measurements are not lost"

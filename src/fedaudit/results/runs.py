@@ -305,9 +305,9 @@ OLDER_LEVEL = (
     "the corrected level."
 )
 
-OWN = "own"
+OWN_SAMPLES = "own"
 """Contrast of the main estimates, which are on random samples of each client's training data."""
-FAIR = "fair"
+FAIR_DRAW = "fair"
 """Contrast of estimates on samples of a fair draw. The labels of all clients' samples then have one
 distribution, so that classes reveal no client."""
 

@@ -150,8 +150,8 @@ def best_loss_threshold(
     no threshold is better than guessing, it returns minus infinity, so that no sample is called a
     member.
 
-    Source: IFCA-MIR, section 5.7, which only gives the idea. Yeom et al. 2018 introduced the
-        threshold on the loss.
+    Source: Jung et al. 2025 (IFCA-MIR), section 5.7, which only gives the idea. Yeom et al. 2018
+        introduced the threshold on the loss.
     """
     return -best_threshold(-members.double(), -held_out.double())
 
@@ -163,7 +163,7 @@ def client_risk(
 
     Samples with a loss of at most ``threshold`` are classified as members.
 
-    Source: IFCA-MIR, Eqs. (8)-(10).
+    Source: Jung et al. 2025 (IFCA-MIR), Eqs. (8)-(10).
     """
     raise_if_unusable(members, held_out)
     # Double precision is used so that the threshold is not rounded to the precision of the losses.
@@ -179,7 +179,7 @@ class TrainMia:
     Attributes:
         top: Number of largest posteriors; all posteriors if the model has fewer classes.
 
-    Source: Shokri et al. 2017, section 5.3; IFCA-MIR, Algorithm 2.
+    Source: Shokri et al. 2017, section 5.3; Jung et al. 2025 (IFCA-MIR), Algorithm 2.
     Differs: The paper names no classifier. This is logistic regression at 0.5 on standardised
         features. Sorted posteriors and the loss of the true class replace the posteriors and one
         classifier per class.

@@ -123,7 +123,7 @@ def train_shadow_models(
     Raises:
         BadInput: There are too few samples, or training diverges.
 
-    Source: Shokri et al. 2017, section 5; IFCA-MIR, Algorithm 2.
+    Source: Shokri et al. 2017, section 5; Jung et al. 2025 (IFCA-MIR), Algorithm 2.
     Differs: Algorithm 2 does not specify the initial parameters, the number of samples or the
         length of the training. As published, it does not distinguish small clusters from large
         ones. Shadow models are trained without the clients' defenses.
@@ -302,7 +302,7 @@ class ServerRisk:
         measure: The attack whose balanced accuracy is the risk.
         device: Device to train and run shadow models on.
 
-    Source: IFCA-MIR, Algorithm 2 and Eq. (8).
+    Source: Jung et al. 2025 (IFCA-MIR), Algorithm 2 and Eq. (8).
     Differs: The paper does not state on which samples the attack's accuracy is measured. Here, it
         is always measured on samples or shadow models that the attack was not fitted on.
     """

@@ -84,7 +84,8 @@ class OutputSignal:
 class Loss(OutputSignal):
     """Negative loss of the client's model after training.
 
-    Source: Yeom et al. 2018 (threshold on the loss); FedMIA section 3.2, one of two measurements.
+    Source: Yeom et al. 2018 (threshold on the loss); Zhu et al. 2024 (FedMIA), section 3.2, one of
+        two measurements.
     """
 
     kind = "loss"
@@ -98,7 +99,7 @@ class Loss(OutputSignal):
 class Confidence(OutputSignal):
     """Probability of the true class under the client's model after training.
 
-    Source: CoFedMID section 5.1 (FTA-C follows it over rounds).
+    Source: Bai et al. 2026 (CoFedMID), section 5.1 (FTA-C follows it over rounds).
     """
 
     kind = "confidence"
@@ -129,7 +130,7 @@ class ScaledLogit(OutputSignal):
 class MaxPosterior(OutputSignal):
     """Largest class probability under the client's model after training.
 
-    Source: SeqMIA, second of the five metrics (Salem et al. 2019).
+    Source: Li et al. 2024 (SeqMIA), second of the five metrics (Salem et al. 2019).
     """
 
     kind = "max_posterior"
@@ -142,7 +143,7 @@ class MaxPosterior(OutputSignal):
 class PosteriorSpread(OutputSignal):
     """Standard deviation of the client's model's probabilities over the classes.
 
-    Source: SeqMIA, third of the five metrics (population standard deviation).
+    Source: Li et al. 2024 (SeqMIA), third of the five metrics (population standard deviation).
     """
 
     kind = "posterior_std"
@@ -155,7 +156,7 @@ class PosteriorSpread(OutputSignal):
 class Entropy(OutputSignal):
     """Negative entropy, in nats, of the client's model's class probabilities.
 
-    Source: SeqMIA, fourth of the five metrics.
+    Source: Li et al. 2024 (SeqMIA), fourth of the five metrics.
     Differs: The sign is reversed, so that the signal is larger for members.
     """
 
@@ -174,7 +175,7 @@ class ModifiedEntropy(OutputSignal):
     -q log(1 - q) for every other class with probability q. It is zero for a confident correct
     model, and large for a confident wrong model.
 
-    Source: Song & Mittal 2021, section 3.2; SeqMIA, last of the five metrics.
+    Source: Song & Mittal 2021, section 3.2; Li et al. 2024 (SeqMIA), last of the five metrics.
     Differs: The sign is reversed, so that the signal is larger for members.
     """
 

@@ -34,7 +34,7 @@ class GradientCosine(_GradientSignal):
 
     The cosine of a zero gradient or update is 0.
 
-    Source: FedMIA, Eq. (7); Li et al. 2022.
+    Source: Zhu et al. 2024 (FedMIA), Eq. (7); Li et al. 2022.
     """
 
     name = "gradient-cosine"
@@ -51,7 +51,8 @@ class ControlVariateCosine(_GradientSignal):
     SCAFFOLD's control variate is a mean gradient of the client in its last round. A server that
     sees all uploads adds up the changes that the client has sent.
 
-    Source: None; FedMIA's Eq. (7), adapted to the control variates of Karimireddy et al. 2020.
+    Source: None; Zhu et al. 2024 (FedMIA), Eq. (7), adapted to the control variates of Karimireddy
+        et al. 2020.
     """
 
     name = "control-variate-cosine"
@@ -73,7 +74,8 @@ class CentredTailCosine:
         tail: Fraction of the parameters, counted from the last, to which the number is added, in
             (0, 1]. In a study, it defaults to that of the audited client's noise.
 
-    Source: None; FedMIA's Eq. (7), adapted to CoFedMID's algorithm 3.
+    Source: None; Zhu et al. 2024 (FedMIA), Eq. (7), adapted to algorithm 3 of Bai et al. 2026
+        (CoFedMID).
     """
 
     tail: PositiveFraction = 0.2
@@ -100,7 +102,8 @@ class WithoutTailCosine:
         tail: Fraction of the parameters, counted from the last, that is excluded, in (0, 1). In a
             study, it defaults to that of the audited client's noise.
 
-    Source: None; FedMIA's Eq. (7), adapted to CoFedMID's section 4.3.
+    Source: None; Zhu et al. 2024 (FedMIA), Eq. (7), adapted to section 4.3 of Bai et al. 2026
+        (CoFedMID).
     """
 
     tail: ProperFraction = 0.2
@@ -129,7 +132,7 @@ class GradientNorm(_GradientSignal):
 
     Clients that received the same model have the same values.
 
-    Source: Nasr et al. 2019, as FedMIA's Grad-Norm.
+    Source: Nasr et al. 2019, as in Grad-Norm of Zhu et al. 2024 (FedMIA).
     Differs: Larger scores mean members here and in FedMIA's Grad-Norm, whose published code negates
     the average over rounds twice.
     """
@@ -153,7 +156,7 @@ class GradientDifference(_GradientSignal):
             g. "sum" scales I to the sum of the samples' gradients, for which the paper derived the
             threshold 0.
 
-    Source: Li et al. 2022; FedMIA's Grad-Diff.
+    Source: Li et al. 2022; Grad-Diff of Zhu et al. 2024 (FedMIA).
     """
 
     scale: Literal["raw", "sum"] = "raw"

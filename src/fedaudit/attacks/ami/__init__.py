@@ -36,7 +36,7 @@ class NeuronTraining:
         batch_size: Number of rows per step; 0 for all. Batches have the same rows in all epochs,
             but a new order in each epoch. Their numbers of target rows differ by at most one.
 
-    Source: AMI, Eq. (6), Figs. 2 and 4; r = 1000.
+    Source: Nguyen et al. 2023 (AMI), Eq. (6), Figs. 2 and 4; r = 1000.
     Differs: The published code trains two sigmoid outputs with Adam for up to a million epochs,
         with all rows in each step. Here, the default is one logit, as in the paper's text, and
         SGD with momentum, whose steps can be computed exactly from inner products of rows. The
@@ -75,7 +75,7 @@ class GameRules:
         BadInput: Exactly one of validation samples and validation copies is 0, or there is early
             stopping without validation.
 
-    Source: AMI, Figs. 1 to 4.
+    Source: Nguyen et al. 2023 (AMI), Figs. 1 to 4.
     Differs: In the paper, the training samples with label 0 are clean (Fig. 4). In its code and
         here, they are randomised, as clean samples differ from the target's copies by the absence
         of noise. The published code has 4,000 copies of the target and 50,000 other samples, with

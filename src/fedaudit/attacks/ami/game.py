@@ -144,7 +144,7 @@ class Contest:
     Raises:
         BadInput: There are too few samples.
 
-    Source: AMI, Figs. 1 (Exp) and 3 (Exp_LDP).
+    Source: Nguyen et al. 2023 (AMI), Figs. 1 (Exp) and 3 (Exp_LDP).
     Differs: The verdict is "in" if the neuron fires for a sample. Its gradient is then not zero,
         unless gradients of several samples cancel exactly. Every game has its own batch. The
         published evaluation repeats games, as its forked workers share a seed: only 665 of 5,000

@@ -56,7 +56,7 @@ class Neurons(NamedTuple):
         second: h, the weights of the neuron in the second layer.
         second_bias: b, the bias of the neuron.
 
-    Source: AMI, Eqs. (5) and (7).
+    Source: Nguyen et al. 2023 (AMI), Eqs. (5) and (7).
     Differs: The paper omits biases; its published code has both.
     """
 
@@ -135,7 +135,7 @@ def plant(model: Model, neurons: Neurons) -> PlantedModel:
         Unsupported: The model has other layers.
         BadInput: The model has too few units or another number of input features.
 
-    Source: AMI, Fig. 2 ("theta <- theta u (h, W)").
+    Source: Nguyen et al. 2023 (AMI), Fig. 2 ("theta <- theta u (h, W)").
     Differs: Weights from the replaced units to other neurons of the second layer are set to zero.
         The paper keeps these weights. With them, outputs are so large that the losses and
         gradients of single samples vanish.
@@ -197,7 +197,7 @@ def fired_in_batch(upload: Upload, row: PlantedRow) -> bool:
         Unsupported: The upload is not a gradient. In an update, weight decay and momentum change
             rows of neurons that never fired.
 
-    Source: AMI, Fig. 2 ("Ret [g_t != 0]").
+    Source: Nguyen et al. 2023 (AMI), Fig. 2 ("Ret [g_t != 0]").
     """
     if not isinstance(upload, Gradient):
         raise Unsupported(
@@ -243,7 +243,7 @@ def _raise_if_misfit(neurons: Neurons, units: int, features: int, rows: int) -> 
 def repeat_neurons(neurons: Neurons, times: int) -> Neurons:
     """Repeat every neuron; each copy has its own units in the first layer.
 
-    Source: AMI, appendix E ("K chosen neurons").
+    Source: Nguyen et al. 2023 (AMI), appendix E ("K chosen neurons").
     """
     return Neurons(*(tensor.repeat_interleave(times, 0) for tensor in neurons))
 
@@ -272,8 +272,8 @@ def plant_disguised(model: Model, neurons: Neurons) -> PlantedModel:
 
     Arguments and errors are those of :func:`plant`.
 
-    Source: AMI, section 7, finds that malicious weights look like others; here, the server makes
-        their norms equal.
+    Source: Nguyen et al. 2023 (AMI), section 7, finds that malicious weights look like others;
+        here, the server makes their norms equal.
     """
     planted = plant(model, neurons)
     second, second_bias = planted.rows[0].weight, planted.rows[0].bias
@@ -330,7 +330,7 @@ def plant_one_row(
         Unsupported: The model has other layers.
         BadInput: There are no copies, or fewer than four other samples.
 
-    Source: AMI, Eq. (5).
+    Source: Nguyen et al. 2023 (AMI), Eq. (5).
     Differs: The paper also trains r units of the first layer. Here, these units are not changed, so
         only one row could be detected.
     """
@@ -387,7 +387,7 @@ def best_shift(
     Raises:
         BadInput: There are no values of the target or of others, or the batch is empty.
 
-    Source: AMI, Eqs. (3) and (7).
+    Source: Nguyen et al. 2023 (AMI), Eqs. (3) and (7).
     Differs: The published code uses the threshold of training, and the checkpoint that is best on
         the samples of the games.
     """
@@ -484,7 +484,7 @@ class TargetGradient(NamedTuple):
 
         This is the most powerful test for a known signal in normal noise.
 
-        Source: AMI, appendix E, averages gradients over rounds and neurons.
+        Source: Nguyen et al. 2023 (AMI), appendix E, averages gradients over rounds and neurons.
         Differs: The paper does not specify how an average, which is never zero, gives a verdict.
         """
         return float((self.direction * _gradient_rows(upload, self.rows).double()).sum())

@@ -53,7 +53,7 @@ class AdamStep:
     Attributes:
         lr: Learning rate.
 
-    Source: Kingma and Ba 2015, Algorithm 1; AMI's published code uses it.
+    Source: Kingma and Ba 2015, Algorithm 1; the published code of Nguyen et al. 2023 (AMI) uses it.
     """
 
     lr: float

@@ -41,7 +41,7 @@ def fedmia_paper(
     Raises:
         BadInput: There is more than one target, or a number is out of range.
 
-    Source: FedMIA, appendix A.1.
+    Source: Zhu et al. 2024 (FedMIA), appendix A.1.
     Differs: Non-members are drawn once, as the paper's equations require; the published code draws
     new ones for every client and round.
     """
@@ -76,7 +76,7 @@ def fedmia_code(
     Raises:
         BadInput: There is more than one target, or the test part has fewer samples.
 
-    Source: FedMIA, published code.
+    Source: Zhu et al. 2024 (FedMIA), published code.
     Differs: Non-members are drawn once, not for every client and round.
     """
     _check_share(share)
@@ -110,8 +110,8 @@ def cofedmid(
     Raises:
         BadInput: There is more than one target, or there are fewer samples.
 
-    Source: CoFedMID, appendix D (5,000 members, 1,000 unseen samples and 9,000 samples of other
-    clients).
+    Source: Bai et al. 2026 (CoFedMID), appendix D (5,000 members, 1,000 unseen samples and 9,000
+        samples of other clients).
     """
     positions = _assigned_positions(dataset, clients, partition, targets, seed, single_target=True)
     sizes = np.array(
@@ -152,8 +152,8 @@ def sia(
     Raises:
         BadInput: A target or number is out of range.
 
-    Source: SIA, section 4.2 (100 training samples of each client); published code (fewer if a
-    client has fewer).
+    Source: Hu et al. 2024 (SIA), section 4.2 (100 training samples of each client); published code
+        (fewer if a client has fewer).
     """
     if per_client < 1:
         raise BadInput(f"per_client is {per_client}; give at least 1 (the paper audits 100)")

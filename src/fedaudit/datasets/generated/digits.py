@@ -45,8 +45,8 @@ class digits(DataSource):
             return build_dataset("digits", scaled, y_train, y_test, classes=10)
         mean, std = float(train.double().mean()), float(train.double().std(correction=0))
         description = (
-            f"pixels / 16, then minus {mean:.4f} over {std:.4f} "
-            "(training mean and standard deviation per channel)"
+            f"pixels / 16, minus the mean {mean:.4f}, divided by the standard deviation {std:.4f} "
+            "(of the training images)"
         )
         scaled = ScaledFeatures((train - mean) / std, (test - mean) / std, description)
         return build_dataset("digits", scaled, y_train, y_test, classes=10)

@@ -38,7 +38,7 @@ class synthetic(DataSource):
         >>> len(fa.datasets.synthetic(samples=2_000, classes=4).read(seed=0))
         2000
 
-    Source: SIA, section 4.1 (Synthetic); generator of its published code.
+    Source: Hu et al. 2024 (SIA), section 4.1 (Synthetic); generator of its published code.
     Differs: The test fraction is taken within each class, not over the whole set.
     """
 

@@ -117,7 +117,8 @@ class Dirichlet(PartitionScheme):
         >>> fa.partitions.Dirichlet(10, beta=0.5).beta
         0.5
 
-    Source: FedMIA, section 4.3 (non-IID extent); SIA, section 4.3 (its alpha is our beta).
+    Source: Zhu et al. 2024 (FedMIA), section 4.3 (non-IID extent); Hu et al. 2024 (SIA), section
+        4.3 (its alpha is our beta).
     """
 
     catalogue_name: ClassVar[str] = "dirichlet"
@@ -295,7 +296,7 @@ class SIAClass0Size(PartitionScheme):
         >>> fa.partitions.SIAClass0Size(10, beta=1.0).minimum
         1
 
-    Source: SIA, published code (its alpha is our beta).
+    Source: Hu et al. 2024 (SIA), published code (its alpha is our beta).
     Differs: On purpose, the split is not exact: every class is assigned as if it were as large as
     class 0, to clients in order until the class runs out. The published code draws its shuffle and
     its shares from two global generators.

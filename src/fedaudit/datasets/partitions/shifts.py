@@ -34,7 +34,8 @@ def rotate(images: Images, degrees: Amounts) -> Images:
     ratio = images.shape[2] / images.shape[3]
     zero = torch.zeros_like(cos)
     # affine_grid maps positions in the new image to positions in the old one. Both range from -1 to
-    # 1 along each axis, so angles are only kept if the ratio of height to width is taken out.
+    # 1 along each axis. In images that are not square, the ratio of height to width corrects this,
+    # so that angles are preserved.
     rows = [torch.stack([cos, -sin * ratio, zero], 1), torch.stack([sin / ratio, cos, zero], 1)]
     grid = functional.affine_grid(torch.stack(rows, 1), list(images.shape), align_corners=False)
     return functional.grid_sample(images, grid, padding_mode="border", align_corners=False)
@@ -55,7 +56,7 @@ def brighten(images: Images, factors: Amounts) -> Images:
 
 
 ATTRIBUTE = "attribute"
-"""Kind of shift that divides people by an attribute of the data set."""
+"""Kind of shift that groups samples, and their clients, by an attribute of the data set."""
 
 SHIFTS: dict[str, Callable[[Images, Amounts], Images]] = {
     "rotation": rotate,
@@ -80,7 +81,8 @@ class Shift:
     Raises:
         BadInput: The kind does not exist, or numbers are out of range.
 
-    Source: IFCA-MIR, section 5.1 (rotation and brightness drawn for each client).
+    Source: Jung et al. 2025 (IFCA-MIR), section 5.1 (rotation and brightness drawn for each
+        client).
     """
 
     kind: str
@@ -205,7 +207,8 @@ class AttributeSplit(NamedTuple):
 class PartitionByAttribute:
     """Partition of the majority's samples among its clients, and likewise for the minority.
 
-    Counts have the classes of the majority, followed by the classes of the minority.
+    ``counts`` has an entry for each class of the majority, followed by an entry for each class of
+    the minority.
 
     Attributes:
         scheme: Partition of a group's samples among the clients of this group.
@@ -256,10 +259,10 @@ def draw_by_code(
     codes: int,
     draw: Callable[[Dataset], Assignment],
 ) -> Assignment:
-    """Draw an assignment with pairs of code and class in place of classes.
+    """Draw an assignment that is stratified by code and class.
 
-    Draws and partitions then keep the proportions of every pair. The samples of the result have
-    their ordinary classes again.
+    Draws and partitions receive pairs of a code and a class in place of classes, so that they keep
+    the proportions of every pair. The samples of the result have their ordinary classes again.
 
     Args:
         dataset: Data set to draw from.

@@ -293,15 +293,16 @@ def _statement_of(
         f"{settings.label!r} has {label_text}{class_list}; {width} features"
     )
     for name, column in islice(table.columns.items(), _MAX_LISTED):
-        example = features.get(name)
-        if example is None:
+        described = features.get(name)
+        if described is None:
             roles = [role for role in _ROLES if getattr(settings, role) == name]
             use = ", ".join(roles) or "ignored"
-            # State the number of values, because a range would reveal the numbers of two people.
-            example = as_texts(column)
+            # Only the number of values is stated. The column may contain identifiers of people, and
+            # its minimum and maximum would be two of them. Features are no identifiers.
+            described = as_texts(column)
         else:
-            use = "number" if isinstance(example, NumberColumn) else "category"
-        parts = [use, _value_summary(example), f"{column.missing.mean():.1%} missing"]
+            use = "number" if isinstance(described, NumberColumn) else "category"
+        parts = [use, _value_summary(described), f"{column.missing.mean():.1%} missing"]
         if name in descriptions:
             parts.append(descriptions[name])
         yield f"column {name}: {', '.join(parts)}"

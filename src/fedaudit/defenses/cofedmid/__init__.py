@@ -4,7 +4,7 @@ The method consists of three separate defenses: clients train on different class
 some samples of other classes are returned to training (``compensation``), and noise cancels in the
 average (``neutral``). :class:`CoFedMID` combines them.
 
-Source: Bai et al., "United We Defend: Collaborative Membership Inference Defenses in Federated
+Source: Bai et al. 2026, "United We Defend: Collaborative Membership Inference Defenses in Federated
     Learning" (CoFedMID).
 """
 
@@ -26,6 +26,6 @@ class CoFedMID(NeutralNoise, Compensation):
         >>> fa.defenses.CoFedMID(clients=[0, 1], sigma=0.1).coalition
         (0, 1)
 
-    Source: CoFedMID, section 4 and algorithm 4.
+    Source: Bai et al. 2026 (CoFedMID), section 4 and algorithm 4.
     Differs: As in the modules class-guided, compensation and neutral-noise.
     """

@@ -80,7 +80,7 @@ def normalise_reward(history: Float[Tensor, " rewards"]) -> float:
     Returns:
         The scaled reward, clipped to [-1, 1]; 0 for fewer than five rewards or equal percentiles.
 
-    Source: CoFedMID, section 4.2.1; Graves et al. 2017, equation 8.
+    Source: Bai et al. 2026 (CoFedMID), section 4.2.1; Graves et al. 2017, equation 8.
     Differs: The paper does not specify the scale of the first rewards.
     """
     if len(history) < 5:
@@ -95,7 +95,7 @@ def normalise_reward(history: Float[Tensor, " rewards"]) -> float:
 def scale_losses(losses: Float[Tensor, " samples"]) -> Float[Tensor, " samples"]:
     """Scale losses to [0, 1] by their minimum and maximum; equal losses become 0.
 
-    Source: CoFedMID, section 4.2.1, step 1.
+    Source: Bai et al. 2026 (CoFedMID), section 4.2.1, step 1.
     """
     low, high = losses.min(), losses.max()
     return (losses - low) / (high - low) if high > low else torch.zeros_like(losses)
@@ -108,8 +108,8 @@ def interval_edges(scaled: Float[Tensor, " samples"], count: int) -> Float[Tenso
         scaled: Losses in [0, 1].
         count: Number of intervals.
 
-    Source: CoFedMID, section 4.2.1, step 1: interval j contains the ranks from floor((j - 1) n / M)
-        to below floor(j n / M), so that sizes may differ by 1.
+    Source: Bai et al. 2026 (CoFedMID), section 4.2.1, step 1: interval j contains the ranks from
+        floor((j - 1) n / M) to below floor(j n / M), so that sizes may differ by 1.
     """
     ranked = scaled.sort().values
     ranks = torch.arange(1, count, device=scaled.device) * len(ranked) // count
@@ -137,7 +137,7 @@ def confidence_penalty(
         labels: True classes.
         mu: Weight of the entropy.
 
-    Source: CoFedMID, section 4.2.2.
+    Source: Bai et al. 2026 (CoFedMID), section 4.2.2.
     Differs: The gradient is not propagated through the label. The divergence is divided by the
         number of classes, as in HAMP's published code, for which mu was chosen.
     """
@@ -273,7 +273,7 @@ class Compensation(ClassGuided):
         >>> fa.defenses.Compensation(clients=[0, 1], recycle=0.1).coalition
         (0, 1)
 
-    Source: CoFedMID, section 4.2 and algorithm 2; Auer et al. 2002 (EXP3).
+    Source: Bai et al. 2026 (CoFedMID), section 4.2 and algorithm 2; Auer et al. 2002 (EXP3).
     Differs: Intervals are computed once, as in algorithm 2; the paper's text differs. The
         divergence is divided by the number of classes, as in HAMP's code. The loss and the penalty
         are both divided by the batch size. The paper does not define the validation samples; here,
@@ -310,7 +310,7 @@ class Compensation(ClassGuided):
         return self.regularise and self.recycle > 0 and not is_none_returned
 
     @property
-    def needs_classes(self) -> bool:
+    def needs_class_labels(self) -> bool:
         return self.regularise and self.recycle > 0
 
     def prepare(self, data: Samples, client_context: ClientContext) -> Samples:

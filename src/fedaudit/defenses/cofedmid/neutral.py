@@ -26,14 +26,14 @@ class NeutralNoise(CoalitionDefense):
     """Noise on the last parameters of uploads, which cancels in the average over a coalition.
 
     In each round, every client draws the noise of all clients of the coalition from a shared seed,
-    and corrects its noise with the server's weights. Only clients that take part in the round are
-    included, so that their noise cancels. If only one client takes part, it adds no noise. In a
-    chain, this must be the last defense that changes the upload. It cannot be used if clients
-    choose among several models, since the server averages each model separately.
+    and corrects its noise with the server's aggregation weights. Only clients that take part in the
+    round are included, so that their noise cancels. If only one client takes part, it adds no
+    noise. In a chain, this must be the last defense that changes the upload. It cannot be used if
+    clients choose among several models, since the server averages each model separately.
 
     Attributes:
-        sigma: Standard deviation of the noise before the correction, in units of the upload, at
-            least 0; 0 adds no noise.
+        sigma: Standard deviation of the noise before the correction, at least 0; 0 adds no noise.
+            It does not depend on the norm of the upload.
         ratio: Fraction of the parameters, counted from the last, that get noise, in (0, 1].
         noise: "published" draws one number per client and round, which is added to all of these
             parameters, as in the paper. A server that knows this can subtract the parameters' mean
@@ -46,8 +46,8 @@ class NeutralNoise(CoalitionDefense):
         >>> fa.defenses.NeutralNoise(clients=[0, 1], sigma=0.1).cancels
         True
 
-    Source: CoFedMID, section 4.3 and algorithm 3. The paper's text and its costs ("two scalar
-        values per round") correspond to "published".
+    Source: Bai et al. 2026 (CoFedMID), section 4.3 and algorithm 3. The paper's text and its costs
+        ("two scalar values per round") correspond to "published".
     Differs: "vector" is the default. Noise is drawn in every round; algorithm 4 draws it once.
         Buffers are not changed.
     """
@@ -98,7 +98,7 @@ def neutral_noise(
 ) -> Float[Tensor, " entries"]:
     """Return one client's noise: its draw, minus a multiple of the weighted sum of all draws.
 
-    Source: CoFedMID, section 4.3: d_k = d'_k - w_k / |w|^2 * sum_j w_j d'_j.
+    Source: Bai et al. 2026 (CoFedMID), section 4.3: d_k = d'_k - w_k / |w|^2 * sum_j w_j d'_j.
     """
     total = torch.stack([weights[client] * draw for client, draw in draws.items()]).sum(0)
     return draws[client] - weights[client] / sum(w * w for w in weights.values()) * total

@@ -74,7 +74,7 @@ Decay = Callable[[float, int, int], float]
 def linear(progress: float, largest: int, smallest: int) -> float:
     """Decrease linearly.
 
-    Source: CoFedMID, section 4.1.
+    Source: Bai et al. 2026 (CoFedMID), section 4.1.
     """
     return largest - (largest - smallest) * progress
 
@@ -112,8 +112,8 @@ def size_in_round(round: int, rounds: int, *, largest: int, smallest: int, decay
         smallest: Size in the last round.
         decay: A key of ``DECAYS``.
 
-    Source: CoFedMID, section 4.1 (linear). Table 13 names the other decays without formulas, which
-        are therefore from this toolkit.
+    Source: Bai et al. 2026 (CoFedMID), section 4.1 (linear). Table 13 names the other decays
+        without formulas, which are therefore from this toolkit.
     """
     if decay not in DECAYS:
         raise unknown_name("decay", decay, DECAYS)
@@ -209,7 +209,7 @@ class ClassAssignment(NamedTuple):
 def overlap_bound(classes: int, clients: int, size: int) -> int:
     """Return a lower bound on the largest overlap of two clients' sets, at least 0.
 
-    Source: CoFedMID, section 4.1 (a Johnson-type bound).
+    Source: Bai et al. 2026 (CoFedMID), section 4.1 (a Johnson-type bound).
     Differs: The bound is clipped at 0, since the formula can be negative. It is 0 for a single
         client, for which the formula divides by 0.
     """
@@ -240,7 +240,7 @@ def assign_with_bound(
             all classes can be covered, these are.
         rng: Random generator for ties.
 
-    Source: CoFedMID, algorithm 1.
+    Source: Bai et al. 2026 (CoFedMID), algorithm 1.
     Differs: The paper does not specify its function ClassAssign; this algorithm is from this
         toolkit.
     """
@@ -285,7 +285,7 @@ def assign_at_random(
 ) -> ClassAssignment:
     """Draw each client's classes independently, as in the paper's ablation.
 
-    Source: CoFedMID, table 6 (random).
+    Source: Bai et al. 2026 (CoFedMID), table 6 (random).
     """
     sets = np.zeros((clients, classes), dtype=bool)
     for row in sets:
@@ -317,7 +317,7 @@ class ClassGuided(CoalitionDefense):
         >>> fa.defenses.ClassGuided(clients=[0, 1], m_max=4, m_min=2).coalition
         (0, 1)
 
-    Source: CoFedMID, section 4.1 and algorithm 1.
+    Source: Bai et al. 2026 (CoFedMID), section 4.1 and algorithm 1.
     Differs: If the sets are too small to cover every class, the covered classes rotate.
     """
 

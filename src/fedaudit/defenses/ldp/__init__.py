@@ -166,7 +166,8 @@ class FixedPoint:
         bits: Number of bits per feature, 2 to 16.
         integer_bits: Number of bits before the binary point, 0 to ``bits - 1``.
 
-    Source: AMI, appendix C, and its published code (10 bits, 5 of them before the binary point).
+    Source: Nguyen et al. 2023 (AMI), appendix C, and its published code (10 bits, 5 of them before
+        the binary point).
     Differs: Features above the largest representable number are clipped to it. For such a feature,
         the published code writes too many bits, which shifts all following bits.
     """

@@ -173,7 +173,7 @@ def flip_bits_with_shared_mask(
 
     This mechanism gives no privacy: an adversary that knows one sample can compute the mask.
 
-    Source: AMI, published code (one mask, broadcast over the batch).
+    Source: Nguyen et al. 2023 (AMI), published code (one mask, broadcast over the batch).
     """
     draws = torch.rand(flips.drops.shape, dtype=torch.float64, generator=rng)
     drops, sets = pack_bits(draws < flips.drops), pack_bits(draws < flips.sets)
@@ -346,7 +346,8 @@ class BitRandPublished(BitMechanism):
         >>> fa.defenses.BitRandPublished(nominal_epsilon=5.0).nominal
         5.0
 
-    Source: Lai et al. 2021 (BitRand); AMI, appendix C, Eq. (23), alpha at its upper bound.
+    Source: Lai et al. 2021 (BitRand); Nguyen et al. 2023 (AMI), appendix C, Eq. (23), alpha at its
+        upper bound.
     Differs: The actual epsilon is computed and reported. Samples are perturbed independently unless
         ``shared_mask`` is set.
     """
@@ -389,7 +390,8 @@ class OmePublished(BitMechanism):
         >>> fa.defenses.OmePublished(nominal_epsilon=5.0).nominal
         5.0
 
-    Source: Lyu et al. 2020 (OME); AMI, appendix C, Eq. (22), and its published code (alpha 100).
+    Source: Lyu et al. 2020 (OME); Nguyen et al. 2023 (AMI), appendix C, Eq. (22), and its published
+        code (alpha 100).
     Differs: The actual epsilon is computed and reported. Positions are counted over the whole
         sample, as in the paper. With an even number of bits, this equals counting in each feature.
     """

@@ -219,8 +219,8 @@ class FedEmbedding(FedAvg):
             per concept.
         training: Local training of each client.
 
-    Source: FedMIA section 3.1 and table 3 (FedEmbedding, after Liang et al. 2024, "Diffusion-Driven
-        Data Replay").
+    Source: Zhu et al. 2024 (FedMIA), section 3.1 and table 3 (FedEmbedding, after Liang et al.
+        2024, "Diffusion-Driven Data Replay").
     Differs: Neither paper specifies the weights of rows that only some clients have changed. If all
         clients have samples of all concepts, rows are averaged by data size, as in FedAvg.
     """

@@ -48,7 +48,7 @@ class Distillation:
         batch_size: Samples per step, at least 1.
         lr: Learning rate, above 0.
 
-    Source: SIA, Algorithm 3, line 12; settings of its published code.
+    Source: Hu et al. 2024 (SIA), Algorithm 3, line 12; settings of its published code.
     """
 
     epochs: Positive = 30
@@ -181,7 +181,8 @@ class FedMD:
         student: Architecture of the adversary's students.
         distillation: Training of the students.
 
-    Source: Li & Wang 2019 ("FedMD"), Algorithm 1; SIA, Algorithm 3 and its published code.
+    Source: Li & Wang 2019 ("FedMD"), Algorithm 1; Hu et al. 2024 (SIA), Algorithm 3 and its
+        published code.
     Differs: The exchange before SIA's first round is round 1 here. The mean over clients is
         unweighted, as in both papers. Optimizers are reset in each round; the published code resets
         them in each epoch. The first training and the exchange use the same public samples. The

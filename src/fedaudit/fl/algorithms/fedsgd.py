@@ -50,7 +50,8 @@ def full_gradient(
     Raises:
         BadInput: The gradient is not finite.
 
-    Source: SIA, Algorithm 1 (ClientUpdate); McMahan et al. 2017, section 2 (FedSGD).
+    Source: Hu et al. 2024 (SIA), Algorithm 1 (ClientUpdate); McMahan et al. 2017, section 2
+        (FedSGD).
     """
     with computing_on(context.device), seeded_dropout(context):
         module = load_module(model, "training", context.device).train()
@@ -114,7 +115,7 @@ class FedSGD(SingleModelServer):
             Epochs, batches, schedule and momentum do not apply.
         together: "mean" weights gradients by data size; "sum" adds them up.
 
-    Source: McMahan et al. 2017, section 2 (FederatedSGD); SIA, Algorithm 1.
+    Source: McMahan et al. 2017, section 2 (FederatedSGD); Hu et al. 2024 (SIA), Algorithm 1.
     Differs: By default gradients are averaged, as in McMahan et al. and in SIA's text; line 10 of
         SIA's Algorithm 1 has a sum. The published code of SIA trains one local epoch in
         mini-batches. This is FedAvg with ``epochs = 1``, called "legacy-fedsgd" in the catalogue.
@@ -173,7 +174,7 @@ class FedSGD(SingleModelServer):
     ) -> Mapping[ClientId, ObservedModels]:
         """Reconstruct each client's model by one step with only this client's gradient.
 
-        Source: SIA, Algorithm 1, line 6.
+        Source: Hu et al. 2024 (SIA), Algorithm 1, line 6.
         """
 
         def observed(client: ClientId, upload: Upload) -> ObservedModels:

@@ -45,7 +45,8 @@ class Ifca:
         explore: Number of initial rounds in which clients choose a model at random. Without such
             rounds, all clients may choose the one model with the lowest initial loss.
 
-    Source: Ghosh et al. 2020, Algorithm 1 (model averaging); IFCA-MIR, section 3.1.
+    Source: Ghosh et al. 2020, Algorithm 1 (model averaging); Jung et al. 2025 (IFCA-MIR), section
+        3.1.
     Differs: A cluster's mean is weighted by data size, as in FedAvg. The published code uses equal
         weights, because its clients have equally many samples. It takes ten full-batch steps of
         local training; here, the study's settings apply.

@@ -42,7 +42,8 @@ class Preference:
         accepted: Range of the risk thresholds (balanced accuracy of an attack; 0.5 is chance
             level).
 
-    Source: IFCA-MIR, Algorithm 1, line 12; section 5.2.2 (thresholds between 0.5 and 0.8).
+    Source: Jung et al. 2025 (IFCA-MIR), Algorithm 1, line 12; section 5.2.2 (thresholds between 0.5
+        and 0.8).
     Differs: The paper does not specify how alpha depends on the threshold. The linear dependence
         and "hard" are additions of this toolkit.
     """
@@ -146,7 +147,8 @@ class IfcaMir(Ifca):
             it decreases linearly with the model's fraction of all training samples. It is 0 from
             an equal fraction on.
 
-    Source: IFCA-MIR, Algorithm 1; the bonus is the balancing mechanism that section 5.7 calls for.
+    Source: Jung et al. 2025 (IFCA-MIR), Algorithm 1; the bonus is the balancing mechanism that
+        section 5.7 calls for.
     Differs: The loss is computed on all data of a client, as in IFCA, instead of one mini-batch.
         Before the first attack, the risk is at chance level, because untrained models have no
         members. With partial participation, shadow models have as much data as the participating
@@ -259,7 +261,8 @@ class IfcaMirOfClients(Ifca):
         share: Expected fraction of samples that clients hold out, in (0, 1).
         preference: Weights of loss and risk in the clients' choices.
 
-    Source: IFCA-MIR, section 5.7 (clients' own evaluation, without shadow models).
+    Source: Jung et al. 2025 (IFCA-MIR), section 5.7 (clients' own evaluation, without shadow
+        models).
     Differs: The paper describes only the idea. Clients hold samples out here, because an attack
         needs non-members.
     """

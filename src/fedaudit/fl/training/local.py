@@ -212,7 +212,7 @@ def constant(round: int, rounds: int) -> float:
 def cosine(round: int, rounds: int) -> float:
     """Return half a cosine wave, from 1 in the first round to 0 after the last one.
 
-    Source: FedMIA, published run script (cosine to 0).
+    Source: Zhu et al. 2024 (FedMIA), published run script (cosine to 0).
     """
     return 0.5 * (1 + cos(pi * (round - 1) / rounds))
 
@@ -220,7 +220,7 @@ def cosine(round: int, rounds: int) -> float:
 def exponential(round: int, rounds: int) -> float:
     """Return 1 in the first round, and 0.99 times the last factor in every later one.
 
-    Source: FedMIA, appendix A (learning-rate decay 0.99).
+    Source: Zhu et al. 2024 (FedMIA), appendix A (learning-rate decay 0.99).
     """
     return 0.99 ** (round - 1)
 

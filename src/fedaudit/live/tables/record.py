@@ -194,7 +194,7 @@ def from_signals(
     tensors = audit.tensors()
     if audit.drawn_for is not None:
         tensors[DRAWN_FOR] = torch.from_numpy(audit.drawn_for)
-    write_tensors(tensors, folder / AUDIT_FILE, private=True)
+    write_tensors(tensors, folder / AUDIT_FILE, owner_only=True)
     # Write this file last: a folder without it is an import that was stopped.
     write_recording(recording, folder)
     log(

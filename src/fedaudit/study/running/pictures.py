@@ -47,7 +47,7 @@ def store_pictures(run: Setup, round: Round) -> None:
     pictures = generate(
         observed.local, torch.arange(count), low=low, high=high, rng=seeded(run.seed, "pictures")
     )
-    write_tensors({"pictures": pictures}, run.folder / _FILE, private=True)
+    write_tensors({"pictures": pictures}, run.folder / _FILE, owner_only=True)
 
 
 def write_pictures(run: Setup, results: "EvaluationResults", path: Path) -> None:
@@ -56,8 +56,8 @@ def write_pictures(run: Setup, results: "EvaluationResults", path: Path) -> None
     Each column is a concept. Nothing is written if no images were stored. The image shows personal
     data, so that no evidence pack contains it.
 
-    Source: FedMIA section 4.2: generated images next to images that FedMIA-II classifies as
-        members.
+    Source: Zhu et al. 2024 (FedMIA), section 4.2: generated images next to images that FedMIA-II
+        classifies as members.
     """
     if not (run.folder / _FILE).is_file() or not results.scores:
         return

@@ -202,7 +202,9 @@ def _observe_and_measure(
             log(f"seed {run.seed}: already trained and measured in {run.folder}")
             stored = stored_rounds(run)
         else:
-            write_tensors(run.assignment.tensors(), run.folder / "audit.safetensors", private=True)
+            write_tensors(
+                run.assignment.tensors(), run.folder / "audit.safetensors", owner_only=True
+            )
             stored = observe(run, resources)
         return with_all_signals(run, stored, resources, notes)
 
