@@ -1,20 +1,30 @@
 import shutil
 import subprocess
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from fedaudit.benchmark import scoring
+from fedaudit.benchmark.child import checked_scores, load_attack
 from fedaudit.benchmark.leaderboard import Leaderboard, leaderboard_text
 from fedaudit.benchmark.page import leaderboard_html, markdown_page, terminal_lines
-from fedaudit.benchmark.process import AttackProcess
+from fedaudit.benchmark.process import AttackProcess, attack_process
 from fedaudit.benchmark.scoring import catalogue_leaderboard, score_attack
-from fedaudit.benchmark.suite import Answers, read_answers, stored_file, write_answers, write_suite
-from fedaudit.cli.application import main
+from fedaudit.benchmark.suite import (
+    Answers,
+    Signals,
+    read_answers,
+    stored_file,
+    write_answers,
+    write_suite,
+)
 from fedaudit.core.errors import BadInput, Damaged
 from tests.benchmark.suites import known_attacks, signals, write_small_suite
+from tests.programs import exit_code
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +40,33 @@ def attack_file(folder: Path, body: str) -> str:
     return str(path)
 
 
+@contextmanager
+def attack_in_this_process(reference: str, _timeout: float) -> Iterator[SimpleNamespace]:
+    """Run an attack as its own process does, without the time that torch takes to load there."""
+    score = load_attack(reference, Path.cwd())
+
+    def scores(signals: Signals, rng: np.random.Generator) -> np.ndarray:
+        order = rng.permutation(signals.samples)
+        values = np.empty(signals.samples)
+        values[order] = checked_scores(score(signals.in_order(order)), signals.samples)
+        return values
+
+    yield SimpleNamespace(scores=scores)
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scoring, "attack_process", attack_in_this_process)
+
+
 MEAN = "def attack(signals, target):\n    return signals['loss'].of(target).mean(0)\n"
 
 
 @pytest.fixture(scope="module")
 def board(suite: Path, tmp_path_factory: pytest.TempPathFactory) -> Leaderboard:
-    return score_attack(attack_file(tmp_path_factory.mktemp("mine"), MEAN), suite)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scoring, "attack_process", attack_in_this_process)
+        return score_attack(attack_file(tmp_path_factory.mktemp("mine"), MEAN), suite)
 
 
 def test_an_attack_that_equals_one_of_the_catalogue_is_not_separable(board: Leaderboard) -> None:
@@ -145,6 +176,7 @@ def attack(signals, target):
     ("step", "lowest", "passed"),
     [(1.0, 0.0, False), (1.0, -1e9, False), (1e300, -1e307, False), (1e-9, -1e9, True)],
 )
+@pytest.mark.usefixtures("in_this_process")
 def test_an_outlier_does_not_hide_scores_that_depend_on_the_order(
     suite: Path, tmp_path: Path, step: float, lowest: float, passed: bool
 ) -> None:
@@ -159,21 +191,6 @@ def test_a_timeout_must_be_above_zero(suite: Path, tmp_path: Path, timeout: floa
         score_attack(attack_file(tmp_path, MEAN), suite, timeout=timeout)
 
 
-def test_processes_that_an_attack_started_end_with_it(suite: Path, tmp_path: Path) -> None:
-    pid_file = tmp_path / "pid"
-    body = (
-        "import subprocess\n\ndef attack(signals, target):\n"
-        "    process = subprocess.Popen(['sleep', '300'])\n"
-        f"    open({str(pid_file)!r}, 'w').write(str(process.pid))\n"
-        "    process.wait()\n"
-    )
-    with pytest.raises(BadInput, match="took more than"):
-        score_attack(attack_file(tmp_path, body), suite, timeout=1)
-    status = Path(f"/proc/{pid_file.read_text()}/stat")
-    # A process that nobody waits for may be left as a zombie.
-    assert not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
-
-
 def test_a_suite_without_answers_cannot_be_scored(suite: Path, tmp_path: Path) -> None:
     published = tmp_path / "published"
     shutil.copytree(suite, published, ignore=shutil.ignore_patterns("answers"))
@@ -181,6 +198,7 @@ def test_a_suite_without_answers_cannot_be_scored(suite: Path, tmp_path: Path) -
         score_attack("loss-series", published)
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_constant_scores_fail_a_control(suite: Path, tmp_path: Path) -> None:
     body = "def attack(signals, target):\n    return [0.0] * signals['loss'].values.shape[2]\n"
     board = score_attack(attack_file(tmp_path, body), suite)
@@ -190,23 +208,61 @@ def test_constant_scores_fail_a_control(suite: Path, tmp_path: Path) -> None:
     assert "control failed" in "\n".join(terminal_lines(board)).lower()
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ("def attack(signals, target):\n    return [float('nan')] * 200\n", "200 of 200 scores"),
-        ("def attack(signals, target):\n    return 1 / 0\n", r"ZeroDivisionError.*mine.py, line 2"),
-        ("import os\ndef attack(signals, target):\n    os._exit(3)\n", r"ended \(exit code 3\)"),
-        ("def attack(signals, target):\n    while True: pass\n", "took more than 4 s"),
-        ("raise SystemExit(0)\n", "raised SystemExit"),
-    ],
-)
+FAILING = """\
+import os
+from pathlib import Path
+
+requests = Path(os.environ["COUNTED_REQUESTS"])
+requests.write_text(requests.read_text() + "x")
+if requests.read_text() == "x":
+    raise SystemExit(0)
+
+def attack(signals, target):
+    requests.write_text(requests.read_text() + "x")
+    if len(requests.read_text()) == 3:
+        return [float("nan")] * 200
+    if len(requests.read_text()) == 4:
+        return 1 / 0
+    os._exit(3)
+"""
+
+
 def test_a_failing_attack_gives_one_sentence(
-    suite: Path, tmp_path: Path, body: str, message: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(BadInput, match=message) as caught:
-        score_attack(attack_file(tmp_path, body), suite, timeout=4 if "while" in body else 600)
+    # The attack fails in another way at each request, so that one process is enough.
+    monkeypatch.setenv("COUNTED_REQUESTS", str(tmp_path / "requests"))
+    (tmp_path / "requests").touch()
+    seen, _ = signals(1)
+    with attack_process(attack_file(tmp_path, FAILING), 600) as process:
+        for message in (
+            "raised SystemExit",
+            "200 of 200 scores",
+            r"ZeroDivisionError.*mine.py, line 14",
+            r"ended \(exit code 3\)",
+        ):
+            with pytest.raises(BadInput, match=message) as caught:
+                process.scores(seen, np.random.default_rng(0))
+            assert "\n" not in str(caught.value)
+
+
+def test_an_attack_that_takes_too_long_is_stopped_with_the_processes_that_it_started(
+    suite: Path, tmp_path: Path
+) -> None:
+    pid_file = tmp_path / "pid"
+    body = (
+        "import subprocess\n\ndef attack(signals, target):\n"
+        "    process = subprocess.Popen(['sleep', '300'])\n"
+        f"    open({str(pid_file)!r}, 'w').write(str(process.pid))\n"
+        "    while True: pass\n"
+    )
+    with pytest.raises(BadInput, match="took more than 1 s") as caught:
+        score_attack(attack_file(tmp_path, body), suite, timeout=1)
     assert str(caught.value).startswith("one-1: ")
     assert "\n" not in str(caught.value)
+    status = Path(f"/proc/{pid_file.read_text()}/stat")
+    # A process that nobody waits for may be left as a zombie.
+    assert not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 def test_output_of_an_attack_does_not_disturb_the_protocol(
@@ -262,22 +318,13 @@ def test_a_leaderboard_is_read_from_its_json(board: Leaderboard) -> None:
     assert Leaderboard.model_validate(values) == board
 
 
-def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "fedaudit", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        timeout=120,
-        check=False,
-    )
-
-
-def test_the_command_writes_page_and_figures(suite: Path, tmp_path: Path) -> None:
+def test_the_command_writes_page_and_figures(
+    suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     attack_file(tmp_path, MEAN)
-    done = run("score", "mine.py", "--suite", str(suite), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "AUC on one: " in done.stdout
+    monkeypatch.chdir(tmp_path)
+    assert exit_code("score", "mine.py", "--suite", suite) == 0
+    assert "AUC on one: " in capsys.readouterr().out
     assert {path.name for path in tmp_path.iterdir()} >= {
         "score-mine.html",
         "score-mine.json",
@@ -294,12 +341,19 @@ def test_the_command_writes_page_and_figures(suite: Path, tmp_path: Path) -> Non
         (("benchmark", "nist"), "there is no regime named 'nist'; did you mean 'mnist'?"),
     ],
 )
-def test_errors_are_one_sentence(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+def test_errors_are_one_sentence(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    message: str,
+) -> None:
     attack_file(tmp_path, MEAN)
-    done = run(*arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert done.stderr.strip().count("\n") == 0
+    monkeypatch.chdir(tmp_path)
+    assert exit_code(*arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.strip().count("\n") == 0
     assert not (tmp_path / "runs").exists() or arguments[0] == "benchmark"
 
 
@@ -351,18 +405,21 @@ def test_a_process_that_is_interrupted_at_its_start_is_stopped(
     assert process.returncode is not None
 
 
+@pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize(
     ("body", "code"),
-    [(MEAN, 0), (MEAN.rstrip() + " * 0\n", 1), ("def attack(signals, target):\n    1 / 0\n", 2)],
+    [
+        (MEAN, 0),
+        (MEAN.rstrip() + " * 0\n", 1),
+        ("def attack(signals, target):\n    return None\n", 2),
+    ],
 )
 def test_the_exit_code_states_whether_controls_passed(
     body: str, code: int, suite: Path, tmp_path: Path
 ) -> None:
     page = tmp_path / "page.html"
-    words = ["score", attack_file(tmp_path, body), "--suite", str(suite), "--out", str(page)]
-    with pytest.raises(SystemExit) as end:
-        main(words)
-    assert end.value.code == code
+    words = ["score", attack_file(tmp_path, body), "--suite", suite, "--out", page]
+    assert exit_code(*words) == code
     assert page.is_file() == (code != 2)
 
 
@@ -376,9 +433,7 @@ def test_a_stopped_score_ends_with_one_sentence(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(scoring, "score_attack", stop)
-    with pytest.raises(SystemExit) as end:
-        main(["score", "loss-series", "--suite", str(suite), "--out", str(tmp_path / "a.html")])
-    assert end.value.code == 130
+    assert exit_code("score", "loss-series", "--suite", suite, "--out", tmp_path / "a.html") == 130
     assert capsys.readouterr().err == (
         "fedaudit: stopped; no page was written, and the same command starts from the beginning\n"
     )
