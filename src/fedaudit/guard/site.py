@@ -39,11 +39,11 @@ class SitePolicy(GuardPolicy):
         filter: Function that is applied to updates above the limit, as ``file.py:function``. By
             default, these updates are withheld.
         task: Name of the client's task.
-        not_uploaded: Name patterns of parameters that the client does not upload; see
-            :func:`fedaudit.record`.
+        not_uploaded: Name patterns of parameters that the client does not upload, as in
+            ``fedaudit.record``.
         workers: Number of threads that compute gradients; 1 on a GPU.
         device: Device on which models are run, such as "cuda".
-        client: Name of the client in :func:`fedaudit.fair_split`; reports show it.
+        client: Name of the client, as passed to ``fedaudit.fair_split``; reports show it.
         prepare: Whether a second process measures the received model while the client trains; see
             ``Guard.prepare``.
         metrics: Whether a job's metrics may be sent; the guard does not check them.
