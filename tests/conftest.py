@@ -22,10 +22,12 @@ os.fsync = lambda fd: None
 # Small tensors gain nothing from a second thread, and workers of pytest-xdist would fight for it.
 torch.set_num_threads(1)
 
-# No deadline: a slow example is usually a busy machine. Every run uses the same examples, so that
-# a failure has its cause in the change; `--hypothesis-profile=explore` draws new examples.
-hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
-hypothesis.settings.register_profile("explore", deadline=None)
+# No deadline, and no limit for drawing inputs: a slow example is usually a busy machine. Every run
+# uses the same examples, so that a failure has its cause in the change;
+# `--hypothesis-profile=explore` draws new examples.
+_ANY_SPEED = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+hypothesis.settings.register_profile("repeatable", derandomize=True, **_ANY_SPEED)
+hypothesis.settings.register_profile("explore", **_ANY_SPEED)
 hypothesis.settings.load_profile("repeatable")
 
 

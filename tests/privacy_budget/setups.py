@@ -1,6 +1,11 @@
 """Privacy set-ups that tests change."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import pytest
+
+from fedaudit.privacy_budget import losses
 
 CLIENT_PHASE: Mapping[str, object] = {
     "rounds": 100,
@@ -33,3 +38,13 @@ def client(**settings: object) -> dict[str, object]:
 def sample(**settings: object) -> dict[str, object]:
     """Return a phase that protects samples."""
     return {**SAMPLE_PHASE, **settings}
+
+
+@contextmanager
+def coarse_grid() -> Iterator[None]:
+    """Compute losses with a tenth of the grid points, for comparisons that need fewer digits."""
+    losses._epsilon.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(losses, "_POINTS", losses._POINTS / 10)
+        yield
+    losses._epsilon.cache_clear()

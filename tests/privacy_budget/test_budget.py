@@ -93,7 +93,8 @@ def test_participations_in_rounds_left_are_those_of_one_client() -> None:
 
 
 def test_the_epsilon_of_the_unit_is_compared_with_the_target() -> None:
-    settings = setup(sample(), person_samples=4)
+    full_batches = sample(sampling="all", batch_size=None, noise_multiplier=10.0)
+    settings = setup(full_batches, person_samples=4)
     result = fa.budget(settings, target=5.0, unit="person", every=10)
     assert result.epsilon == result.rows[-1].person > result.rows[-1].sample
 
@@ -123,7 +124,7 @@ def test_consecutive_rows_differ_by_at_least_one_round(path: Path, every: int) -
 
 
 def test_the_table_states_delta_adjacency_and_sampling() -> None:
-    text = str(fa.budget(setup(client(sampling="poisson", rate=0.1)), every=100))
+    text = str(fa.budget(setup(client(sampling="poisson", rate=0.1, rounds=1))))
     assert "at delta 1e-06" in text
     assert "Adjacency: one client is added or removed." in text
     assert "who takes part in a round, or which samples are in a batch." in " ".join(text.split())
@@ -132,7 +133,8 @@ def test_the_table_states_delta_adjacency_and_sampling() -> None:
 
 
 def test_an_epsilon_without_a_guarantee_has_no_size() -> None:
-    text = str(fa.budget(setup(sample(), most_samples=10_000)))
+    full_batches = sample(sampling="all", batch_size=None)
+    text = str(fa.budget(setup(full_batches, most_samples=10_000)))
     assert text.count("> 1,000") == 10
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -12,7 +13,13 @@ from fedaudit.defenses.ldp.additive import epsilon_of_gaussian
 from fedaudit.plan.values import settings_from
 from fedaudit.privacy_budget.losses import Losses, Release, _curve, release_of
 from fedaudit.privacy_budget.setup import PrivacySetup, Unit, _tree_releases
-from tests.privacy_budget.setups import client, sample, setup
+from tests.privacy_budget.setups import client, coarse_grid, sample, setup
+
+
+@pytest.fixture
+def _coarse_grid() -> Iterator[None]:
+    with coarse_grid():
+        yield
 
 
 def epsilon(settings: dict[str, object], unit: Unit = "client", rounds: int | None = None) -> float:
@@ -106,7 +113,7 @@ def test_a_group_in_one_step_has_the_integrated_epsilon(
     phase = sample(rounds=1, noise_multiplier=noise, batch_size=None, rate=rate, epochs=None)
     phase["steps"] = 1
     result = epsilon(setup(phase, person_samples=members), "person")
-    outputs = np.linspace(-12 * noise, members + 12 * noise, 400_001)
+    outputs = np.linspace(-12 * noise, members + 12 * noise, 40_001)
     width = float(outputs[1] - outputs[0])
     without = sp.stats.norm.pdf(outputs, scale=noise)
     weights = sp.stats.binom.pmf(np.arange(members + 1), members, rate)
@@ -123,6 +130,7 @@ def test_a_group_in_one_step_has_the_integrated_epsilon(
         assert (max(deltas) <= 1e-6) == holds or (members > 64 and not holds)
 
 
+@pytest.mark.usefixtures("_coarse_grid")
 def test_a_group_of_one_is_the_sampled_gaussian() -> None:
     phase = sample(batch_size=None, rate=0.02)
     group = epsilon(setup(phase, person_samples=2), "person")
@@ -142,6 +150,7 @@ def test_a_group_agrees_with_the_mixture_of_dp_accounting() -> None:
     assert result == pytest.approx(theirs.self_compose(100).get_epsilon_for_delta(1e-6), rel=1e-3)
 
 
+@pytest.mark.usefixtures("_coarse_grid")
 def test_fixed_subsets_cost_slightly_more_than_a_known_replacement() -> None:
     fixed = setup(client(sampling="fixed", clients_per_round=20), adjacency="replace")
     # All other clients may send the opposite of the new update, which then moves the sum by two
@@ -161,12 +170,14 @@ def test_fixed_subsets_cost_slightly_more_than_a_known_replacement() -> None:
     assert epsilon(fixed) < accountant.compose(event, 100).get_epsilon(1e-6)
 
 
+@pytest.mark.usefixtures("_coarse_grid")
 def test_poisson_sampling_costs_less_than_fixed_subsets() -> None:
     fixed = client(sampling="fixed", clients_per_round=20)
     poisson = client(sampling="poisson", clients_per_round=20)
     assert epsilon(setup(poisson, adjacency="replace")) < epsilon(setup(fixed, adjacency="replace"))
 
 
+@pytest.mark.usefixtures("_coarse_grid")
 def test_a_replaced_group_is_removed_and_added() -> None:
     phase = sample(noise_multiplier=2.0, batch_size=2)
     removed = epsilon(setup(phase, person_samples=3), "person")

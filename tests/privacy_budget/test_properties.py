@@ -1,8 +1,10 @@
 """Epsilon is monotone in every setting that changes the privacy loss."""
 
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,7 +12,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.plan.values import settings_from
 from fedaudit.privacy_budget.losses import Losses
 from fedaudit.privacy_budget.setup import PrivacySetup, Unit
-from tests.privacy_budget.setups import client, sample, setup
+from tests.privacy_budget.setups import client, coarse_grid, sample, setup
 
 UNITS: tuple[Unit, ...] = ("sample", "person", "client")
 NOISE = st.floats(0.4, 20.0)
@@ -19,6 +21,12 @@ ROUNDS = st.integers(1, 300)
 
 GRID = 1 + 2e-3
 """Relative error of a grid of losses, which may be finer for one of two settings."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _coarse_grid() -> Iterator[None]:
+    with coarse_grid():
+        yield
 
 
 def epsilon(values: dict[str, object], unit: Unit = "client") -> float:
