@@ -87,7 +87,7 @@ def test_an_attack_is_explained_as_its_row_of_the_table() -> None:
         "signal:       gradient-cosine",
         "over clients: one-sided likelihood",
         "over rounds:  mean",
-        "needs:        global_model, update, uploads, rounds",
+        "needs:        global model, update, uploads, several rounds",
         "runs in view: uploads, shuffled\n",
         "in set:       2026-1, 2026-2, 2026-3\n",
         "outlier_sigmas = 3.0: ",

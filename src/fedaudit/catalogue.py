@@ -313,7 +313,8 @@ CATALOGUES: dict[str, Callable[[], list[CatalogueEntry]]] = {
 
 
 def _describe_needs(needs: Capability) -> str:
-    return ", ".join((part.name or "").lower() for part in needs) or "nothing"
+    names = [(part.name or "").lower().replace("_", " ") for part in needs]
+    return ", ".join("several rounds" if name == "rounds" else name for name in names) or "nothing"
 
 
 def _sentence(text: str) -> str:

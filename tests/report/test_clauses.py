@@ -98,8 +98,8 @@ def test_the_first_clause_gives_the_verdict_and_the_audited_samples() -> None:
     answer = answers.conclusion(two)
     assert answer.text == summarise_verdict(two).headline + "."
     assert answer.more == (
-        "Audited: client 0: 480 to 500 samples as members, 500 to 510 as non-members (fewest and "
-        "most over training runs); 2 seeds. "
+        "Audited: client 0: 480 to 500 samples as members, 500 to 510 held out as non-members "
+        "(fewest and most over training runs); 2 seeds. "
         "The verdict of a policy is in the file verdict.json of an evidence pack."
     )
     games = played(point(right=60))

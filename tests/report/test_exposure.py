@@ -28,8 +28,8 @@ from tests.report.records import record, source, with_sources
 
 HOLDING = [control(kind) for kind in KINDS]
 UNKNOWN = (
-    "the upper limits are averages over samples; a single sample may be much more exposed, "
-    "without a limit here"
+    "the upper limits are averages over samples; a single sample has no upper limit and may be much "
+    "more exposed"
 )
 
 
@@ -205,11 +205,12 @@ def test_the_class_with_the_largest_auc_is_named_with_the_number_of_figures() ->
     record = record_of(auc(0.5, 0.6), of_class("3", 0.7), of_class("7", 0.8), of_class("9", None))
     sentence = exposed_class_sentence(record)
     assert sentence.startswith(
-        "The most exposed class (predicted category): 7, AUC 0.800 (0.500–0.900; 50 members"
+        "The most exposed class (predicted category) is class 7: AUC 0.800 (0.500–0.900; 50 members"
     )
     assert sentence.endswith("the largest of 2 figures and so probably too large")
     leaking = exposed(tpr(100, nonmembers=1000), *record.groups)
-    assert "The most exposed class (predicted category): 7, AUC 0.800" in summary_markdown(leaking)
+    page = summary_markdown(leaking)
+    assert "The most exposed class (predicted category) is class 7: AUC 0.800" in page
 
 
 def test_a_single_figure_for_a_class_is_not_called_the_largest() -> None:
@@ -220,7 +221,7 @@ def test_a_single_figure_for_a_class_is_not_called_the_largest() -> None:
 def test_a_pack_does_not_name_a_class_that_is_too_small() -> None:
     small = of_class("7", 0.8, n_members=9)
     record = record_of(auc(0.5, 0.6), of_class("3", 0.7), of_class("4", 0.6), small)
-    assert "category): 7," in exposed_class_sentence(record)
+    assert "is class 7:" in exposed_class_sentence(record)
     assert "class: 7" not in exposed_class_sentence(suppress_small_groups(record)[0])
 
 

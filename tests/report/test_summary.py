@@ -65,7 +65,7 @@ KINDS = {
         "Client 9, undefended: strong leak",
         "| 0.859 | A strong leak. 95% interval 0.845–0.871. Attack: Sequence model.",
         "cofedmid (clients = [0, 1, 2, 3, 4], m_max = 15",
-        "200 of 200 controls passed",
+        "200 of 200 checks by 2 controls passed",
     ),
     "canaries-mnist/canaries-mnist-count-100": (
         "whether a given canary sample was in the training data of client 0?",

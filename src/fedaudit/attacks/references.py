@@ -134,11 +134,12 @@ class RelativeLikelihood(ReferenceCalibrated):
         rounds: "last" for the last measured round, "mean" for the mean of the logarithms over
             rounds.
         offline: Coefficient a, from 0 to 1, of the approximation for samples that no reference
-            model was trained on: the mean over models that were and were not trained on
-            the sample is about ((1 + a) * mean over models that were not + 1 - a) / 2. With -1, a
-            is chosen from 0, 0.1, ..., 1. For this, the first four reference models are attacked,
-            each with all others as reference models. The value with the largest mean AUC is used.
-            With a single reference model, a is 0.3.
+            model was trained on: the mean over models that were and were not trained on the sample
+            is about ((1 + a) * mean over models that were not + 1 - a) / 2. A larger a assumes that
+            training on a sample raises its likelihood less; 1 assumes no effect. With -1, a is
+            chosen from 0, 0.1, ..., 1. For this, the first four reference models are attacked, each
+            with all others as reference models. The value with the largest mean AUC is used. With a
+            single reference model, a is 0.3.
 
     Source: Zarifzadeh et al. 2024 (RMIA), Eqs. (2), (9) and (10), and its choice of a.
     Differs: The score is the logarithm of the ratio. In the paper, it is the fraction of population

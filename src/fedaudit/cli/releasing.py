@@ -86,8 +86,8 @@ def gate(
     policy
         The policy, a TOML file.
     baseline
-        Record of the last release: no figure may have increased beyond noise. The table [baseline]
-        of the policy sets which increase is allowed.
+        Result file of the last release: no estimate may be significantly higher. The table
+        [baseline] of the policy sets which increase is allowed.
     junit
         File for the verdict as JUnit XML. An existing file is replaced only if it is a verdict.
     json

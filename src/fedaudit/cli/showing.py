@@ -200,12 +200,17 @@ def list_command(
 
 @app.command
 def explain(
-    name: Annotated[str, Parameter(help="Name that `fedaudit list` shows, such as fedmia-2.")],
+    name: Annotated[str, Parameter(help="Name that `fedaudit list` shows, such as fedmia-2.")] = "",
     /,
 ) -> None:
     """Explain an attack, defense, model or other part: method, settings and source."""
     from fedaudit.catalogue import explain_entry
 
+    if not name:
+        raise BadInput(
+            "fedaudit explain needs the name of a part, such as fedmia-2; fedaudit list shows all "
+            "names"
+        )
     log(*explain_entry(name).split("\n"))
 
 

@@ -1,4 +1,4 @@
-"""Comparison of a record with the record of the last release: no worse than, beyond noise."""
+"""Comparison of a record with the record of the last release: no estimate significantly higher."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import ceil

@@ -295,7 +295,7 @@ _GAME_LIMITS = (
     "recomputed from the counts in the result file; they hold jointly for all judged settings with "
     "an error probability of 5%."
 )
-_NOT_WORSE = "No figure has increased beyond noise since the baseline."
+_NOT_WORSE = "No figure is significantly higher than in the baseline."
 _BASELINE_LIMITS = (
     " Increases since the baseline are tested on one side, with an error probability of 5% for all "
     "of them together (Holm). The two audits are treated as independent."

@@ -32,6 +32,7 @@ from fedaudit.results.guessing import (
     NOT_RELIED_ON,
     above_chance,
     exceeds_by_interval_only,
+    most_frequent_class,
     without_failed_controls,
 )
 from fedaudit.results.record import Record
@@ -377,7 +378,11 @@ def _utility_tiles(record: Record) -> list[Tile]:
     name = wording.capitalise(first.metric.replace("_", " "))
     value = wording.format_value(fmean(estimate.number for estimate in results), first.metric)
     runs = f"mean of {len(results)} runs" if len(results) > 1 else _range(first)
-    return [tile(name, value, runs, defense)]
+    guess = most_frequent_class(record) if first.metric == TEST_ACCURACY else None
+    guessing = ""
+    if guess is not None:
+        guessing = f"most frequent class: {wording.format_percent(guess)}"
+    return [tile(name, value, runs, guessing, defense)]
 
 
 def first_of_record(record: Record) -> FirstScreen:

@@ -82,7 +82,7 @@ class OutputSignal:
 
 @arguments.dataclass(frozen=True)
 class Loss(OutputSignal):
-    """Negative loss of the client's model after training.
+    """Loss of the client's model after training, with its sign reversed: larger for members.
 
     Source: Yeom et al. 2018 (threshold on the loss); Zhu et al. 2024 (FedMIA), section 3.2, one of
         two measurements.

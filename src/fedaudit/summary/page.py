@@ -196,6 +196,8 @@ def summary_of(
     if statement is not None:
         stated = {"role": statement.role, "purpose": statement.purpose}
         rows["Stated by the packer"] = _FIXED["stated"].format(**stated)
+    elif pack is not None:
+        rows["Role and purpose"] = _FIXED["not_stated"]
     described = (f"Described by its author as: “{about}”",) if about else ()
     sections = (
         Section("What was asked", paragraphs=(question,), remarks=described),
@@ -388,12 +390,15 @@ def _sizes(record: Record, numbers: Sequence[Tile]) -> str:
         "rate": any("TPR" in label for label in labels),
     }
     level, name = 0.5, "guessing"
+    strong = wording.format_percent(level + SIZES[-1].share * (1 - level))
     best = strongest_attack(source_attacks(record))
     if best is not None and any(label.startswith("Success beyond") for label in labels):
         level, name = best.label_level, "knowing only the mix of classes"
+        # The table states this measure in points above the level.
+        strong = f"+{100 * SIZES[-1].share * (1 - level):.1f} points"
     values = {
         "level": f"{name} gives {wording.format_percent(level)}",
-        "strong": wording.format_percent(level + SIZES[-1].share * (1 - level)),
+        "strong": strong,
         "auc": ", ".join(f"{size.word} from {size.auc:g}" for size in SIZES[1:]),
         "rate": ", ".join(f"{size.word} from {size.percent_rate:.0%}" for size in SIZES[1:]),
         "share": ", ".join(f"{size.word} from {size.share:.0%}" for size in SIZES[1:]),
@@ -425,8 +430,10 @@ def _controls(record: Record, first: FirstScreen) -> Section:
     if record.kind == "games":
         return Section(title, lead=lead, remarks=(_FIXED["no_controls"],))
     ran = {control.control for control in outcomes_of(record.controls).ran}
+    lead = caveats.controls_line([record], states_kinds=True)
     if absent := [name for name in CHECKS if name not in ran]:
-        lead = wording.with_full_stop(f"{first.controls}; not run: {wording.join_and(absent)}")
+        lead = f"{lead}; not run: {wording.join_and(absent)}"
+    lead = wording.with_full_stop(lead)
     rows = tuple(_control_row(row) for row in controls_table(record).rows[:MAX_LISTED])
     table = Table(tuple(_FIXED["controls_columns"]), rows) if rows else None
     signs = {"✓": ("passed", "good"), "?": ("incomplete", "doubt")}

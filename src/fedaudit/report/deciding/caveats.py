@@ -225,13 +225,20 @@ def independence(record: Record) -> str:
     return fixed_text("verdict.independent") + hint * (not record.watched)
 
 
-def controls_line(records: Sequence[Record]) -> str:
-    """Return the numbers of controls that passed, failed or were not run, in one line."""
+def controls_line(records: Sequence[Record], *, states_kinds: bool = False) -> str:
+    """Return the numbers of controls that passed, failed or were not run, in one line.
+
+    Args:
+        records: The records. Most controls are run several times, once for each attack or run.
+        states_kinds: Whether to state the number of different controls.
+    """
     checks = evidence.outcomes_of(control for record in records for control in record.controls)
     total = len(checks.ran) + checks.not_run
     if not total:
         return "No control was run"
-    line = f"{checks.passed} of {total} controls passed"
+    kinds = len({control.control for record in records for control in record.controls})
+    runs = f"checks by {wording.format_count(kinds, 'control')}" if states_kinds else "controls"
+    line = f"{checks.passed} of {total} {runs} passed"
     line += f", {checks.not_run} without a result" * bool(checks.not_run)
     failed = evidence.unique_items(map(_control_name, checks.failed))
     return f"{line}; failed: {wording.join_some(failed, MAX_NAMED_FAILURES)}" if failed else line

@@ -126,21 +126,30 @@ def audited_samples(record: Record) -> str:
     if not estimates:
         return "every client" if record.sources or record.clusters else "no sample"
     targets = audited_clients(estimates)
-    members = wording.format_range(estimate.n_members for estimate in estimates)
-    others = wording.format_range(estimate.n_nonmembers for estimate in estimates)
     varying: dict[str, set[object]] = {
         "clients": {estimate.target for estimate in estimates},
         "training runs": {estimate.seed for estimate in estimates},
-        "groups of non-members": {estimate.contrast for estimate in estimates},
     }
     names = [name for name, values in varying.items() if len(values) > 1]
-    is_range = len({estimate.n_members for estimate in estimates}) > 1
-    is_range |= len({estimate.n_nonmembers for estimate in estimates}) > 1
+    n_members = {estimate.n_members for estimate in estimates}
+    n_others = {
+        contrast: counts
+        for contrast in _ORIGINS
+        if (counts := {e.n_nonmembers for e in estimates if e.contrast == contrast})
+    }
+    is_range = any(len(counts) > 1 for counts in (n_members, *n_others.values()))
     ranges = f" (fewest and most over {wording.join_and(names)})" if is_range and names else ""
     for_each_client = " for each" * (len(targets) > 1)
     clients = caveats.client_list(targets) if targets else "all clients"
-    counts = f"{members} {caveats.units_of(record)} as members, {others} as non-members"
-    return f"{clients}: {counts}{for_each_client}{ranges}"
+    others = wording.join_and(
+        [f"{wording.format_range(counts)} {_ORIGINS[name]}" for name, counts in n_others.items()]
+    )
+    members = f"{wording.format_range(n_members)} {caveats.units_of(record)} as members"
+    return f"{clients}: {members}, {others} as non-members{for_each_client}{ranges}"
+
+
+_ORIGINS = {"other_client": "of other clients", "unseen": "held out"}
+"""Origin of the non-members of each contrast."""
 
 
 def _defenses(record: Record) -> str:
