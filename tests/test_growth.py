@@ -11,7 +11,7 @@ from fedaudit.core.values import positions_of
 from fedaudit.datasets.catalog import load
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.policy import policy_from
-from fedaudit.pack.clauses import clauses_json
+from fedaudit.pack.packing import clauses_json
 from fedaudit.report.page import comparison_html, report_html
 from fedaudit.results.record import Record
 from fedaudit.study.comparing import compare_records

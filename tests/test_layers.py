@@ -35,8 +35,7 @@ DEPENDENCIES: dict[str, str] = {
     "signals": "core observe engines signals.kernels",
     "attacks": "core observe engines signals",
     # Training calls a defense at every step, and a defense may define its own training.
-    "fl.contexts": "core",
-    "fl.hooks": "core observe fl.contexts",
+    "fl.hooks": "core observe",
     "fl.accounting": "core.errors",
     "fl.training": "core engines signals.kernels fl.hooks",
     "defenses": "core observe signals.kernels fl.hooks fl.accounting fl.training",

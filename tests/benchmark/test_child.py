@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from fedaudit.attacks import RMIA
-from fedaudit.benchmark.child import checked_scores, describe_failure, load_attack
+from fedaudit.benchmark.child import describe_failure, load_attack
+from fedaudit.benchmark.suite import checked_scores
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics import auc
 from tests.benchmark.suites import SAMPLES, TARGET, signals

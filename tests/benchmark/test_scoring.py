@@ -9,14 +9,19 @@ import numpy as np
 import pytest
 
 from fedaudit.benchmark import scoring
-from fedaudit.benchmark.child import checked_scores, load_attack
+from fedaudit.benchmark.child import load_attack
 from fedaudit.benchmark.leaderboard import Leaderboard, leaderboard_text
 from fedaudit.benchmark.page import leaderboard_html, markdown_page, terminal_lines
-from fedaudit.benchmark.process import AttackProcess, attack_process
-from fedaudit.benchmark.scoring import catalogue_leaderboard, score_attack
+from fedaudit.benchmark.scoring import (
+    AttackProcess,
+    attack_process,
+    catalogue_leaderboard,
+    score_attack,
+)
 from fedaudit.benchmark.suite import (
     Answers,
     Signals,
+    checked_scores,
     read_answers,
     stored_file,
     write_answers,

@@ -34,7 +34,6 @@ OTHERS: dict[str, set[str]] = {
         "kernels",
         "linear_layers",
         "measure",
-        "output_layer",
         "received",
     },
     "fedaudit.defenses": {"planted", "soft_labels"},

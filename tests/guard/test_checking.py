@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from fedaudit.core.errors import BadInput, Damaged
-from fedaudit.guard.checking import Statement, check_site_policy
-from fedaudit.guard.planted import with_permuted_targets
+from fedaudit.guard.checking import Statement, check_site_policy, with_permuted_targets
 from fedaudit.guard.site import site_guard
 from tests.guard.client import data
 from tests.guard.test_site import CODE, POLICY, REFUSED, site

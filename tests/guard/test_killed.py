@@ -14,8 +14,8 @@ import torch
 
 import fedaudit
 from fedaudit.core import files
+from fedaudit.guard import candidates
 from fedaudit.guard import guard as module
-from fedaudit.guard import judging
 from fedaudit.live import decisions, measuring, recorder
 from fedaudit.live.decisions import read_decisions
 from fedaudit.observe.measurements import measured_rounds_in
@@ -52,7 +52,7 @@ def halfway(function: Callable[..., Any]) -> Callable[..., Any]:
 
 MOMENTS: dict[str, tuple[Place, Callable[..., Any]]] = {
     "before it is measured": ((measuring, "measure_round"), before),
-    "before it is judged": ((judging.Judge, "judge"), before),
+    "before it is judged": ((candidates.Judge, "judge"), before),
     "before it is written": ((measuring, "write_measured"), before),
     "after its signals are written": ((measuring, "write_measured"), after),
     "after its line of the recording": ((recorder, "append_round"), after),

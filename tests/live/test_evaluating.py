@@ -8,7 +8,7 @@ import torch
 
 from fedaudit.core.values import Samples
 from fedaudit.evaluation import accuracy
-from fedaudit.live import evaluating
+from fedaudit.live import measuring
 from fedaudit.live.record import record
 from fedaudit.observe.measurements import measured_rounds_in
 from tests.guard.client import CLIENT, data, honest, initial, network
@@ -23,7 +23,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[Samples]:
         passed.append(samples)
         return count(model, samples, device)
 
-    monkeypatch.setattr(evaluating, "count_correct", watched)
+    monkeypatch.setattr(measuring, "count_correct", watched)
     return passed
 
 

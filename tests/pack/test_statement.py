@@ -10,9 +10,8 @@ from fedaudit.core.errors import BadInput
 from fedaudit.exports.evidence import read_evidence
 from fedaudit.exports.model_card import model_card
 from fedaudit.exports.ro_crate import write_crate
-from fedaudit.pack.clauses import clauses_json
 from fedaudit.pack.manifest import manifest_text
-from fedaudit.pack.packing import write_pack
+from fedaudit.pack.packing import clauses_json, write_pack
 from fedaudit.pack.statement import read_statement
 from fedaudit.pack.verifying import verify
 from fedaudit.results.record import Record

@@ -12,7 +12,7 @@ from fedaudit.core.metric_names import (
     CLIENT_EPSILON_IF_GAUSSIAN,
     FORMAL_EPSILON,
 )
-from fedaudit.pack.clauses import clauses_json
+from fedaudit.pack.packing import clauses_json
 from fedaudit.report import clauses as answers
 from fedaudit.report.clauses import CAVEAT, ROWS, Answer, clause_summary, predictive_value
 from fedaudit.report.comparison.tables import epsilon_comparison

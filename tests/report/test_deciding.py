@@ -11,7 +11,7 @@ from fedaudit.gate.outcome import Outcome
 from fedaudit.gate.outputs import junit_xml
 from fedaudit.gate.policy import Policy
 from fedaudit.metrics.unlearning import describe_verdict
-from fedaudit.pack.clauses import clauses_json
+from fedaudit.pack.packing import clauses_json
 from fedaudit.report.advice import advice
 from fedaudit.report.deciding.caveats import controls_line
 from fedaudit.report.evidence import main_estimates, marker_of

@@ -11,8 +11,8 @@ from fedaudit.core.metric_names import Origin
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.evaluation import analysis
 from fedaudit.evaluation import truth as truth_module
-from fedaudit.extensions import canaries
-from fedaudit.extensions.canaries import CanarySamples
+from fedaudit.extensions import canary_samples
+from fedaudit.extensions.canary_samples import CanarySamples
 from fedaudit.fl.hooks import DataUse, Guarantee
 from fedaudit.formatting.wording import format_number
 from fedaudit.plan.parts import MeasuredRun, Setup
@@ -116,7 +116,7 @@ def one_sided(monkeypatch: pytest.MonkeyPatch) -> Setup:
     truth = truth_module.target_truth(run, 0)
     origin = np.where(truth.origin == Origin.UNSEEN, Origin.MEMBER, truth.origin)
     same_coins = replace(truth, origin=origin)
-    for module in (canaries, truth_module, analysis):
+    for module in (canary_samples, truth_module, analysis):
         monkeypatch.setattr(module, "target_truth", lambda run, target: same_coins)
     return run
 

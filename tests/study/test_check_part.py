@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from fedaudit.api.contracts import check_part
 from fedaudit.api.contracts.algorithms import PARTITION_CONTRACTS
 from fedaudit.api.contracts.base import name_of, run_contracts
-from fedaudit.api.contracts.checking import check_part
 from fedaudit.core.errors import BadInput
 from fedaudit.datasets.partitions.schemes import PARTITIONS
 from tests.programs import exit_code

@@ -9,7 +9,7 @@ from fedaudit.core.errors import Unsupported
 from fedaudit.core.values import Batch, flat
 from fedaudit.defenses.dpsgd import DPSGD
 from fedaudit.evaluation.controls import planted_leak
-from fedaudit.extensions.gradient_canaries import GradientCanaries, plant_gradients
+from fedaudit.extensions.canary_samples import GradientCanaries, plant_gradients
 from fedaudit.metrics.epsilon import gaussian_budget
 from fedaudit.plan.parts import Resources, Setup
 from fedaudit.plan.sections import Study

@@ -7,28 +7,18 @@ from jaxtyping import Int
 from numpy import ndarray
 from torch import Tensor
 
+from fedaudit.api.tables import measured_run, measurements_of
 from fedaudit.attacks import attack_set, resolve_attack
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import BadInput, Damaged, FedauditError
-from fedaudit.core.files import ATTACKED_FOLDER, RECORDING_FILE
 from fedaudit.evaluation.individual_membership import label_posterior, normalise, source_posterior
 from fedaudit.formatting.wording import client_name, client_names
+from fedaudit.live.files import AUDIT_FILE
 from fedaudit.observe.measurements import measured_rounds_in
 from fedaudit.observe.tensors import read_tensors
 from fedaudit.results.answer import SourceAnswer
 from fedaudit.results.guessing import mark_doubts
 from fedaudit.results.record import AttackRow, Record
-from fedaudit.study.running.folder import STUDY_FILE
-from fedaudit.study.running.pool import run_folder
-
-_AUDIT_FILE = "audit.safetensors"
-
-
-def measurements_of(folder: Path) -> Path | None:
-    """Return the folder with the measurements of a result; None if it is not known."""
-    candidates = [folder, folder.parent] if folder.name == ATTACKED_FOLDER else [folder]
-    names = (STUDY_FILE, RECORDING_FILE)
-    return next((c for c in candidates if any((c / name).is_file() for name in names)), None)
 
 
 def raise_if_other_labels(
@@ -44,7 +34,7 @@ def raise_if_other_labels(
     measured_folder = measurements_of(folder)
     if measured_folder is None:
         return
-    tensors, _ = read_tensors(run_folder(measured_folder, seed) / _AUDIT_FILE)
+    tensors, _ = read_tensors(measured_run(measured_folder, seed) / AUDIT_FILE)
     by_id = dict(zip(tensors["ids"].tolist(), tensors["labels"].tolist(), strict=True))
     if [by_id.get(number) for number in ids.tolist()] != labels.tolist():
         raise Damaged(
@@ -80,7 +70,7 @@ def posteriors(
             try:
                 if failed_control := failed_controls.get((row.name, seed)):
                     raise BadInput(f"the control {failed_control} failed")
-                run = measured_folder if record.watched else run_folder(measured_folder, seed)
+                run = measured_run(measured_folder, seed)
                 answers.append(_posterior(record, row, run, seed, sample_id))
             except FedauditError as error:
                 caveats.append(f"No posterior over clients by {row.name}, seed {seed}: {error}")
@@ -90,7 +80,7 @@ def posteriors(
 def _posterior(
     record: Record, row: AttackRow, run: Path, seed: int, sample_id: int
 ) -> SourceAnswer:
-    tensors, _ = read_tensors(run / _AUDIT_FILE)
+    tensors, _ = read_tensors(run / AUDIT_FILE)
     columns = [tensors[name].tolist() for name in ("ids", "labels", "owner") if name in tensors]
     if len(columns) != 3 or sample_id not in columns[0]:
         raise Damaged(f"{run} does not have the audited sample; use the run of the result")

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Int
 from numpy import ndarray
 
-from fedaudit.api.asked_sources import measurements_of, posteriors, raise_if_other_labels
+from fedaudit.api.asked_sources import posteriors, raise_if_other_labels
 from fedaudit.api.matching import (
     AuditedSamples,
     audited_samples,
@@ -24,6 +24,7 @@ from fedaudit.api.matching import (
     unit_of,
     unit_of_row,
 )
+from fedaudit.api.tables import measurements_of
 from fedaudit.core.display import describe, repr_html
 from fedaudit.core.errors import BadInput, FedauditError, format_option, unknown_name
 from fedaudit.core.files import MANIFEST_FILE, SCORES_FILE

@@ -37,10 +37,16 @@ def signal_columns(
         BadInput: The measurements are not next to the record, or a signal was not measured.
         Damaged: A file is missing or cannot be read.
     """
+    measured_folder = measurements_of(folder)
+    if measured_folder is None:
+        raise BadInput(
+            f"the measured signals are not next to the record in {folder}; open the folder to "
+            "which the audit wrote its runs"
+        )
     rounds = [
         (seed, run, stored.measured)
         for seed in seeds
-        for run in [_run_folder(folder, seed)]
+        for run in [measured_run(measured_folder, seed)]
         for stored in read_measured(run)
     ]
     measured = list(rounds[0][2].signals)
@@ -85,19 +91,25 @@ def _named(clients: ndarray, names: Mapping[int, str]) -> ndarray:
     return np.array([texts[client] for client in clients.tolist()], dtype=object)
 
 
-def _run_folder(folder: Path, seed: int) -> Path:
-    """Return the folder with the measurements of a run, for a study or a live recording."""
+def measurements_of(folder: Path) -> Path | None:
+    """Return the folder of the study or live recording of a record; None if it is not known.
+
+    Args:
+        folder: Folder of the record.
+    """
     # Further attacks are written to a subfolder of the recording that they use.
-    folders = [folder, folder.parent] if folder.name == ATTACKED_FOLDER else [folder]
-    for recording in folders:
-        if (recording / STUDY_FILE).is_file():
-            return run_folder(recording, seed)
-        if is_recording(recording):
-            return recording
-    raise BadInput(
-        f"the measured signals are not next to the record in {folder}; open the folder to which "
-        "the audit wrote its runs"
-    )
+    candidates = [folder, folder.parent] if folder.name == ATTACKED_FOLDER else [folder]
+    return next((c for c in candidates if (c / STUDY_FILE).is_file() or is_recording(c)), None)
+
+
+def measured_run(measured_folder: Path, seed: int) -> Path:
+    """Return the folder with the measurements of a run; a live recording is one run.
+
+    Args:
+        measured_folder: Folder of the study or recording, from :func:`measurements_of`.
+        seed: Seed of the run.
+    """
+    return measured_folder if is_recording(measured_folder) else run_folder(measured_folder, seed)
 
 
 def sample_columns(

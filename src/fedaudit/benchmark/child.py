@@ -17,18 +17,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import TextIO, TypeAlias, cast
 
-import numpy as np
 import torch
-from jaxtyping import Float
-from numpy import ndarray
 
 from fedaudit.attacks import ATTACKS, SOURCE_ATTACKS
 from fedaudit.attacks.base import Attack
-from fedaudit.benchmark.suite import Signals, read_signals
+from fedaudit.benchmark.suite import Signals, checked_scores, read_signals
 from fedaudit.core.errors import BadInput, FedauditError, suggest_names, type_of
 from fedaudit.core.files import write_atomically
 from fedaudit.core.importing import add_module_folders, code_named_in, look_up
-from fedaudit.metrics.roc import as_array
 
 ScoreFunction: TypeAlias = Callable[[Signals], object]
 """Function that returns one score for each sample of a recording."""
@@ -181,34 +177,6 @@ def _score_by_attack(attack: Attack, reference: str) -> ScoreFunction:
         return fitted.scores(signals.measured, signals.target)
 
     return score
-
-
-def checked_scores(scores: object, samples: int) -> Float[ndarray, " samples"]:
-    """Return the scores of an attack as numbers.
-
-    Raises:
-        BadInput: There is not one number per sample, or a score is NaN.
-    """
-    try:
-        values = np.asarray(as_array(scores), dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise BadInput(
-            f"the attack returned {type_of(scores)}, which is not a list of numbers ({error}); "
-            "return one score for each sample"
-        ) from error
-    if scores is None:
-        raise BadInput("the attack returned None; return one score for each sample")
-    if values.shape != (samples,):
-        raise BadInput(
-            f"the attack returned scores of shape {values.shape}, but there are {samples} samples; "
-            f"return an array of shape ({samples},)"
-        )
-    if n_missing := int(np.isnan(values).sum()):
-        raise BadInput(
-            f"{n_missing} of {samples} scores are NaN; return a number for each sample (signals "
-            "are NaN in rounds in which a client was not measured)"
-        )
-    return values
 
 
 def describe_failure(error: BaseException, module: str) -> str:

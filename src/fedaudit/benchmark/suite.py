@@ -25,9 +25,10 @@ from numpy import ndarray
 from pydantic import Field, ValidationError
 from torch import Tensor
 
-from fedaudit.core.errors import BadInput, Damaged, format_option
+from fedaudit.core.errors import BadInput, Damaged, format_option, type_of
 from fedaudit.core.files import open_regular, path_without_links, read_object, write_object
 from fedaudit.core.values import ClientId, Params
+from fedaudit.metrics.roc import as_array
 from fedaudit.observe.measurements import Measurements
 from fedaudit.observe.tensors import client_ids_in, read_tensors, write_tensors
 from fedaudit.results.fields import Count, RecordPart
@@ -230,6 +231,34 @@ def _is_valid(values: Tensor, shape: tuple[int, ...]) -> bool:
         # As a 32-bit number, the maximum is infinite.
         and bool((values.isnan() | (values.double().abs() <= _MAX_SIGNAL)).all())
     )
+
+
+def checked_scores(scores: object, samples: int) -> Float[ndarray, " samples"]:
+    """Return the scores of an attack as numbers.
+
+    Raises:
+        BadInput: There is not one number per sample, or a score is NaN.
+    """
+    try:
+        values = np.asarray(as_array(scores), dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise BadInput(
+            f"the attack returned {type_of(scores)}, which is not a list of numbers ({error}); "
+            "return one score for each sample"
+        ) from error
+    if scores is None:
+        raise BadInput("the attack returned None; return one score for each sample")
+    if values.shape != (samples,):
+        raise BadInput(
+            f"the attack returned scores of shape {values.shape}, but there are {samples} samples; "
+            f"return an array of shape ({samples},)"
+        )
+    if n_missing := int(np.isnan(values).sum()):
+        raise BadInput(
+            f"{n_missing} of {samples} scores are NaN; return a number for each sample (signals "
+            "are NaN in rounds in which a client was not measured)"
+        )
+    return values
 
 
 def write_answers(answers: Answers, path: Path) -> None:

@@ -106,11 +106,11 @@ def check_part(
         Kind of the part; inferred by default.
     """
     with without_garbage_collection():
-        from fedaudit.api.contracts.checking import check_part as check
+        from fedaudit.api import contracts
 
     # By naming the part, the user trusts its module.
     with code_named_in(part, trusted=True, folder=Path.cwd()):
-        results = check(part, _part_settings(settings), kind=kind or "")
+        results = contracts.check_part(part, _part_settings(settings), kind=kind or "")
     for result in results:
         log(f"{'broken' if result.fault else 'kept':<8}{result.name}")
         if result.fault:

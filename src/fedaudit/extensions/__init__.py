@@ -23,7 +23,7 @@ def extensions_of(study: "Study", attacks: "Mapping[str, Attack]") -> "Iterator[
 
         yield Canaries
     if study.audit.draw == "canaries":
-        from fedaudit.extensions.canaries import CanarySamples
+        from fedaudit.extensions.canary_samples import CanarySamples
 
         yield CanarySamples
     if study.secure_sum is not None:

@@ -1,12 +1,11 @@
-"""Empirical lower bounds on epsilon from canary clients and from canary samples.
+"""Empirical lower bounds on epsilon from canary clients, compared with what a defense claims.
 
-The table [canaries] of a study adds canary clients. With audit.draw = "canaries", audited samples
-are canaries. Both bounds are compared with the epsilon that a defense claims.
+The table [canaries] of a study adds canary clients.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -14,45 +13,36 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
-from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import BadInput, Unsupported, format_setting, format_table
 from fedaudit.core.metric_names import (
     CLAIMED_CLIENT_EPSILON,
     CLAIMED_CLIENT_EPSILON_WITHOUT_CANARIES,
     CLIENT_EPSILON,
     CLIENT_EPSILON_IF_GAUSSIAN,
-    EPSILON_IF_GAUSSIAN,
-    EPSILON_IF_NORMAL,
-    FORMAL_EPSILON,
 )
 from fedaudit.core.progress import Progress
 from fedaudit.core.seeds import seed_for, seeded_numpy
 from fedaudit.core.values import ClientId, Params
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.evaluation.analysis import CoinScores, bound_estimate, coin_scores
-from fedaudit.evaluation.guarantees import formal_epsilon, formal_epsilons
-from fedaudit.evaluation.truth import target_truth
+from fedaudit.evaluation.guarantees import formal_epsilon
 from fedaudit.fl.accounting import FORMAL_DELTA, gaussian_mechanism_epsilon
 from fedaudit.fl.algorithms.base import Participants, draw_cohort
 from fedaudit.fl.canary import CANARIES_FILE, CanaryUpload, canary_direction, record_canaries
 from fedaudit.fl.chain import Chain
 from fedaudit.fl.hooks import Defense
-from fedaudit.metrics import one_run_epsilon_from_scores
-from fedaudit.metrics.canaries import canary_bounds, sample_bounds
-from fedaudit.metrics.epsilon import EpsilonBound, describe_equal_coins
+from fedaudit.metrics.canaries import canary_bounds
+from fedaudit.metrics.epsilon import EpsilonBound
 from fedaudit.observe.round import Round
 from fedaudit.plan.optional import CanariesSection
 from fedaudit.plan.parts import Extension, ExtensionResults, MeasuredRun, Scores, Setup
 from fedaudit.plan.sections import Study
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import ControlResult
-from fedaudit.signals.canary_gradients import CanaryCosine
-from fedaudit.signals.updates import GradientCosine
 
 if TYPE_CHECKING:
     from fedaudit.defenses.clip import ClientDP
 
-_CLAIM_ERROR = 0.01
+CLAIM_ERROR = 0.01
 """Error probability of the control of a claimed epsilon, over all attacks, targets and runs."""
 
 _ONE_UPDATE = (
@@ -166,11 +156,11 @@ class Canaries(Extension):
         finite_claims = [claim for claim in claims if claim is not None and math.isfinite(claim)]
         if not finite_claims:
             return ExtensionResults(figures)
-        bounds = _bounds(statistics, _CLAIM_ERROR)
+        bounds = _bounds(statistics, CLAIM_ERROR)
         if len(bounds) > 1:
             # Bonferroni correction, since the largest bound is compared with the claim.
-            bounds = _bounds(statistics, _CLAIM_ERROR / len(bounds))
-        control = _claim_control(
+            bounds = _bounds(statistics, CLAIM_ERROR / len(bounds))
+        control = claim_control(
             runs[0].run,
             "canary clients",
             "one client's whole contribution",
@@ -331,7 +321,7 @@ def _estimates(runs: Sequence[_RunStatistics], seed: int | None) -> list[Estimat
     return estimates
 
 
-def _claim_control(
+def claim_control(
     run: Setup, canaries: str, unit: str, best_bound: EpsilonBound, claimed: float, attack: str = ""
 ) -> ControlResult:
     """Return the control that fails if a lower bound exceeds the claimed epsilon."""
@@ -344,148 +334,3 @@ def _claim_control(
         note=f"epsilon at least {best_bound.value:.3f} ({attack}{best_bound.method}), "
         f"claimed {claimed:.3f}",
     )
-
-
-@dataclass(frozen=True)
-class CanarySamples(Extension):
-    """Bounds on epsilon from audited canary samples, and a control of the claimed epsilon.
-
-    Attributes:
-        planting: Defenses of the targets that plant gradients of their canaries.
-    """
-
-    planting: Mapping[ClientId, Defense] = field(default_factory=dict)
-
-    @classmethod
-    def configure_attack(cls, study: Study, attack: Attack) -> Attack:
-        """Return the attack; if gradients are planted, it compares updates with these gradients."""
-        if not _plants_gradients(study):
-            return attack
-        if any(type(signal) is not GradientCosine for signal in attack.signals):
-            raise _refused_attack(attack.name)
-        return replace(attack, signals=(CanaryCosine(),))
-
-    @classmethod
-    def add_to(cls, run: Setup, dataset: Dataset) -> Setup:
-        if not _plants_gradients(run.study):
-            return run.with_extension(cls())
-        for name, attack in run.attacks.items():
-            if attack.signals != (CanaryCosine(),):
-                raise _refused_attack(name)
-        from fedaudit.extensions.gradient_canaries import plant_gradients
-
-        audit, planting = run.assignment.audit, {}
-        for target in run.study.audit.targets:
-            canaries = audit.samples.ids[audit.owner == target].tolist()
-            defense, name = run.defenses.get(target), run.client_name(target)
-            planting[target] = plant_gradients(defense, canaries, name)
-        return run.with_extension(cls(planting))
-
-    def extend_clients(self, clients: Participants) -> Participants:
-        """Return all clients; targets plant the gradients of their canaries."""
-        return clients._replace(defenses={**clients.defenses, **self.planting})
-
-    @classmethod
-    def evaluate(cls, runs: Sequence[MeasuredRun], scores: Scores) -> ExtensionResults:
-        """Return bounds that need an assumption, and the control of the claimed epsilon."""
-        setups = [measured.run for measured in runs]
-        coins_by_attack = list(_coins_by_attack(setups, scores))
-        figures = []
-        for coins in coins_by_attack:
-            figures += _sample_bounds(coins, len(coins_by_attack))
-        claims = {claim.metric: claim.value for claim in formal_epsilons(setups)}
-        claimed = claims.get(FORMAL_EPSILON)
-        if claimed is None or not coins_by_attack:
-            return ExtensionResults(figures)
-        return ExtensionResults(figures, [_sample_control(coins_by_attack, claimed)])
-
-    def untested(self) -> str:
-        return "Ordinary samples, which leak less than the audited canary samples."
-
-
-def _plants_gradients(study: Study) -> bool:
-    return study.audit.options.get("kind") == "gradient"
-
-
-def _refused_attack(name: str) -> Unsupported:
-    return Unsupported(
-        f"the attack {name!r} cannot find canaries of the kind 'gradient', because it does not "
-        "compare gradients with updates; use the attack 'avg-cosine', or other canaries"
-    )
-
-
-def _coins_by_attack(runs: Sequence[Setup], scores: Scores) -> Iterator[CoinScores]:
-    """Yield the scores of canary samples of each attack, target and run."""
-    for run in runs:
-        for target in run.study.audit.targets:
-            truth = target_truth(run, target)
-            for name in run.membership_attacks:
-                attack_scores = scores.get((run.seed, target, name))
-                if attack_scores is None:
-                    continue
-                coins = coin_scores(run, name, attack_scores, truth)
-                if coins is not None:
-                    yield coins
-
-
-_ASSUMPTIONS = {
-    EPSILON_IF_GAUSSIAN: ("one run, Gaussian", "training is at least as private as a Gaussian"),
-    EPSILON_IF_NORMAL: ("mean-only normal", "scores are normal and equally spread"),
-}
-"""Name and assumption of each bound that needs an assumption, by metric."""
-
-
-def _sample_bounds(coins: CoinScores, family: int) -> list[Estimate]:
-    """Return the bounds on epsilon that need an assumption.
-
-    Args:
-        coins: Scores of one attack.
-        family: Number of bounds with the same assumption, among which the study's error level is
-            divided.
-    """
-    figures = coins.run.study.figures
-    if figures.evaluation == "redraw":
-        return []
-    bounds = sample_bounds(
-        coins.scores,
-        coins.is_member,
-        guesses=coins.guesses,
-        delta=FORMAL_DELTA,
-        alpha=figures.alpha / family,
-    )
-    return [
-        bound_estimate(
-            coins,
-            metric,
-            bound or bounds.refusal,
-            family,
-            name=name,
-            delta=FORMAL_DELTA,
-            note=f"lower bound if {assumption}; no certificate of a budget",
-        )
-        for bound, (metric, (name, assumption)) in zip(
-            bounds[:2], _ASSUMPTIONS.items(), strict=True
-        )
-    ]
-
-
-def _sample_control(coins_by_attack: Sequence[CoinScores], claimed: float) -> ControlResult:
-    """Return the control that compares the largest bound of all attacks with the claim."""
-    control = partial(_claim_control, coins_by_attack[0].run, "canary samples", "one sample")
-    bounds = []
-    for coins in coins_by_attack:
-        if not describe_equal_coins(coins.is_member):
-            bound = one_run_epsilon_from_scores(
-                coins.scores,
-                coins.is_member,
-                guesses=coins.guesses,
-                delta=FORMAL_DELTA,
-                alpha=_CLAIM_ERROR / len(coins_by_attack),
-            )
-            bounds.append((bound, coins.attack))
-    if not bounds:
-        refusal = describe_equal_coins(coins_by_attack[0].is_member)
-        refused = control(EpsilonBound(0.0, 0.0, ""), claimed)
-        return refused.model_copy(update={"passed": None, "note": f"refused: {refusal}"})
-    best_bound, attack = max(bounds, key=lambda pair: (pair[0].value, pair[1], pair[0].method))
-    return control(best_bound, claimed, f"{attack}; ")

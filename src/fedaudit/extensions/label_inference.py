@@ -3,20 +3,30 @@
 The table [label_inference] of a study configures it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float, Shaped
 from numpy import ndarray
+from torch import Tensor, nn
 
-from fedaudit.core.errors import BadInput, Damaged, Unsupported, format_setting, format_table
+from fedaudit.core.devices import CPU
+from fedaudit.core.errors import (
+    BadInput,
+    Damaged,
+    NotVisible,
+    Unsupported,
+    format_setting,
+    format_table,
+)
 from fedaudit.core.files import create_subfolder, path_without_links
 from fedaudit.core.metric_names import AUC
+from fedaudit.core.modules import in_model_dtype, load_module
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.core.values import Capability, ClientId
+from fedaudit.core.values import Capability, ClientId, Model
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.evaluation.truth import view_coordinates
 from fedaudit.metrics.labels import PermutedAuc, label_inference_auc
@@ -27,7 +37,7 @@ from fedaudit.observe.measurements import (
     stacked,
     write_measured,
 )
-from fedaudit.observe.round import Round
+from fedaudit.observe.round import ObservedModels, Round
 from fedaudit.observe.views import View
 from fedaudit.plan.assignment import training_samples
 from fedaudit.plan.parts import Extension, ExtensionResults, MeasuredRun, Scores, Setup
@@ -35,8 +45,7 @@ from fedaudit.plan.sections import Study
 from fedaudit.results.aggregate import average_each, correct_tests
 from fedaudit.results.estimate import GUESSING, Estimate, Test
 from fedaudit.results.labels import LABEL_INFERENCE, OTHER_CLIENT
-from fedaudit.signals.linear_layers import LinearLayer
-from fedaudit.signals.output_layer import class_scores, output_layer
+from fedaudit.signals.linear_layers import LinearLayer, linear_layers
 
 FOLDER = "label_inference"
 _SIGNAL = "output-bias"
@@ -179,3 +188,71 @@ def _read_rounds(measured: MeasuredRun, extension: LabelInference) -> list[Measu
             "and run the study again"
         )
     return [round.measured for round in stored]
+
+
+def output_layer(model: Model, features: Shaped[Tensor, "samples ..."]) -> LinearLayer:
+    """Return the trained linear layer with a bias whose outputs are the model's logits.
+
+    Args:
+        model: Model of a classification task.
+        features: Some samples, on which outputs of layers are compared with the model's outputs.
+
+    Raises:
+        Unsupported: The model does not end with such a layer.
+    """
+    layers = {layer.path: layer for layer in linear_layers(model, CPU)}
+    outputs_of = dict[str, Tensor]()
+    module = load_module(model, "evaluation").eval()
+    handles = [
+        module.get_submodule(path).register_forward_hook(_recorder(outputs_of, path))
+        for path in layers
+    ]
+    try:
+        with torch.no_grad():
+            logits = model.architecture.task.outputs(module, in_model_dtype(features, model))
+    finally:
+        for handle in handles:
+            handle.remove()
+    for path, layer in layers.items():
+        outputs = outputs_of.get(path)
+        if layer.bias in model.params and outputs is not None and torch.equal(outputs, logits):
+            return layer
+    raise Unsupported(
+        f"model {model.architecture.name!r} does not end with a trained linear layer with a bias, "
+        "from whose update label inference computes the classes of a client; use another model, "
+        "such as mlp or cnn"
+    )
+
+
+def _recorder(
+    outputs_of: dict[str, Tensor], path: str
+) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
+    def record(module: nn.Module, args: tuple[Tensor, ...], outputs: Tensor) -> None:
+        outputs_of[path] = outputs.clone()
+
+    return record
+
+
+def class_scores(observed: ObservedModels, layer: LinearLayer) -> Float[Tensor, " classes"]:
+    """Return the relative change of each logit's bias, which is larger for classes of the client.
+
+    For one step on one batch, the gradient of the cross-entropy with respect to the bias of a class
+    is the mean probability of the class minus its fraction of the batch. It is negative, and the
+    bias grows, only if the class occurs in the batch. Each change is divided by the norm of all
+    changes, so that clients with different step sizes are comparable. Without any change, all
+    scores are 0.
+
+    Raises:
+        NotVisible: The view hides the client's update.
+
+    Source: Zhao, Mopuri and Bilen 2020, iDLG: Improved Deep Leakage from Gradients (the sign for
+        one sample); Wainakh et al. 2022, User-Level Label Leakage from Gradients in Federated
+        Learning (batches and local training).
+    Differs: The papers use rows of the weights and determine labels of single samples, or how often
+        each label occurs. Here, the update of all local steps scores which classes occur at all.
+    """
+    if observed.update is None:
+        raise NotVisible("this view hides the clients' updates, from which labels are inferred")
+    change = observed.update[layer.bias].detach().double().cpu()
+    scores: Tensor = change / change.norm().clamp_min(torch.finfo(torch.float64).tiny)
+    return scores

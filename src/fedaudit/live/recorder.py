@@ -15,11 +15,10 @@ from fedaudit.evaluation.uploads import Metric, metrics_in
 from fedaudit.live.background import raise_if_background_unsupported
 from fedaudit.live.clients import Attendance, ByClient, ClientRef, number_of, participants_of
 from fedaudit.live.digests import digest_of_models, digests_of_globals
-from fedaudit.live.faults import RecorderWarnings
 from fedaudit.live.files import prepare_folder, waiting_round_entries, write_audit, write_untrained
 from fedaudit.live.measuring import Measurement, MeasurementTime, RoundMeasurer, lock_recording
 from fedaudit.live.network import Network
-from fedaudit.live.open_recording import OpenRecording, RecordedRounds
+from fedaudit.live.open_recording import OpenRecording, RecordedRounds, RecorderWarnings
 from fedaudit.live.recording import (
     UPLOAD_VIEWS,
     Recording,

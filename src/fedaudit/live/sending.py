@@ -8,7 +8,7 @@ from fedaudit.core.errors import FedauditError
 from fedaudit.core.values import ClientId
 from fedaudit.live.aucs import ClientAucs
 from fedaudit.live.background import RoundOutcome
-from fedaudit.live.faults import RecorderWarnings
+from fedaudit.live.open_recording import RecorderWarnings
 from fedaudit.live.recording import Recording, RoundEntry
 from fedaudit.observe.measurements import (
     MeasuredRound,

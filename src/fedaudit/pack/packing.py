@@ -1,6 +1,7 @@
-"""Packing of a record for release, with its report, a policy's verdict and a manifest."""
+"""Packing of a record for release, with its report, verdict, answers and manifest."""
 
 import hashlib
+import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -26,11 +27,16 @@ from fedaudit.core.files import (
 )
 from fedaudit.formatting.fixed import fixed_text
 from fedaudit.formatting.grid import shorten
+from fedaudit.formatting.wording import (
+    join_parts,
+    printable_record,
+    with_full_stop,
+    without_capital,
+)
 from fedaudit.gate.evaluate import evaluate_policy
 from fedaudit.gate.outputs import junit_xml, policy_section, verdict_json
 from fedaudit.gate.policy import Policy, read_policy
 from fedaudit.gate.verdict import Verdict
-from fedaudit.pack.clauses import clauses_json
 from fedaudit.pack.manifest import (
     SIGNATURE_FILE,
     Manifest,
@@ -42,6 +48,7 @@ from fedaudit.pack.manifest import (
 )
 from fedaudit.pack.statement import STATEMENT_FILE, read_valid_statement
 from fedaudit.pack.suppressing import suppress_small_groups, total_suppressed
+from fedaudit.report.clauses import CAVEAT, ROWS, Answer, Row, caveats, origin
 from fedaudit.report.page import report_html
 from fedaudit.report.reproducing import study_file
 from fedaudit.results.fields import SMALLEST_GROUP
@@ -65,6 +72,9 @@ BASELINE_FILE = "baseline.json"
 """Record of the last release, without small groups."""
 OPTIONAL_FILES = frozenset({STATEMENT_FILE, BASELINE_FILE})
 """Files that only some packs have."""
+CLAUSES_VERSION = 5
+_OPEN_ANSWERS = ("not tested", "not stated", "out of scope")
+"""Kinds of answers of records that do not answer a question."""
 
 
 class PackInputs(NamedTuple):
@@ -358,3 +368,63 @@ def _raise_if_other_verdict(original: Verdict, packed: Verdict, smallest_group: 
             f"{packed.outcome!s} instead of {original.outcome!s}; give a smaller "
             "--smallest-group, or a policy that does not judge such groups"
         )
+
+
+def clauses_json(record: Record, statement: Statement | None = None) -> str:
+    """Return the file ``clauses.json``: questions of assessments, and their answers.
+
+    Verification recomputes the file. A statement that a question does not apply never replaces the
+    answer of a record.
+    """
+    record = printable_record(record)
+    reasons = {} if statement is None else statement.not_applicable
+    rows = [(row, _clause_answer(row, record, statement)) for row in ROWS]
+    answers = [
+        {
+            "id": row.id,
+            "question": row.question,
+            "sources": [source._asdict() for source in row.sources],
+            **answer._asdict(),
+            "not_applicable": reasons.get(row.id, ""),
+        }
+        for row, answer in rows
+    ]
+    document = {
+        "format": "fedaudit-clauses",
+        "version": CLAUSES_VERSION,
+        "about": CAVEAT,
+        "record": record.content_hash,
+        "verdict": rows[0][1].text,
+        "caveats": caveats(record),
+        "statement": None if statement is None else _statement_json(statement),
+        "clauses": answers,
+    }
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+def _statement_json(statement: Statement) -> dict[str, str]:
+    return {
+        "about": fixed_text("answers.stated"),
+        "role": statement.role,
+        "purpose": statement.purpose,
+        "valid_until": statement.last_day,
+    }
+
+
+def _clause_answer(row: Row, record: Record, statement: Statement | None) -> Answer:
+    answer = row.answer(record)
+    if statement is None:
+        return answer
+    if row.id == "purpose":
+        last_day = f"valid until {statement.last_day}" if statement.valid_until else ""
+        text = join_parts(with_full_stop(statement.purpose).rstrip("."), last_day, by="; ")
+        answer = Answer("stated", text, fixed_text("answers.stated"))
+    elif row.id == "tester":
+        answer = origin(record, statement.role)
+    reason = statement.not_applicable.get(row.id, "")
+    if not reason or answer.kind not in _OPEN_ANSWERS:
+        return answer
+    why = f"Not applicable, because {without_capital(reason)}"
+    return Answer(
+        "not applicable", why, join_parts(fixed_text("answers.stated"), answer.more, by=" ")
+    )

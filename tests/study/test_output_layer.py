@@ -8,13 +8,13 @@ from torch.nn import functional
 from fedaudit.core.errors import NotVisible, Unsupported
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, Model
+from fedaudit.extensions.label_inference import class_scores, output_layer
 from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.models import MLP
 from fedaudit.observe.round import ObservedModels
 from fedaudit.signals.linear_layers import LinearLayer
-from fedaudit.signals.output_layer import class_scores, output_layer
 from tests.samples import random_samples
 
 NET = Architecture("net", MLP(hidden="20").for_samples((12,), 4))
