@@ -20,6 +20,7 @@ from fedaudit.api.contracts.algorithms import ALGORITHM_CONTRACTS, AlgorithmCase
 from fedaudit.api.contracts.base import name_of
 from fedaudit.core.errors import BadInput, NotVisible, Unsupported
 from fedaudit.core.objects import canonical_repr
+from fedaudit.core.options import check_options
 from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import (
     Architecture,
@@ -38,7 +39,6 @@ from fedaudit.fl.simulate import simulate
 from fedaudit.fl.training.local import LocalTraining
 from fedaudit.observe.round import Gradient, Logits, Round, Update, Upload
 from fedaudit.observe.views import VIEWS, seen_from
-from fedaudit.plan.named import check_options
 from fedaudit.risk.catalog import LossThreshold
 from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import measure

@@ -25,6 +25,7 @@ from fedaudit.core.objects import (
     plain_settings,
     snapshot_reference,
 )
+from fedaudit.core.options import missing_options
 from fedaudit.core.task_catalogue import TASKS
 from fedaudit.core.tasks import Task
 from fedaudit.core.values import Samples
@@ -41,7 +42,7 @@ from fedaudit.metrics.catalogue import METRICS, Metric
 from fedaudit.models import MODELS, ConfiguredModel
 from fedaudit.observe.views import VIEWS, View
 from fedaudit.partitions import PartitionScheme
-from fedaudit.plan.named import SERVERS, missing_options
+from fedaudit.plan.named import SERVERS
 
 _ATTACK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,79}")
 
@@ -182,7 +183,7 @@ def check_defense(value: object) -> None:
     part = value if isinstance(value, NamedPart) else NamedPart(value)
     if not isinstance(part.what, type):
         return
-    missing, name = missing_options(part.what, part.options), part.what.__name__
+    missing, name = missing_options("defense", part.what, part.options), part.what.__name__
     if missing:
         raise BadInput(
             f"{name} is a class that needs {', '.join(missing)}; construct it: "

@@ -2,11 +2,12 @@
 
 import inspect
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from fedaudit.core.arguments import parameters, raise_if_invalid
+from fedaudit.core.arguments import parameters
 from fedaudit.core.errors import BadInput, format_option, similar_names, type_of, unknown_name
 from fedaudit.core.importing import (
     call_reporting_errors,
@@ -16,6 +17,7 @@ from fedaudit.core.importing import (
 )
 from fedaudit.core.lazy import Catalogue
 from fedaudit.core.naming import DataSetting
+from fedaudit.core.options import check_values
 from fedaudit.core.tasks import CLASSIFICATION, Task
 from fedaudit.datasets.dataset import (
     DataFile,
@@ -108,24 +110,33 @@ def client_names_of(
 def _source(
     name: str, data_dir: Path | None, options: Mapping[str, DataSetting]
 ) -> DataSource | None:
-    """Return the source of a data set; None for a custom function."""
+    """Return the source of a data set; None for a custom function.
+
+    Raises:
+        BadInput: The data set does not exist, or an option is unknown or has another type.
+    """
     prefix, colon, local_name = name.partition(":")
+    source: Callable[..., DataSource]
+    location: tuple[str | Path, ...] = ()
     if name in GENERATED:
-        generated = GENERATED[name]
-        _check_options(name, generated, options)
-        return generated(**options)
-    if is_custom(name, DATA_SET_PREFIXES) or (
+        subject, source = name, GENERATED[name]
+    elif is_custom(name, DATA_SET_PREFIXES) or (
         not colon and name in installed_entry_points("data set")
     ):
         return None
-    if prefix in HUBS and colon:
-        hub = HUBS[prefix]
-        _check_options(f"{prefix} data", hub, options)
-        return hub(local_name, **options)
-    formats = [prefix] if colon else list(FORMATS)
-    located = _locate(local_name if colon else name, formats, data_dir)
-    _check_options(f"{located.format} data", FORMATS[located.format], options)
-    return FORMATS[located.format](located.path, **options)
+    elif prefix in HUBS and colon:
+        subject, source, location = f"{prefix} data", HUBS[prefix], (local_name,)
+    else:
+        formats = [prefix] if colon else list(FORMATS)
+        format_name, path = _locate(local_name if colon else name, formats, data_dir)
+        subject, source, location = f"{format_name} data", FORMATS[format_name], (path,)
+    accepted = {n: p for n, p in parameters(source).items() if p.kind is p.KEYWORD_ONLY}
+    check_values(subject, options, accepted, partial(_unknown_option, subject, accepted))
+    return source(*location, **options)
+
+
+def _unknown_option(subject: str, accepted: Collection[str], name: str) -> BadInput:
+    return unknown_name(f"option of {subject}", name, accepted)
 
 
 def stored_table(
@@ -154,7 +165,10 @@ def _load_custom(
     parameter_names = inspect.signature(source).parameters.keys()
     available = {"seed": seed, "data_dir": data_directory(data_dir)}
     arguments = {key: value for key, value in available.items() if key in parameter_names}
-    _raise_if_unknown(f"the data set {name!r}", options, parameter_names - available.keys())
+    accepted = parameter_names - available.keys()
+    for option in options:
+        if option not in accepted:
+            raise _unknown_option(f"the data set {name!r}", accepted, option)
     dataset: object = call_reporting_errors("data set", name, source, **arguments, **options)
     if not isinstance(dataset, Dataset):
         raise BadInput(
@@ -200,23 +214,6 @@ def _locate(name: str, formats: Sequence[str], data_dir: Path | None) -> _Locati
         if path is not None:
             return _Location(format_name, path)
     raise _missing_dataset(name, folder, formats)
-
-
-def _check_options(
-    subject: str, source: Callable[..., DataSource], options: Mapping[str, DataSetting]
-) -> None:
-    """Raise if the source lacks an option, or the option has another type."""
-    known_options = {n: p for n, p in parameters(source).items() if p.kind is p.KEYWORD_ONLY}
-    _raise_if_unknown(subject, options, known_options)
-    for name, value in options.items():
-        parameter = known_options[name]
-        raise_if_invalid(f"{name} of {subject}", value, parameter.annotation, parameter.default)
-
-
-def _raise_if_unknown(subject: str, options: Iterable[str], allowed: Collection[str]) -> None:
-    for name in options:
-        if name not in allowed:
-            raise unknown_name(f"option of {subject}", name, allowed)
 
 
 def _missing_directory(name: str, folder: Path | None) -> BadInput:

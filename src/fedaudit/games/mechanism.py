@@ -7,11 +7,11 @@ from typing import NamedTuple
 from fedaudit.attacks.ami.game import NO_RANDOMISERS, Randomisers
 from fedaudit.core.errors import BadInput, format_setting
 from fedaudit.core.importing import look_up
+from fedaudit.core.options import check_options
 from fedaudit.defenses import DEFENSES
 from fedaudit.defenses.ldp import FixedPoint, LocalDP
 from fedaudit.defenses.ldp.bit_mechanisms import BitMechanism
 from fedaudit.plan.games import MechanismSection
-from fedaudit.plan.named import check_options
 
 NO_MECHANISM = "none"
 

@@ -25,6 +25,7 @@ from fedaudit.attacks.ami.plant import (
     target_gradient,
 )
 from fedaudit.core.errors import BadInput, format_setting
+from fedaudit.core.options import check_options
 from fedaudit.core.seeds import seed_for, seeded
 from fedaudit.core.values import Architecture, Model, Samples
 from fedaudit.defenses import create_defense, defense_named
@@ -41,7 +42,6 @@ from fedaudit.fl.training.local import LocalTraining
 from fedaudit.games.samples import Labels
 from fedaudit.models import MLP
 from fedaudit.plan.games import RoundsSection
-from fedaudit.plan.named import check_options
 
 
 def defense_of(section: RoundsSection) -> Defense:

@@ -16,6 +16,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from fedaudit.core.errors import BadInput, Unsupported, format_setting, unknown_name
+from fedaudit.core.options import check_options
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import NO_CLIENT, ClientId, Samples
 from fedaudit.datasets.dataset import Dataset
@@ -37,7 +38,6 @@ from fedaudit.datasets.partitions.shifts import (
 from fedaudit.fl.algorithms.base import Algorithm, HoldsOut
 from fedaudit.fl.hooks import Defense
 from fedaudit.fl.simulate import prepare_data
-from fedaudit.plan.named import check_options
 from fedaudit.plan.sections import Study
 from fedaudit.results.runs import ALL_CLIENTS
 

@@ -1,14 +1,10 @@
 """Construction of a study's parts (such as defenses and the partition) before data are loaded."""
 
-import inspect
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from inspect import Parameter, signature
-from typing import NamedTuple, get_args
+from inspect import signature
 
 from fedaudit.algorithms import algorithm_named
-from fedaudit.core.arguments import parameters, raise_if_invalid
 from fedaudit.core.errors import (
     BadInput,
     FedauditError,
@@ -16,14 +12,14 @@ from fedaudit.core.errors import (
     format_setting,
     similar_names,
     type_of,
-    unknown_name,
 )
 from fedaudit.core.importing import call_reporting_errors, look_up
 from fedaudit.core.naming import CopyFactory
 from fedaudit.core.objects import canonical_repr
+from fedaudit.core.options import ConfiguredPart, check_options
 from fedaudit.core.task_catalogue import TASKS, task_named
 from fedaudit.core.tasks import Task, missing_outputs_message
-from fedaudit.core.values import ClientId, Setting
+from fedaudit.core.values import ClientId
 from fedaudit.datasets.partitions.schemes import PARTITIONS, Partition
 from fedaudit.fl.algorithms.base import Algorithm, Server
 from fedaudit.fl.chain import Chain, custom_parts
@@ -31,143 +27,6 @@ from fedaudit.fl.hooks import HOOKS, Defense, Plan
 from fedaudit.plan.base import Settings
 from fedaudit.plan.optional import Group
 from fedaudit.plan.sections import Study, TaskSection
-
-_SET_BY_STUDY = frozenset({"coalition", "task"})
-"""Parameters of parts that are not options, since other settings determine them."""
-
-
-def _set_by_study(factory: object) -> frozenset[str]:
-    """Return the parameters of a part that are not options, since other settings determine them."""
-    is_defense = isinstance(factory, type) and issubclass(factory, Defense)
-    return _SET_BY_STUDY | {"clients"} if is_defense else _SET_BY_STUDY
-
-
-def check_options(
-    kind: str,
-    name: str,
-    factory: object,
-    options: Settings,
-    *,
-    complete: bool = True,
-    section: str | None = None,
-    set_elsewhere: Collection[str] = (),
-) -> None:
-    """Raise if an option of a part is unknown or missing, or has a wrong type.
-
-    Args:
-        kind: Kind of the part, such as "defense", for error messages.
-        name: Name of the part.
-        factory: Function or class of the part, whose parameters are its options.
-        options: Options in the study.
-        complete: Whether the options must include every parameter without a default.
-        section: Table of the study with the options; by default, the table is named like the kind.
-        set_elsewhere: Parameters that other settings determine; error messages do not suggest them.
-    """
-    if not callable(factory):
-        raise TypeError(f"{name} is not callable")
-    part = ConfiguredPart(kind, name, factory, options, section or kind, set_elsewhere)
-    accepted = {n: p for n, p in parameters(factory).items() if n not in _set_by_study(factory)}
-    for option, value in options.items():
-        if option not in accepted:
-            raise _unknown_option(part, option)
-        _check_type(f"{option} of the {kind} {name!r}", value, accepted[option])
-    if complete:
-        raise_if_missing_options([part])
-
-
-class ConfiguredPart(NamedTuple):
-    """Part that a study names, with its options.
-
-    Attributes:
-        kind: Kind of the part, such as "defense".
-        name: Name of the part.
-        factory: Function or class that constructs the part.
-        options: Options in the study.
-        section: Table of the study that has the options.
-        set_elsewhere: Parameters that other settings determine.
-    """
-
-    kind: str
-    name: str
-    factory: Callable[..., object]
-    options: Settings
-    section: str
-    set_elsewhere: Collection[str] = ()
-
-
-def raise_if_missing_options(parts: Iterable[ConfiguredPart]) -> None:
-    """Raise one error that lists all missing options of all parts.
-
-    Raises:
-        BadInput: A required option is missing. The message contains published values of the
-            option. It first lists unknown options of the same part, which may be misspellings.
-    """
-    messages = []
-    for part in parts:
-        missing = missing_options(part.factory, part.options)
-        if not missing:
-            continue
-        accepted = parameters(part.factory).keys() - _set_by_study(part.factory)
-        unknown = [name for name in part.options if name not in accepted]
-        messages += [str(_unknown_option(part, name)) for name in unknown]
-        settings = [
-            format_setting(f"{part.section}.options.{name}") + _published_values(part.factory, name)
-            for name in missing
-        ]
-        messages.append(
-            f"the {part.kind} {part.name!r} needs {', '.join(missing)}; give it as "
-            f"{' and '.join(settings)}"
-        )
-    if messages:
-        raise BadInput("; ".join(messages))
-
-
-def _unknown_option(part: ConfiguredPart, option: str) -> BadInput:
-    names = parameters(part.factory).keys() - _set_by_study(part.factory) - {*part.set_elsewhere}
-    if not names:
-        return BadInput(f"the {part.kind} {part.name!r} has no options; remove {option!r}")
-    return unknown_name(f"setting of the {part.kind} {part.name!r}", option, names)
-
-
-def missing_options(factory: Callable[..., object], options: Collection[str]) -> list[str]:
-    """Return the required options of a part that the study does not set."""
-    return [
-        parameter.name
-        for parameter in parameters(factory).values()
-        if parameter.default is parameter.empty
-        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-        and parameter.name not in options
-        and parameter.name not in _set_by_study(factory)
-    ]
-
-
-_PUBLISHED = re.compile(r"Published: (.*?)\.(?: [A-Z]|$)")
-
-
-def _published_values(factory: object, parameter: str) -> str:
-    """Return the published values of an option from the part's docstring, in brackets."""
-    text = inspect.getdoc(factory) or ""
-    meaning = re.search(rf"^ +{parameter}: (.*?)(?=^ +\w+: |^$|\Z)", text, re.DOTALL | re.MULTILINE)
-    published = meaning and _PUBLISHED.search(" ".join(meaning[1].split()))
-    return f" (published: {published[1]})" if published else ""
-
-
-def _check_type(subject: str, value: Setting, parameter: Parameter) -> None:
-    annotation = parameter.annotation
-    if annotation is parameter.empty:  # Parameters of custom parts may lack annotations.
-        return
-    if not _is_settable(annotation):
-        raise BadInput(f"{subject} cannot be set in a study; remove it")
-    default = ... if parameter.default is parameter.empty else parameter.default
-    raise_if_invalid(subject, value, annotation, default)
-
-
-def _is_settable(annotation: object) -> bool:
-    """Return True if a study file can contain a value of a type."""
-    if annotation in (bool, int, float, str) or isinstance(annotation, Setting):
-        return True
-    return any(map(_is_settable, get_args(annotation)))
-
 
 SERVERS: dict[str, Callable[..., Server]] = {"honest": Server}
 """Servers by name."""

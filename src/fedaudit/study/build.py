@@ -13,6 +13,7 @@ from fedaudit.attacks.base import Attack
 from fedaudit.core import modules
 from fedaudit.core.errors import BadInput, FedauditError, NotVisible, format_setting
 from fedaudit.core.importing import convert_exits_to_errors
+from fedaudit.core.options import raise_if_missing_options
 from fedaudit.core.pretrained import pretrained_file
 from fedaudit.core.seeds import seed_for
 from fedaudit.core.tasks import Task, missing_outputs_message
@@ -50,7 +51,6 @@ from fedaudit.plan.named import (
     defenses_of,
     neutral_noise_ratio,
     partition_of,
-    raise_if_missing_options,
     raise_if_unfit_defenses,
     server_of,
     task_of,
@@ -101,10 +101,10 @@ def resolve(study: Study) -> Parts:
         task=task,
         view=view,
         attacks=attacks,
-        metrics={name: resolve_metric(name) for name in study.figures.metrics},
-        make_algorithm=algorithm_factory(study),
-        defenses=defenses,
         measured_rounds=_measured_rounds(study, view, extensions),
+        metrics={name: resolve_metric(name) for name in study.figures.metrics},
+        defenses=defenses,
+        make_algorithm=algorithm_factory(study),
         partition=partition_of(study),
         server=server_of(study),
         extensions=extensions,
