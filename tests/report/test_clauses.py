@@ -14,7 +14,7 @@ from fedaudit.core.metric_names import (
 )
 from fedaudit.pack.packing import clauses_json
 from fedaudit.report import clauses as answers
-from fedaudit.report.clauses import CAVEAT, ROWS, Answer, clause_summary, predictive_value
+from fedaudit.report.clauses import CAVEAT, CLAUSES, ClauseAnswer, clause_summary, predictive_value
 from fedaudit.report.comparison.tables import epsilon_comparison
 from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.first import tiles_of
@@ -44,9 +44,9 @@ def epsilon(metric: str, value: float | None, **changes: object) -> Estimate:
     return estimate({**settings, "method": "Renyi accountant, delta 1e-05", **changes})
 
 
-def answer_to(topic: str, record: Record) -> Answer:
+def answer_to(topic: str, record: Record) -> ClauseAnswer:
     """Return the answer of one row of the map."""
-    (row,) = [row for row in ROWS if row.topic == topic]
+    (row,) = [row for row in CLAUSES if row.topic == topic]
     return row.answer(record)
 
 
@@ -104,7 +104,7 @@ def test_the_first_clause_gives_the_verdict_and_the_audited_samples() -> None:
     )
     games = played(point(right=60))
     assert answers.conclusion(games).text.startswith(game_verdict(games).first.headline)
-    assert ROWS[0].question == "What does this audit conclude?"
+    assert CLAUSES[0].question == "What does this audit conclude?"
 
 
 @pytest.mark.parametrize(
@@ -407,12 +407,12 @@ def test_a_flawed_evaluation_answers_no_leakage_clause() -> None:
     ids=["members", "games", "sources", "nothing"],
 )
 def test_every_question_has_an_answer_in_every_record(record: Record) -> None:
-    answers_of_record = [row.answer(record) for row in ROWS]
+    answers_of_record = [row.answer(record) for row in CLAUSES]
     assert all(answer.text for answer in answers_of_record)
     introduction, kinds = clause_summary(record)
     page = report_html(record)
     assert introduction in page.replace("&#39;", "'")
-    for row, answer in zip(ROWS, answers_of_record, strict=True):
+    for row, answer in zip(CLAUSES, answers_of_record, strict=True):
         listed = any(row.topic in topics for _, topics in kinds)
         assert listed is (answer.kind not in ("figure", "stated")), row.topic
 
@@ -448,7 +448,7 @@ def test_the_guide_lists_every_question_with_its_documents() -> None:
     guide = (Path(__file__).parents[2] / "docs" / "gate.md").read_text(encoding="utf-8")
     listed = re.findall(r"(?m)^\| `([a-z-]+)` \| (.+?) \| (.+?) \|$", guide)
     expected = []
-    for row in ROWS:
+    for row in CLAUSES:
         numbers: dict[str, list[str]] = {}
         for document in row.sources:
             paragraphs = numbers.setdefault(SHORT_NAMES[document.name], [])

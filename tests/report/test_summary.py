@@ -20,7 +20,7 @@ from fedaudit.results.text import escape_markdown
 from fedaudit.summary.page import (
     MARKDOWN_MARK,
     PackFacts,
-    Section,
+    SummarySection,
     summary_html,
     summary_markdown,
     summary_of,
@@ -125,7 +125,7 @@ def stored_record(name: str) -> Record:
     return read_record(unpacked() / f"{name}.json")
 
 
-def outcome(record: Record, text: str = POLICY) -> Section:
+def outcome(record: Record, text: str = POLICY) -> SummarySection:
     policy = policy_from(text)
     return policy_section(
         record, evaluate_policy(record, policy), policy, Path("policy.toml"), text
@@ -137,7 +137,7 @@ def plain(document: str) -> str:
     return re.sub(r"\\([\\`*_\[\]|~+=.)-])", r"\1", document)
 
 
-def section(record: Record, title: str, policy: Section | None = None) -> Section:
+def section(record: Record, title: str, policy: SummarySection | None = None) -> SummarySection:
     return next(part for part in summary_of(record, policy).sections if part.title == title)
 
 

@@ -13,7 +13,7 @@ from fedaudit.core.errors import BadInput
 from fedaudit.report.first import screen_of
 from fedaudit.results.record import Record, write_record
 from fedaudit.watch.collection import CollectionSite
-from fedaudit.watch.index import Index, Row
+from fedaudit.watch.index import Index, ResultRow
 from fedaudit.watch.index_page import index_page
 from tests.report.games import played
 from tests.report.records import HOSTILE, HOSTILE_TAG, STRENGTH, record
@@ -30,7 +30,7 @@ def write(folder: Path, written: Record, date: str = "") -> Record:
     return written
 
 
-def rows_of(root: Path) -> dict[str, Row]:
+def rows_of(root: Path) -> dict[str, ResultRow]:
     return {row.result.folder.relative_to(root).as_posix(): row for row in Index(root).rows()}
 
 

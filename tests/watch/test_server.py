@@ -12,7 +12,7 @@ import pytest
 
 from fedaudit.cli import watch
 from fedaudit.core.errors import BadInput
-from fedaudit.watch.server import Answer, WatchServer
+from fedaudit.watch.server import Response, WatchServer
 
 
 class Pages:
@@ -22,11 +22,11 @@ class Pages:
         self.event = "event: state\ndata: 1\n\n"
         self.asked: list[tuple[str, str]] = []
 
-    def answer(self, path: str, query: str) -> Answer | None:
+    def answer(self, path: str, query: str) -> Response | None:
         self.asked.append((path, query))
         if path == "events":
-            return Answer(events=lambda: self.event)
-        return Answer("<p>page</p>", "default-src 'none'; policy") if path == "" else None
+            return Response(events=lambda: self.event)
+        return Response("<p>page</p>", "default-src 'none'; policy") if path == "" else None
 
 
 @contextmanager

@@ -55,7 +55,7 @@ from fedaudit.study.running.run import run_study
 if TYPE_CHECKING:
     from fedaudit.api.asking import Answer
     from fedaudit.sinks.base import SinkLike
-    from fedaudit.summary.page import Section as SummarySection
+    from fedaudit.summary.page import SummarySection
 
 AnyPlan: TypeAlias = AuditPlan[Study] | AuditPlan[GameStudy]
 Choice = TypeVar("Choice", int, str)

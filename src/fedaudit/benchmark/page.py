@@ -24,9 +24,9 @@ from fedaudit.report.figures.forest import (
     DEFENDED,
     MOST_LINES,
     PLAIN,
+    ForestRow,
     Mark,
     Picture,
-    Row,
     TrackCell,
     build_forest,
 )
@@ -165,7 +165,7 @@ def _picture(board: Leaderboard) -> Picture:
         own = [regime.of(board.attack)] if board.attack else []
         entries = sorted([*shown, *own], key=lambda entry: -entry.auc.value)
         rows = [
-            Row(
+            ForestRow(
                 shorten(entry.attack, 40),
                 (
                     TrackCell(

@@ -10,7 +10,14 @@ from fedaudit.formatting import wording
 from fedaudit.formatting.grid import Cells, Grid, Tile, grid_of, shorten
 from fedaudit.report import evidence
 from fedaudit.report.figures.charts import Axis, Figures
-from fedaudit.report.figures.forest import PLAIN, Picture, Row, build_forest, mark_of, track_cell
+from fedaudit.report.figures.forest import (
+    PLAIN,
+    ForestRow,
+    Picture,
+    build_forest,
+    mark_of,
+    track_cell,
+)
 from fedaudit.report.first import FirstScreen, first_of_record
 from fedaudit.report.page import templates
 from fedaudit.report.style import embedded_css
@@ -127,7 +134,7 @@ def estimate_html(estimate: Estimate) -> str:
     if estimate.value is not None and (estimate.metric == AUC or rate is not None):
         track = Axis(name, form="" if rate is None else "%", guess=0.5 if rate is None else rate)
         cell = track_cell(estimate, [mark_of(estimate, PLAIN, name)], marker.sign)
-        row = Row(shorten(estimate.attack, 60), (cell,), marker.tone)
+        row = ForestRow(shorten(estimate.attack, 60), (cell,), marker.tone)
         picture = build_forest(about, about, "", [track], [row])
     sizes = f"{estimate.n_members} members, {estimate.n_nonmembers} non-members"
     has_sizes = estimate.n_members or estimate.n_nonmembers

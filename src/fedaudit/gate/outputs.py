@@ -34,7 +34,7 @@ from fedaudit.report.text.verdict import summarise_verdict as conclusion
 from fedaudit.results.record import Record
 from fedaudit.results.text import one_line, without_commands
 from fedaudit.study.running.outputs import raise_if_missing_folder
-from fedaudit.summary.page import MAX_LISTED, POLICY_TITLE, WITHDRAWN, Section, Table
+from fedaudit.summary.page import MAX_LISTED, POLICY_TITLE, WITHDRAWN, SummarySection, SummaryTable
 
 _XML = b'<testsuites name="fedaudit"'
 _JSON = f'"format":"{VERDICT_FORMAT}"'.encode()
@@ -283,7 +283,7 @@ _HEAD = ("Outcome", "Rule", "At most", "Measured (interval)", "Which figure, and
 
 def evaluated_policy_section(
     record: Record, policy_file: Path, baseline: Record | None = None
-) -> Section:
+) -> SummarySection:
     """Evaluate a policy on a record, and return the outcome as a section of a summary."""
     policy = read_policy(policy_file)
     verdict = evaluate_policy(record, policy, baseline)
@@ -292,7 +292,7 @@ def evaluated_policy_section(
 
 def policy_section(
     record: Record, verdict: Verdict, policy: Policy, file: Path, content: str | None = None
-) -> Section:
+) -> SummarySection:
     """Return the outcome of a policy as a section of a summary, with the worst outcome first.
 
     Args:
@@ -324,7 +324,7 @@ def policy_section(
     )
     also_met = f"Also met: {'; '.join(_joined_controls(met))}." if met else ""
     remark = f"{shorten(also_met, 600)} {_TEXTS['differs']}".strip()
-    return Section(
+    return SummarySection(
         POLICY_TITLE,
         badge=texts["badge"],
         tone=texts["tone"],
@@ -337,7 +337,7 @@ def policy_section(
             ("Digest of its settings", f"{verdict.policy_hash} ({_TEXTS['settings']})"),
             *_last_release(verdict),
         ),
-        table=Table(_HEAD, tuple(cells for _, cells in rules[:MAX_LISTED])),
+        table=SummaryTable(_HEAD, tuple(cells for _, cells in rules[:MAX_LISTED])),
         items=tuple(
             f"Not judged: {with_full_stop(shorten(text, _MAX_TEXT))}"
             for text in _by_reason(verdict.unjudged)[:6]

@@ -48,7 +48,7 @@ from fedaudit.pack.manifest import (
 )
 from fedaudit.pack.statement import STATEMENT_FILE, read_valid_statement
 from fedaudit.pack.suppressing import suppress_small_groups, total_suppressed
-from fedaudit.report.clauses import CAVEAT, ROWS, Answer, Row, caveats, origin
+from fedaudit.report.clauses import CAVEAT, CLAUSES, Clause, ClauseAnswer, caveats, origin
 from fedaudit.report.page import report_html
 from fedaudit.report.reproducing import study_file
 from fedaudit.results.fields import SMALLEST_GROUP
@@ -378,7 +378,7 @@ def clauses_json(record: Record, statement: Statement | None = None) -> str:
     """
     record = printable_record(record)
     reasons = {} if statement is None else statement.not_applicable
-    rows = [(row, _clause_answer(row, record, statement)) for row in ROWS]
+    rows = [(row, _clause_answer(row, record, statement)) for row in CLAUSES]
     answers = [
         {
             "id": row.id,
@@ -411,20 +411,20 @@ def _statement_json(statement: Statement) -> dict[str, str]:
     }
 
 
-def _clause_answer(row: Row, record: Record, statement: Statement | None) -> Answer:
+def _clause_answer(row: Clause, record: Record, statement: Statement | None) -> ClauseAnswer:
     answer = row.answer(record)
     if statement is None:
         return answer
     if row.id == "purpose":
         last_day = f"valid until {statement.last_day}" if statement.valid_until else ""
         text = join_parts(with_full_stop(statement.purpose).rstrip("."), last_day, by="; ")
-        answer = Answer("stated", text, fixed_text("answers.stated"))
+        answer = ClauseAnswer("stated", text, fixed_text("answers.stated"))
     elif row.id == "tester":
         answer = origin(record, statement.role)
     reason = statement.not_applicable.get(row.id, "")
     if not reason or answer.kind not in _OPEN_ANSWERS:
         return answer
     why = f"Not applicable, because {without_capital(reason)}"
-    return Answer(
+    return ClauseAnswer(
         "not applicable", why, join_parts(fixed_text("answers.stated"), answer.more, by=" ")
     )

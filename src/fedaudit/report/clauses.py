@@ -62,7 +62,7 @@ UNCHECKED: str = _FIXED["unchecked"]
 CAVEAT: str = _FIXED["caveat"]  # first text of the file in a pack
 
 
-class Answer(NamedTuple):
+class ClauseAnswer(NamedTuple):
     """A record's answer to one question.
 
     Attributes:
@@ -80,7 +80,7 @@ class Answer(NamedTuple):
     more: str = ""
 
 
-Answering = Callable[[Record], Answer]
+Answering = Callable[[Record], ClauseAnswer]
 
 
 class Source(NamedTuple):
@@ -101,7 +101,7 @@ class Source(NamedTuple):
     quoted_from: Literal["", "the document", "other publications"] = ""
 
 
-class Row(NamedTuple):
+class Clause(NamedTuple):
     """A question, its sources, and the function that answers it.
 
     Attributes:
@@ -132,13 +132,13 @@ _WHEN: Mapping[str, Callable[[Record], bool]] = {
 
 def _answering(row: Mapping[str, Any]) -> Answering:
     if "out_of_scope" in row:
-        return lambda record: Answer("out of scope", "Out of scope", row["out_of_scope"])
+        return lambda record: ClauseAnswer("out of scope", "Out of scope", row["out_of_scope"])
     if "answer" in row:
         by_name: Answering = globals()[row["answer"]]
         return by_name
     on_members, applies = "membership" in row["tiles"], _WHEN[row.get("when", "always")]
 
-    def answer(record: Record) -> Answer:
+    def answer(record: Record) -> ClauseAnswer:
         if not applies(record):
             return _not_tested(row["without"])
         tiles = [tile for topic in row["tiles"] for tile in tiles_of(record).get(topic, ())]
@@ -147,16 +147,18 @@ def _answering(row: Mapping[str, Any]) -> Answering:
         unit = fixed_texts("answers.units").get(unit_of(record), "") if on_members else ""
         is_void = all(NOT_RELIED_ON in tile.detail for tile in tiles)
         kind: Kind = "inconclusive" if is_void else "figure"
-        return Answer(kind, unit + "; ".join(tile.line for tile in tiles), row.get("more", ""))
+        return ClauseAnswer(
+            kind, unit + "; ".join(tile.line for tile in tiles), row.get("more", "")
+        )
 
     return answer
 
 
-def _not_tested(why: str) -> Answer:
-    return Answer("not tested", "Not tested", why)
+def _not_tested(why: str) -> ClauseAnswer:
+    return ClauseAnswer("not tested", "Not tested", why)
 
 
-def _unanswered(record: Record, why: str, metric: str = "") -> Answer:
+def _unanswered(record: Record, why: str, metric: str = "") -> ClauseAnswer:
     blank = [f for f in record.findings if f.metric == metric and f.value is None]
     blank = [estimate for estimate in blank if "inconclusive" in estimate.note]
     refused = missing_estimate_reasons(
@@ -164,7 +166,7 @@ def _unanswered(record: Record, why: str, metric: str = "") -> Answer:
     )
     if not refused or evidence.is_uninformative(record):
         return _not_tested(why)
-    return Answer("inconclusive", "Too few samples", " ".join(refused[:MOST_NAMED]))
+    return ClauseAnswer("inconclusive", "Too few samples", " ".join(refused[:MOST_NAMED]))
 
 
 def caveats(record: Record) -> str:
@@ -180,30 +182,32 @@ def caveats(record: Record) -> str:
     return wording.join_parts(*texts, by=" ")
 
 
-def conclusion(record: Record) -> Answer:
+def conclusion(record: Record) -> ClauseAnswer:
     """Return the record's verdict, and how many samples and seeds were audited."""
     basis = "The verdict of a policy is in the file verdict.json of an evidence pack."
     if record.games:
-        return Answer("stated", wording.with_full_stop(game_verdict(record).first.headline), basis)
+        return ClauseAnswer(
+            "stated", wording.with_full_stop(game_verdict(record).first.headline), basis
+        )
     audit = (
         f"Audited: {audited_samples(record)}; {wording.format_count(len(record.seeds), 'seed')}."
     )
-    return Answer(
+    return ClauseAnswer(
         "stated", wording.with_full_stop(summarise_verdict(record).headline), f"{audit} {basis}"
     )
 
 
-def adversary(record: Record) -> Answer:
+def adversary(record: Record) -> ClauseAnswer:
     """Return the adversary, and whose samples were audited."""
     text = f"View “{shorten(record.view.name)}”"
     if record.games:
-        return Answer("stated", text, game_verdict(record).played)
-    return Answer(
+        return ClauseAnswer("stated", text, game_verdict(record).played)
+    return ClauseAnswer(
         "stated", text, f"{describe_audit(record)} {fixed_text('answers.other_adversaries')}"
     )
 
 
-def controls(record: Record) -> Answer:
+def controls(record: Record) -> ClauseAnswer:
     """Return how many controls passed, and which kinds of controls were not run."""
     ran = evidence.outcomes_of(record.controls).ran
     if not ran:
@@ -212,10 +216,10 @@ def controls(record: Record) -> Answer:
     missing = [kind for kind in CHECKS if kind not in kinds]
     not_run = f" Not run: {wording.join_some(missing)}." * bool(missing)
     run = f"Run: {wording.join_some(kinds)}."
-    return Answer("figure", controls_line([record]), run + not_run)
+    return ClauseAnswer("figure", controls_line([record]), run + not_run)
 
 
-def parameters(record: Record) -> Answer:
+def parameters(record: Record) -> ClauseAnswer:
     """Return how many parameters the model has for each training sample."""
     other_clients, trained = record.other_clients, record.parameters
     rows: list[ClientRow | OtherClients] = [*record.clients]
@@ -226,13 +230,15 @@ def parameters(record: Record) -> Answer:
     size = f"{samples:,} training samples"
     if trained is None:
         unknown = "no_parameters" if samples else "no_sizes"
-        return Answer("not stated", "Not stated", fixed_text(f"answers.{unknown}", samples=size))
+        return ClauseAnswer(
+            "not stated", "Not stated", fixed_text(f"answers.{unknown}", samples=size)
+        )
     text = wording.format_count(trained, "trained parameter")
     text += f", {wording.format_number(trained / samples)} for each of {size}" if samples else ""
-    return Answer("figure", text, fixed_text("answers.parameters"))
+    return ClauseAnswer("figure", text, fixed_text("answers.parameters"))
 
 
-def defenses(record: Record) -> Answer:
+def defenses(record: Record) -> ClauseAnswer:
     """Return leakage and accuracy with and without a defense, if the record has both."""
     if record.games or evidence.is_uninformative(record):
         return _not_tested(fixed_text("answers.no_accuracy"))
@@ -243,7 +249,7 @@ def defenses(record: Record) -> Answer:
         for name in names[:MOST_NAMED]
     ]
     if len(names) > 1 and NO_DEFENSE in names:
-        return Answer("figure", f"{len(names)} rows", "\n".join(lines))
+        return ClauseAnswer("figure", f"{len(names)} rows", "\n".join(lines))
     return _not_tested("\n".join([*lines, fixed_text("answers.alone")]))
 
 
@@ -262,7 +268,7 @@ def _row(record: Record, defense: str) -> str:
     return ", ".join(texts) or "no figures"
 
 
-def references(record: Record) -> Answer:
+def references(record: Record) -> ClauseAnswer:
     """Return the largest AUC of attacks that use reference models."""
     estimates = [estimate for estimate in evidence.main_estimates(record) if not estimate.doubt]
     with_references = [f for f in estimates if re.search(r"\b(rmia|lira)\b", f.attack)]
@@ -270,10 +276,10 @@ def references(record: Record) -> Answer:
     if evidence.is_uninformative(record) or best is None:
         return _not_tested(fixed_text("answers.no_references"))
     size = wording.with_interval(best)
-    return Answer("figure", f"Yes; their largest AUC is {size}, {shorten(best.attack, 60)}")
+    return ClauseAnswer("figure", f"Yes; their largest AUC is {size}, {shorten(best.attack, 60)}")
 
 
-def origin(record: Record, role: str = "") -> Answer:
+def origin(record: Record, role: str = "") -> ClauseAnswer:
     """Return the date and version of the audit, and the role that a packer states.
 
     Records do not name their author.
@@ -285,43 +291,45 @@ def origin(record: Record, role: str = "") -> Answer:
         f"Role by the packer’s statement: {role}. {fixed_text('answers.stated')} " if role else ""
     )
     version = shorten(versions.get("fedaudit", "not stated"), 60)
-    return Answer("not stated", text, f"{stated_role}Version of fedaudit: {version}.")
+    return ClauseAnswer("not stated", text, f"{stated_role}Version of fedaudit: {version}.")
 
 
-def release_policy(record: Record) -> Answer:
+def release_policy(record: Record) -> ClauseAnswer:
     """Return where the policy and its verdict are, and what a guard decided about uploads."""
     decisions = guard_decisions(record)
     uploads = f"{decisions}." if decisions else fixed_text("answers.no_guard")
-    return Answer("stated", fixed_text("answers.policy"), uploads)
+    return ClauseAnswer("stated", fixed_text("answers.policy"), uploads)
 
 
-def criteria(record: Record) -> Answer:
+def criteria(record: Record) -> ClauseAnswer:
     """Return which files have the criteria, and the model to which they were applied."""
     coverage = record.coverage
     if coverage is None or not coverage.final_models:
-        return Answer("stated", fixed_text("answers.criteria"), fixed_text("answers.no_model"))
+        return ClauseAnswer(
+            "stated", fixed_text("answers.criteria"), fixed_text("answers.no_model")
+        )
     base = coverage.base_model
     of_base = f" of the base model with SHA-256 {base}" * bool(base)
     models = [
         f"{wording.capitalise(coverage.final_model_name(each))}{of_base}: SHA-256 {each.after}"
         for each in coverage.final_models
     ]
-    return Answer("stated", fixed_text("answers.criteria"), f"{wording.join_some(models)}.")
+    return ClauseAnswer("stated", fixed_text("answers.criteria"), f"{wording.join_some(models)}.")
 
 
-def purpose(record: Record) -> Answer:
+def purpose(record: Record) -> ClauseAnswer:
     """Return that records do not state the purpose of the model."""
-    return Answer("not stated", "Not stated", fixed_text("answers.no_purpose"))
+    return ClauseAnswer("not stated", "Not stated", fixed_text("answers.no_purpose"))
 
 
-def claimed_epsilon(record: Record) -> Answer:
+def claimed_epsilon(record: Record) -> ClauseAnswer:
     """Return the claimed and proven epsilons, with unit, adjacency and delta."""
     games = [point.claimed_epsilon for point in record.games if point.claimed_epsilon is not None]
     if games:
         epsilons = wording.format_range(games, text=wording.format_number)
         lines = [tile.line for tile in tiles_of(record)["games"] if "epsilon" in tile.label]
         text = f"ε {epsilons} claimed for one sample, delta 0"
-        return Answer("figure", text, f"{'. '.join(lines)}.")
+        return ClauseAnswer("figure", text, f"{'. '.join(lines)}.")
     names = {
         metric: text.format(models=fixed_text("epsilons.client.observer"))
         for metric, text in fixed_texts("answers.claims").items()
@@ -334,10 +342,10 @@ def claimed_epsilon(record: Record) -> Answer:
             if estimate.metric in names and estimate.note
         ]
         note = wording.with_full_stop(wording.capitalise(shorten(why[0], 120))) if why else ""
-        return Answer("not stated", "No epsilon is claimed or proven", note)
+        return ClauseAnswer("not stated", "No epsilon is claimed or proven", note)
     text = "; ".join(f"ε {wording.format_number(c.number)} ({names[c.metric]})" for c in claims)
     basis = [f"{wording.capitalise(names[c.metric].split(';')[0])}: {_terms(c)}" for c in claims]
-    return Answer("figure", text, "\n".join(basis))
+    return ClauseAnswer("figure", text, "\n".join(basis))
 
 
 def _terms(claim: Estimate) -> str:
@@ -350,13 +358,13 @@ def _terms(claim: Estimate) -> str:
     return f"unit: {unit}; adjacency: {adjacency}; {shorten(claim.method, 120) or 'not stated'}."
 
 
-def measured_epsilon(record: Record) -> Answer:
+def measured_epsilon(record: Record) -> ClauseAnswer:
     """Return the lower bounds on epsilon that attacks, canaries and games have measured."""
     nothing = fixed_text("answers.proves_nothing")
     if record.games:
         proven = wording.format_number(max(point.empirical_epsilon for point in record.games), -1)
         text = f"ε at least {proven} for one sample, against a server that tampers"
-        return Answer("figure", text, nothing)
+        return ClauseAnswer("figure", text, nothing)
     bounds = epsilon_bounds(record)
     if not bounds:
         return _not_tested(fixed_text("answers.no_bound"))
@@ -367,16 +375,16 @@ def measured_epsilon(record: Record) -> Answer:
         line = f"{wording.capitalise(bound.unit)}: {shorten(bound.lead.method, 100)}."
         lines.append(wording.join_parts(line, *other_bounds, claim, by=" "))
     text = "; ".join(f"{bound.at_least} for {bound.unit}, {bound.observer}" for bound in bounds)
-    return Answer("figure", wording.capitalise(text), "\n".join([*lines, nothing]))
+    return ClauseAnswer("figure", wording.capitalise(text), "\n".join([*lines, nothing]))
 
 
-def one_sum(record: Record) -> Answer:
+def one_sum(record: Record) -> ClauseAnswer:
     """Return the lower bound on the epsilon of one client's update in one round's sum."""
     bounds = [bound for bound in shown_bounds(record) if bound.unit.endswith("sum")]
     if not bounds:
         return _not_tested(fixed_text("answers.no_sum"))
     text = f"{wording.capitalise(bounds[0].at_least)}, {bounds[0].observer}"
-    return Answer("figure", text, fixed_text("answers.proves_nothing"))
+    return ClauseAnswer("figure", text, fixed_text("answers.proves_nothing"))
 
 
 class _UpperLimit(NamedTuple):
@@ -423,21 +431,21 @@ def _has_limit(estimate: Estimate) -> bool:
     return estimate.high is not None and wording.confidence_level(estimate.method) == LEVEL
 
 
-def bound_on_success(record: Record) -> Answer:
+def bound_on_success(record: Record) -> ClauseAnswer:
     """Return an upper limit of attack success, since no test can show that attacks only guess."""
     limit = _largest_limit(record, AUC)
     if limit is None:
         return _unbounded(record, AUC)
     auc = wording.format_number(limit.value, 1)
     text = f"AUC at most {auc} with 95% confidence ({limit.figure})"
-    return Answer("figure", text, fixed_text("answers.bound") + limit.without)
+    return ClauseAnswer("figure", text, fixed_text("answers.bound") + limit.without)
 
 
-def most_exposed(record: Record) -> Answer:
+def most_exposed(record: Record) -> ClauseAnswer:
     """Return the fraction of members that are found at least, and a limit for single samples."""
     exposed, further_text = exposure(record), fixed_text("exposure.more", unit=record.unit)
     if exposed.found or exposed.is_limited:
-        return Answer("figure", wording.capitalise(exposed.text), further_text)
+        return ClauseAnswer("figure", wording.capitalise(exposed.text), further_text)
     if not evidence.has_membership(record) or record.games:
         return _not_tested("The record has no figure of an attack on membership.")
     if evidence.outcomes_of(record.controls).failed and not evidence.is_uninformative(record):
@@ -445,7 +453,7 @@ def most_exposed(record: Record) -> Answer:
     return _not_tested(f"{fixed_text('exposure.nothing', limit=exposed.limit)} {further_text}")
 
 
-def flagged(record: Record) -> Answer:
+def flagged(record: Record) -> ClauseAnswer:
     """Return the probability that a flagged sample is a member, at two priors."""
     limit = _largest_limit(record, _RATE)
     if limit is None:
@@ -457,7 +465,7 @@ def flagged(record: Record) -> Answer:
     basis = fixed_text(
         "answers.flagged", limit=f"{wording.format_percent(limit.value, 1)}: {limit.figure}"
     )
-    return Answer("figure", f"At most {wording.join_and(chances)}", basis + limit.without)
+    return ClauseAnswer("figure", f"At most {wording.join_and(chances)}", basis + limit.without)
 
 
 def predictive_value(tpr: float, fpr: float, prior: float) -> float:
@@ -465,23 +473,23 @@ def predictive_value(tpr: float, fpr: float, prior: float) -> float:
     return tpr * prior / (tpr * prior + fpr * (1 - prior))
 
 
-def _unbounded(record: Record, metric: str) -> Answer:
+def _unbounded(record: Record, metric: str) -> ClauseAnswer:
     if evidence.outcomes_of(record.controls).failed and not evidence.is_uninformative(record):
         why = "No upper limit is relied on, because a control failed"
-        return Answer("inconclusive", why, controls_line([record]))
+        return ClauseAnswer("inconclusive", why, controls_line([record]))
     name = wording.metric_name(metric)
     return _unanswered(record, f"The record has no {name} with a 95% upper limit.", metric)
 
 
-def residual(record: Record) -> Answer:
+def residual(record: Record) -> ClauseAnswer:
     """Return the upper limits of the risks that remain if the model is deployed."""
     if evidence.is_uninformative(record):
         why = "It demonstrates a flawed evaluation."
-        return Answer("stated", "Nothing follows from this record", why)
+        return ClauseAnswer("stated", "Nothing follows from this record", why)
     bounds = [bound.sentence for bound in shown_bounds(record)]
     texts = residual_risks(record) + list(map(wording.without_capital, bounds))
     text = wording.capitalise("; ".join(texts)) or NO_LIMIT
-    return Answer("stated", text, fixed_text("answers.residual"))
+    return ClauseAnswer("stated", text, fixed_text("answers.residual"))
 
 
 def residual_risks(record: Record) -> list[str]:
@@ -505,8 +513,8 @@ def residual_risks(record: Record) -> list[str]:
 
 
 _SOURCES = {key: Source(**source) for key, source in _FIXED["sources"].items()}
-ROWS = tuple(
-    Row(
+CLAUSES = tuple(
+    Clause(
         row["id"],
         row["topic"],
         row["question"],
@@ -519,8 +527,10 @@ ROWS = tuple(
 
 def clause_summary(record: Record) -> tuple[str, list[tuple[str, str]]]:
     """Return an introduction to the questions, and the topics of unanswered ones by kind."""
-    by_kind = group_by(ROWS, lambda row: row.answer(record).kind)
-    sources = unique_items(source.name.partition(", ")[0] for row in ROWS for source in row.sources)
+    by_kind = group_by(CLAUSES, lambda row: row.answer(record).kind)
+    sources = unique_items(
+        source.name.partition(", ")[0] for row in CLAUSES for source in row.sources
+    )
     topics = [
         (name, wording.join_and(unique_items(row.topic for row in by_kind[kind])))
         for kind, name in _FIXED["kinds"].items()

@@ -25,9 +25,9 @@ from fedaudit.report.figures.forest import (
     DEFENDED,
     MOST_LINES,
     PLAIN,
+    ForestRow,
     Mark,
     Picture,
-    Row,
     TrackCell,
     build_forest,
     mark_of,
@@ -82,7 +82,7 @@ def _deletion(record: Record) -> Picture:
             retrained, before = map(wording.value_text, estimates[1:])
             cell = cell._replace(limits=f"retrained {retrained}, before {before}")
         band = (middle - margin, middle + margin) if isinstance(margin, float) else None
-        lines.append(Row(name, (cell,), band=band))
+        lines.append(ForestRow(name, (cell,), band=band))
     title = "Deleted samples before and after deletion"
     tracks = [Axis("AUC after deletion", guess=0.5)]
     return build_forest(
@@ -109,11 +109,11 @@ def _epsilons(record: Record) -> Picture:
             else f"at most {wording.format_number(ceiling, -1)} could be shown"
         )
         mark = Mark(value, value, None, PLAIN, f"{name}: {text}")
-        lines.append(Row(name, (TrackCell((mark,), f"≥ {text}", limits),)))
+        lines.append(ForestRow(name, (TrackCell((mark,), f"≥ {text}", limits),)))
     for name, claim in claimed:
         text = wording.format_number(claim.number)
         mark = Mark(claim.number, None, claim.number, DEFENDED[0], f"{name}: {text}")
-        lines.append(Row(name, (TrackCell((mark,), f"≤ {text}"),)))
+        lines.append(ForestRow(name, (TrackCell((mark,), f"≤ {text}"),)))
     kind = "measured against claimed" if claimed else "lower bounds"
     caption = fixed_text("pictures.claimed" if claimed else "pictures.measured")
     looks = {"measured at least": PLAIN, "claimed at most": DEFENDED[0]}
@@ -184,7 +184,7 @@ def _of_contrast(side: str, estimates: Sequence[Estimate], every: Sequence[Estim
         if has_several_clients:
             name = f"{shorten_middle(client_label(row[0], estimates), 40)} · {name}"
         tone = evidence.marker_of(_largest(by_metric[lead])).tone if by_metric[lead] else ""
-        lines.append(Row(name, tuple(cells), tone))
+        lines.append(ForestRow(name, tuple(cells), tone))
     every_attack = "attack and client" if has_several_clients else "attack"
     others = wording.contrast_meaning(contrast, estimates[0].unit)
     caption = fixed_text("pictures.membership", attack=every_attack, others=others)
@@ -241,7 +241,7 @@ def _source_rows(title: str, client_text: str, rows: Sequence[tuple[str, SourceA
         cell = cell._replace(
             limits=wording.join_parts(cell.limits, f"labels alone {level}", on_fair)
         )
-        lines.append(Row(shorten(label, 60), (cell,), sign.tone))
+        lines.append(ForestRow(shorten(label, 60), (cell,), sign.tone))
     chances = {round(attack.chance, 6) for _, attack in rows}
     track = Axis("Attack success rate", form="%", guess=max(chances) if len(chances) == 1 else None)
     caption = fixed_text("pictures.sources", attack=client_text)
@@ -276,7 +276,9 @@ def _clusters(record: Record) -> Picture:
     return build_forest(title, title.lower(), caption, [_RISK], lines, _CLUSTER_LOOKS)
 
 
-def _model_line(study: ClusteredRuns, name: str, setting: str, *, is_doubted: bool) -> Row | None:
+def _model_line(
+    study: ClusteredRuns, name: str, setting: str, *, is_doubted: bool
+) -> ForestRow | None:
     risk, estimated = study.mean(MODEL_RISK, name), study.mean(MODEL_ESTIMATE, name)
     if risk is None:
         return None
@@ -296,7 +298,7 @@ def _model_line(study: ClusteredRuns, name: str, setting: str, *, is_doubted: bo
             f"{wording.value_text(above)} of {wording.format_count(len(accepted), 'client')} above"
         )
         cell = cell._replace(limits=wording.join_parts(cell.limits, count))
-    return Row(label, (cell,), evidence.tone_of(leak) if leak else "")
+    return ForestRow(label, (cell,), evidence.tone_of(leak) if leak else "")
 
 
 def _accepted(study: ClusteredRuns, name: str, *, is_doubted: bool) -> list[Mark]:
@@ -331,7 +333,9 @@ def comparison_picture(comparison: Comparison, records: Sequence[Record]) -> Pic
         estimate, label = entry.figure, shorten(labels[entry.row], 50)
         algorithm, group = shorten(estimate.algorithm, 24), shorten(estimate.group, 24)
         name = f"{algorithm}, {group}’s model · {label}"
-        risks.append(Row(name, (track_cell(estimate, [mark_of(estimate, PLAIN, f"{name}:")]),)))
+        risks.append(
+            ForestRow(name, (track_cell(estimate, [mark_of(estimate, PLAIN, f"{name}:")]),))
+        )
     title = "Membership risk by model, row by row"
     return (
         *membership_rows(comparison, records),
@@ -368,7 +372,7 @@ def membership_rows(comparison: Comparison, records: Sequence[Record]) -> Pictur
             cells[0] = track_cell(auc, marks, "▲ " * bool(best.above))
         if (accuracy := accuracies.get(row)) is not None:
             cells[1] = track_cell(accuracy, [mark_of(accuracy, PLAIN, f"{label}: accuracy")])
-        lines.append(Row(label, tuple(cells if accuracies else cells[:1])))
+        lines.append(ForestRow(label, tuple(cells if accuracies else cells[:1])))
     tracks, caption = (
         [Axis("Strongest AUC", guess=0.5)],
         fixed_text("pictures.rows_without_accuracy"),
@@ -416,7 +420,7 @@ def games_picture(record: Record) -> Picture:
     return build_forest(title, "success", caption, [track], lines, _GAME_LOOKS)
 
 
-def _point_line(item: points.ShownPoint) -> Row:
+def _point_line(item: points.ShownPoint) -> ForestRow:
     point, success = item.point, item.point.success
     value, limits = wording.rate_texts(success)
     look = DEFENDED[0] if points.is_contradicted(point) else PLAIN
@@ -428,4 +432,4 @@ def _point_line(item: points.ShownPoint) -> Row:
         if bound is not None:
             text = f"{item.name}: at most {wording.format_percent(bound)}"
             marks.append(Mark(bound, None, None, look, text, size))
-    return Row(shorten(item.name, 60), (TrackCell(tuple(marks), value, limits),))
+    return ForestRow(shorten(item.name, 60), (TrackCell(tuple(marks), value, limits),))

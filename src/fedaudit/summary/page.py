@@ -47,7 +47,7 @@ _LONG, _SHORT = 300, 80  # lengths at which texts and names are cut
 _FIXED = fixed_texts("summary")
 
 
-class Table(NamedTuple):
+class SummaryTable(NamedTuple):
     """A table of texts; every row has as many cells as the head."""
 
     head: tuple[str, ...]
@@ -55,7 +55,7 @@ class Table(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Section:
+class SummarySection:
     """Section of a summary; both formats print the fields in this order.
 
     ``points`` is a list that ends the paragraphs. ``terms`` explains the terms that no earlier
@@ -70,7 +70,7 @@ class Section:
     points: tuple[str, ...] = ()
     terms: tuple[tuple[str, str], ...] = ()
     facts: tuple[tuple[str, str], ...] = ()
-    table: Table | None = None
+    table: SummaryTable | None = None
     items: tuple[str, ...] = ()
     commands: tuple[tuple[str, str], ...] = ()
     remarks: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ class Summary(NamedTuple):
     name: str
     kind: str
     digest: str
-    sections: tuple[Section, ...]
+    sections: tuple[SummarySection, ...]
     signed: str
     valid_until: str
     model_file: str = ""
@@ -106,7 +106,7 @@ class Summary(NamedTuple):
 
 def summary_html(
     record: Record,
-    policy: Section | None = None,
+    policy: SummarySection | None = None,
     valid_until: str = "",
     statement: Statement | None = None,
     pack: PackFacts | None = None,
@@ -131,7 +131,7 @@ def summary_html(
 
 def summary_markdown(
     record: Record,
-    policy: Section | None = None,
+    policy: SummarySection | None = None,
     valid_until: str = "",
     statement: Statement | None = None,
     pack: PackFacts | None = None,
@@ -172,7 +172,7 @@ def _code(text: str) -> Markup:
 
 def summary_of(
     record: Record,
-    policy: Section | None = None,
+    policy: SummarySection | None = None,
     valid_until: str = "",
     statement: Statement | None = None,
     pack: PackFacts | None = None,
@@ -200,10 +200,10 @@ def summary_of(
         rows["Role and purpose"] = _FIXED["not_stated"]
     described = (f"Described by its author as: “{about}”",) if about else ()
     sections = (
-        Section("What was asked", paragraphs=(question,), remarks=described),
-        Section("Which model", remarks=(settings,), facts=tuple(rows.items())),
+        SummarySection("What was asked", paragraphs=(question,), remarks=described),
+        SummarySection("Which model", remarks=(settings,), facts=tuple(rows.items())),
         _answer(record, first, meaning, warnings),
-        policy or Section(POLICY_TITLE, **_FIXED["no_policy"]),
+        policy or SummarySection(POLICY_TITLE, **_FIXED["no_policy"]),
         _controls(record, first),
         _untested(record, undecided),
         _verifying(record, is_judged=policy is not None),
@@ -222,7 +222,7 @@ def summary_of(
     )
 
 
-def _with_terms(sections: Sequence[Section]) -> Iterator[Section]:
+def _with_terms(sections: Sequence[SummarySection]) -> Iterator[SummarySection]:
     """Yield the sections, each with the glossary entries of terms that it uses first."""
     explained = set[tuple[str, str]]()
     for section in sections:
@@ -353,7 +353,9 @@ def settings_line(entry: object) -> str:
     return shorten(f"{name} ({values})" if name and values else name or values, _LONG)
 
 
-def _answer(record: Record, first: FirstScreen, meaning: str, warnings: tuple[str, ...]) -> Section:
+def _answer(
+    record: Record, first: FirstScreen, meaning: str, warnings: tuple[str, ...]
+) -> SummarySection:
     texts, numbers, risks = [meaning], _numbers(record, first), list[str]()
     of_one_client = record.config.get("canaries") or record.config.get("secure_sum")
     texts += [text for text in warnings[:4] if text]
@@ -368,7 +370,7 @@ def _answer(record: Record, first: FirstScreen, meaning: str, warnings: tuple[st
         texts.append(exposed_class_sentence(record))
         texts.append(_FIXED["risks"])
     rows = tuple((n.label, n.value, " ".join(map(_sentence, n.details))) for n in numbers)
-    return Section(
+    return SummarySection(
         "The answer",
         badge=first.status,
         tone=_FIXED["tones"].get(first.look, "alarm"),
@@ -377,7 +379,7 @@ def _answer(record: Record, first: FirstScreen, meaning: str, warnings: tuple[st
             text if text.endswith(":") else wording.with_full_stop(text) for text in texts
         ),
         points=tuple(map(_sentence, risks)),
-        table=Table(tuple(_FIXED["columns"]), rows) if rows else None,
+        table=SummaryTable(tuple(_FIXED["columns"]), rows) if rows else None,
         remarks=(_sizes(record, numbers),) if rows else (),
     )
 
@@ -425,20 +427,20 @@ def _numbers(record: Record, first: FirstScreen) -> list[Tile]:
     return [t for t in unique_items(tiles) if not any(text in t.line for text in taken_back)]
 
 
-def _controls(record: Record, first: FirstScreen) -> Section:
+def _controls(record: Record, first: FirstScreen) -> SummarySection:
     title, lead = "Checks of the audit itself (controls)", wording.with_full_stop(first.controls)
     if record.kind == "games":
-        return Section(title, lead=lead, remarks=(_FIXED["no_controls"],))
+        return SummarySection(title, lead=lead, remarks=(_FIXED["no_controls"],))
     ran = {control.control for control in outcomes_of(record.controls).ran}
     lead = caveats.controls_line([record], states_kinds=True)
     if absent := [name for name in CHECKS if name not in ran]:
         lead = f"{lead}; not run: {wording.join_and(absent)}"
     lead = wording.with_full_stop(lead)
     rows = tuple(_control_row(row) for row in controls_table(record).rows[:MAX_LISTED])
-    table = Table(tuple(_FIXED["controls_columns"]), rows) if rows else None
+    table = SummaryTable(tuple(_FIXED["controls_columns"]), rows) if rows else None
     signs = {"✓": ("passed", "good"), "?": ("incomplete", "doubt")}
     badge, tone = signs.get(first.sign, ("failed", "alarm"))
-    return Section(title, badge, tone, lead, table=table)
+    return SummarySection(title, badge, tone, lead, table=table)
 
 
 def _control_row(row: tuple[Cell, ...]) -> tuple[str, ...]:
@@ -451,7 +453,7 @@ def _control_row(row: tuple[Cell, ...]) -> tuple[str, ...]:
     return control.text, result.text, passed.text, purpose + failures
 
 
-def _untested(record: Record, undecided: tuple[str, ...]) -> Section:
+def _untested(record: Record, undecided: tuple[str, ...]) -> SummarySection:
     if record.kind == "games":
         games = wording.format_count(sum(point.success.total for point in record.games), "game")
         points = wording.format_count(len(record.points), "setting")
@@ -472,7 +474,7 @@ def _untested(record: Record, undecided: tuple[str, ...]) -> Section:
         )
         open_points = [*open_points[:_MAX_UNDECIDED], note]
     excess_note = [f"And {excess} more; the report has them."] * (excess > 0)
-    return Section(
+    return SummarySection(
         "What was not tested",
         lead="The answer above does not cover the following.",
         items=(*listed[:MAX_LISTED], *excess_note),
@@ -488,7 +490,7 @@ _SETTING = re.compile(r" \([a-z_]+\.[a-z_]+ = \w+\)")
 """Setting of a study behind a sentence, which says nothing to the readers of a summary."""
 
 
-def _verifying(record: Record, *, is_judged: bool) -> Section:
+def _verifying(record: Record, *, is_judged: bool) -> SummarySection:
     recipe, option = reproduction_steps(record), " --policy policy.toml" * is_judged
     why = _FIXED["verify"]
     steps = [(why["page"], f"fedaudit summary RESULT{option}")]
@@ -502,4 +504,4 @@ def _verifying(record: Record, *, is_judged: bool) -> Section:
     steps.append((why["pack"], "fedaudit verify PACK --digest DIGEST"))
     same = "Attacking the same recording" if record.watched else "Training with the same settings"
     appendix = _FIXED["appendix"].format(same=same)
-    return Section("How to verify this page", paragraphs=(appendix,), commands=tuple(steps))
+    return SummarySection("How to verify this page", paragraphs=(appendix,), commands=tuple(steps))

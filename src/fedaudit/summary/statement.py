@@ -7,9 +7,9 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from fedaudit.core.errors import similar_names
-from fedaudit.report.clauses import ROWS
+from fedaudit.report.clauses import CLAUSES
 
-TOPICS: Mapping[str, str] = {row.id: row.topic for row in ROWS}
+TOPICS: Mapping[str, str] = {row.id: row.topic for row in CLAUSES}
 """Topics of the questions by their ids."""
 
 

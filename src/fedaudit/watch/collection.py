@@ -13,9 +13,9 @@ from fedaudit.results.read import read_record
 from fedaudit.results.text import clean_text
 from fedaudit.study.comparing import compare_records
 from fedaudit.watch.folder import AuditFolder
-from fedaudit.watch.index import Index, Row
+from fedaudit.watch.index import Index, ResultRow
 from fedaudit.watch.index_page import index_page
-from fedaudit.watch.server import Answer
+from fedaudit.watch.server import Response
 from fedaudit.watch.site import AuditSite
 
 _NUMBER_LENGTH = 16
@@ -42,7 +42,7 @@ class CollectionSite:
             )
         self._rows = {_number(row): row for row in rows}
 
-    def answer(self, path: str, query: str) -> Answer | None:
+    def answer(self, path: str, query: str) -> Response | None:
         """Return the index (""), a comparison ("compare"), or a page on an audit."""
         if path == "":
             return self._index_page()
@@ -52,7 +52,7 @@ class CollectionSite:
         site = self._site(number) if slash else None
         return site.answer(remaining_path, query) if site else None
 
-    def _index_page(self) -> Answer:
+    def _index_page(self) -> Response:
         with self._lock:
             rows = self._index.rows()
             numbers = [_number(row) for row in rows]
@@ -65,7 +65,7 @@ class CollectionSite:
                 numbers=numbers,
                 is_served=True,
             )
-        return Answer(page.html, page.content_security_policy)
+        return Response(page.html, page.content_security_policy)
 
     def _site(self, number: str) -> AuditSite | None:
         with self._lock:
@@ -80,7 +80,7 @@ class CollectionSite:
                 self._sites[number] = AuditSite(watched, is_in_index=True)
             return self._sites[number]
 
-    def _comparison(self, numbers: Sequence[str]) -> Answer | None:
+    def _comparison(self, numbers: Sequence[str]) -> Response | None:
         with self._lock:
             rows = [self._rows.get(number) for number in numbers]
         results = [row.result for row in rows if row is not None and row.result.is_finished]
@@ -89,12 +89,12 @@ class CollectionSite:
         try:
             records = [read_record(self._index.root / result.path) for result in results]
             comparison = compare_records(records, [result.shown_path for result in results])
-            return Answer(comparison_html(comparison, records), "frame-ancestors 'none'")
+            return Response(comparison_html(comparison, records), "frame-ancestors 'none'")
         except (FedauditError, OSError) as error:
             page = Markup("<!DOCTYPE html><title>No comparison</title><p>{}</p>")
-            return Answer(page.format(clean_text(str(error))))
+            return Response(page.format(clean_text(str(error))))
 
 
-def _number(row: Row) -> str:
+def _number(row: ResultRow) -> str:
     path = row.result.path.encode("utf-8", "surrogateescape")
     return hashlib.sha256(path).hexdigest()[:_NUMBER_LENGTH]

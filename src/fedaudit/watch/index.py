@@ -113,7 +113,7 @@ class Trend(NamedTuple):
     mark: tuple[float, float]
 
 
-class Row(NamedTuple):
+class ResultRow(NamedTuple):
     """An audit with the trend of its study; None if the study has only one result."""
 
     result: AuditEntry
@@ -137,7 +137,7 @@ class Index:
         self.notes: list[str] = []
         """Sentences on folders that were not searched."""
 
-    def rows(self, progress: Progress = ignore_progress) -> list[Row]:
+    def rows(self, progress: Progress = ignore_progress) -> list[ResultRow]:
         """Return all results, newest first; results without a date come last."""
         self.notes.clear()
         folders = [*self._folders()]
@@ -283,7 +283,7 @@ def _stated_name(folder: Path) -> str:
 _MAX_JSON_BYTES = 2_000_000
 
 
-def with_trends(results: Sequence[AuditEntry]) -> list[Row]:
+def with_trends(results: Sequence[AuditEntry]) -> list[ResultRow]:
     """Return results with the trend of the AUC over all results of the same name and kind."""
     by_name = defaultdict[tuple[str, str], list[AuditEntry]](list)
     for result in sorted(results, key=lambda result: (result.date, result.path)):
@@ -295,7 +295,7 @@ def with_trends(results: Sequence[AuditEntry]) -> list[Row]:
         if len(results_of_study) > 1
         for result, trend in zip(results_of_study, _trends(results_of_study), strict=True)
     }
-    return [Row(result, trends.get(result.path)) for result in results]
+    return [ResultRow(result, trends.get(result.path)) for result in results]
 
 
 def _trends(results: Sequence[AuditEntry]) -> Iterator[Trend]:

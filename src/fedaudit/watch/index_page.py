@@ -14,7 +14,7 @@ from fedaudit.formatting.grid import Tile, shorten, tile
 from fedaudit.report.page import templates
 from fedaudit.report.style import package_file, page_css
 from fedaudit.results.text import clean_text
-from fedaudit.watch.index import Row
+from fedaudit.watch.index import ResultRow
 from fedaudit.watch.page import Page, content_security_policy
 
 _SCRIPTS = {"guard": "guard.js", "index": "index.js"}
@@ -22,7 +22,7 @@ _SCRIPTS = {"guard": "guard.js", "index": "index.js"}
 
 def index_page(
     root: Path,
-    rows: Sequence[Row],
+    rows: Sequence[ResultRow],
     notes: Sequence[str] = (),
     *,
     links: Sequence[str],
@@ -63,7 +63,7 @@ def index_page(
     return Page(html, policy)
 
 
-def report_links(root: Path, rows: Sequence[Row], page: Path) -> list[str]:
+def report_links(root: Path, rows: Sequence[ResultRow], page: Path) -> list[str]:
     """Return the relative address of the report next to each record; empty without a report."""
     links = []
     for row in rows:
@@ -79,7 +79,7 @@ def _relative_url(path: Path, folder: Path) -> str:
     return quote(os.fsencode(relative if "/" in relative else f"./{relative}"))
 
 
-def _tiles(rows: Sequence[Row]) -> list[Tile]:
+def _tiles(rows: Sequence[ResultRow]) -> list[Tile]:
     results = [row.result for row in rows]
     finished = [result for result in results if result.is_finished]
     by_status = Counter(result.status for result in finished)

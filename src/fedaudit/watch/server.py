@@ -25,7 +25,7 @@ _MAX_TARGET = 2000
 _REQUEST_SECONDS = 20.0
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """An HTML page, or a stream of server-sent events."""
 
     html: str = ""
@@ -37,7 +37,7 @@ class Answer(NamedTuple):
 class Site(Protocol):
     """Pages of a server."""
 
-    def answer(self, path: str, query: str) -> Answer | None:
+    def answer(self, path: str, query: str) -> Response | None:
         """Return the page at a path below the token, such as "events"; None for an unknown path."""
         ...
 

@@ -8,7 +8,7 @@ from fedaudit.report.page import report_html
 from fedaudit.results.record import Record
 from fedaudit.watch.folder import AuditFolder
 from fedaudit.watch.page import state_event, watch_page
-from fedaudit.watch.server import Answer
+from fedaudit.watch.server import Response
 from fedaudit.watch.state import WatchState
 from fedaudit.watch.text import View, view_of
 
@@ -32,13 +32,13 @@ class AuditSite:
         self._read_at = 0.0
         self._report: tuple[Record, str] | None = None
 
-    def answer(self, path: str, query: str) -> Answer | None:
+    def answer(self, path: str, query: str) -> Response | None:
         """Return the page at a path: "", "events" or "report"."""
         if path == "":
             page = watch_page(self.view(), is_in_index=self._is_in_index)
-            return Answer(page.html, page.content_security_policy)
+            return Response(page.html, page.content_security_policy)
         if path == "events":
-            return Answer(events=lambda: state_event(self.view()))
+            return Response(events=lambda: state_event(self.view()))
         if path == "report":
             return self._report_page()
         return None
@@ -61,7 +61,7 @@ class AuditSite:
             last = self._state or WatchState(self._watched.folder.name, "study", "waiting")
             return last._replace(problems=(str(error)[:600],))
 
-    def _report_page(self) -> Answer | None:
+    def _report_page(self) -> Response | None:
         with self._lock:
             record = self._watched.record()
             if record is None:
@@ -69,4 +69,4 @@ class AuditSite:
             if self._report is None or self._report[0] is not record:
                 self._report = (record, report_html(record))
             # The report states its own content security policy.
-            return Answer(self._report[1], "frame-ancestors 'none'")
+            return Response(self._report[1], "frame-ancestors 'none'")

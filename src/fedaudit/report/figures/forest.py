@@ -68,7 +68,7 @@ class TrackCell(NamedTuple):
         return placed
 
 
-class Row(NamedTuple):
+class ForestRow(NamedTuple):
     """A row: label, a cell for each track, and the tone and the shaded band of the first track."""
 
     label: str
@@ -84,7 +84,7 @@ class Forest(NamedTuple):
     label: str
     caption: str
     tracks: tuple[charts.Axis, ...]
-    lines: tuple[Row, ...]
+    lines: tuple[ForestRow, ...]
     keys: tuple[charts.LegendEntry, ...] = ()
 
 
@@ -113,7 +113,7 @@ def build_forest(
     label: str,
     caption: str,
     tracks: Sequence[charts.Axis],
-    lines: Sequence[Row],
+    lines: Sequence[ForestRow],
     looks: Mapping[str, charts.Style] | None = None,
 ) -> Picture:
     """Return a chart of the first rows with a legend; axes are extended to contain all marks."""
