@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,7 @@ KINDS = {
 }
 
 
+@cache
 def stored_record(name: str) -> Record:
     return read_record(unpacked() / f"{name}.json")
 
