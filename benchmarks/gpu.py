@@ -121,7 +121,15 @@ def gradient_signals(data: Data, device: torch.device) -> list[Tensor]:
 
 def losses(data: Data, device: torch.device) -> list[Tensor]:
     observed = {client: ObservedModels(local=data.base) for client in range(CLIENTS)}
-    round = Round(1, observed, {}, {}, {}, tuple(observed), tuple(observed))
+    round = Round(
+        index=1,
+        observed=observed,
+        sent={},
+        uploads={},
+        weights={},
+        selected=tuple(observed),
+        answered=tuple(observed),
+    )
     samples = samples_of(data)
     return list(measure_round(round, [Loss()], samples, device=device).signals.values())
 

@@ -61,7 +61,9 @@ def cost(case: Case, clients: int, turns: int) -> Cost:
     ]
     names = tuple(range(clients))
     observed = {client: ObservedModels(local=model) for client, model in enumerate(models)}
-    round = Round(1, observed, {}, {}, {}, names, names)
+    round = Round(
+        index=1, observed=observed, sent={}, uploads={}, weights={}, selected=names, answered=names
+    )
     orders = {"usual order": torch.contiguous_format, "channels last": torch.channels_last}
     variants: dict[str, Callable[[], object]] = {
         name: repeated(clients, partial(forward, in_order(models[0], order), data))

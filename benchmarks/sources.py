@@ -61,7 +61,15 @@ def main() -> None:
     for index in range(args.rounds + 1):
         models = models_of(case, index)
         observed = {client: ObservedModels(local=model) for client, model in enumerate(models)}
-        seen = Round(index, observed, {}, {}, {}, names, names)
+        seen = Round(
+            index=index,
+            observed=observed,
+            sent={},
+            uploads={},
+            weights={},
+            selected=names,
+            answered=names,
+        )
         floors.append(timed(partial(passes, models, data)))
         start = process_time()
         measured.append(measure_round(seen, signals, data))

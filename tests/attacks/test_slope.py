@@ -47,7 +47,7 @@ def test_faster_learned_samples_score_higher(name: str) -> None:
     attack = resolve_attack(name)
     (signal,) = attack.signals
     assert isinstance(signal, OutputSignal)
-    model = Model(Architecture("net", Identity), {}, {})
+    model = Model(Architecture("net", Identity), params={}, buffers={})
     # The logit of class 0 grows with the rounds, twice as fast for the first sample.
     rounds = [
         signal.of(model, torch.tensor([[2.0 * t, 0.0], [1.0 * t, 0.0]]), torch.tensor([0, 0]))

@@ -207,7 +207,19 @@ def test_a_model_sent_to_several_clients_is_stored_once(tmp_path: Path) -> None:
     exposures = {client: observed(base, client, 1.0) for client in range(3)}
     clients = tuple(exposures)
     weights = dict.fromkeys(clients, 1 / 3)
-    write_round(tmp_path, Round(1, exposures, {}, {}, weights, clients, clients), "full")
+    write_round(
+        tmp_path,
+        Round(
+            index=1,
+            observed=exposures,
+            sent={},
+            uploads={},
+            weights=weights,
+            selected=clients,
+            answered=clients,
+        ),
+        "full",
+    )
     (server,) = tmp_path.rglob("server.safetensors")
     assert {name.split("/")[1] for name in read_tensors(server)[0] if "/" in name} == {"0"}
 
@@ -216,7 +228,20 @@ def test_merged_clients_are_restored(tmp_path: Path) -> None:
     base = NET.initial(0)
     exposures = {client: observed(base, client, 1.0) for client in range(4)}
     clients, weights = tuple(exposures), dict.fromkeys(range(4), 0.25)
-    (round,) = merge_clients([Round(1, exposures, {}, {}, weights, clients, clients)], (1, 2))
+    (round,) = merge_clients(
+        [
+            Round(
+                index=1,
+                observed=exposures,
+                sent={},
+                uploads={},
+                weights=weights,
+                selected=clients,
+                answered=clients,
+            )
+        ],
+        (1, 2),
+    )
     write_round(tmp_path, round, "full")
     (restored,) = read_rounds(tmp_path, NET)
     assert restored.group_of == {1: 1, 2: 1}
@@ -244,7 +269,15 @@ def test_snapshots_store_only_the_server_model(tmp_path: Path) -> None:
 
 def test_hidden_updates_cannot_be_kept(tmp_path: Path) -> None:
     local = ObservedModels(local=NET.initial(0))
-    round = Round(1, {0: local}, {}, {}, {0: 1.0}, (0,), (0,))
+    round = Round(
+        index=1,
+        observed={0: local},
+        sent={},
+        uploads={},
+        weights={0: 1.0},
+        selected=(0,),
+        answered=(0,),
+    )
     with pytest.raises(NotVisible, match='set keep = "signals"'):
         write_round(tmp_path, round, "full")
 

@@ -307,7 +307,7 @@ def test_an_invalid_manifest_is_reported_without_a_crash(pack: Path) -> None:
 def test_packing_recomputes_the_content_hash_of_games(tmp_path: Path) -> None:
     true = played(point(right=55))
     games = true.model_copy(update={"content_hash": "ab" * 32})
-    with pytest.raises(Damaged, match="does not match its content hash"):
+    with pytest.raises(Damaged, match="does not match its digest"):
         packed(games, tmp_path)
     pack = packed(true, tmp_path)
     assert verify(pack).problems == []
@@ -315,7 +315,7 @@ def test_packing_recomputes_the_content_hash_of_games(tmp_path: Path) -> None:
     document["points"][0]["batch"] += 1
     write_with_digest(document, pack / "record.json")
     resealed(pack)
-    assert "record.json does not match its content hash" in wrong(pack)
+    assert "record.json does not match its digest" in wrong(pack)
 
 
 def test_packing_requires_an_empty_folder(original: Path, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_the_record_of_another_run_has_another_hash(
 ) -> None:
     run_study(quick_study(training={"lr": 0.05}), tmp_path / "other")
     assert verified(pack, "--recording", tmp_path / "other") == 1
-    assert "wrong: the record's content hash is not that" in capsys.readouterr().out
+    assert "wrong: the digest of the result (content_hash) is not that" in capsys.readouterr().out
 
 
 def forged(pack: Path, run: Path, change: Callable[[Json], None], policy: Path) -> Path:

@@ -198,7 +198,7 @@ def test_the_label_baseline_is_shown_with_the_estimate() -> None:
 
 @pytest.mark.parametrize("target", [0, None])
 def test_contrasts_without_a_fair_draw_are_marked(target: int | None) -> None:
-    mark = "no fair draw: may include differences between clients"
+    mark = "members not chosen at random: may include differences between clients"
     unfair = auc(0.65, 0.62, 0.68, target=target, fair=False, within="class", significant=True)
     record = only(unfair)
     page = words(report_html(record))
@@ -210,12 +210,12 @@ def test_unfair_contrasts_are_marked_in_the_table_of_all_figures() -> None:
     fair = auc(0.65, 0.62, 0.68, target=0, significant=True)
     unfair = auc(0.8, 0.7, 0.9, target=0, contrast="other_client", fair=False, within="class")
     page = words(report_html(only(fair, unfair)))
-    assert "no fair draw: may include differences between clients" in page
+    assert "members not chosen at random: may include differences between clients" in page
 
 
 def test_fair_contrasts_are_not_marked() -> None:
     page = words(report_html(only(auc(0.65, 0.62, 0.68, target=0, significant=True))))
-    assert "no fair draw" not in page
+    assert "members not chosen at random" not in page
 
 
 def test_the_question_about_canaries_is_about_a_canary_sample() -> None:

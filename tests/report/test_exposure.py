@@ -28,8 +28,8 @@ from tests.report.records import record, source, with_sources
 
 HOLDING = [control(kind) for kind in KINDS]
 UNKNOWN = (
-    "the upper limits are averages over samples; a single sample has no upper limit and may be much "
-    "more exposed"
+    "the upper limits are averages over samples; a single sample has no upper limit and may be "
+    "much more exposed"
 )
 
 

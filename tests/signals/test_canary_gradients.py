@@ -23,7 +23,16 @@ def dense(sample_id: int) -> torch.Tensor:
 def visible(update: torch.Tensor | None) -> VisibleRound:
     params = None if update is None else {"a": update[:1000].view(10, 100), "b": update[1000:]}
     observed = {4: ObservedModels(update=params)}
-    round = Round(1, observed, {}, {}, {4: 1.0}, (4,), (4,), {})
+    round = Round(
+        index=1,
+        observed=observed,
+        sent={},
+        uploads={},
+        weights={4: 1.0},
+        selected=(4,),
+        answered=(4,),
+        after={},
+    )
     return VisibleRound(round, SAMPLES)
 
 

@@ -35,7 +35,16 @@ def make_round(*scales: float, after: dict[str, Model] | None = None) -> Round:
     observed = {c: ObservedModels(local=scaling_model(scale)) for c, scale in enumerate(scales)}
     clients = tuple(observed)
     weights = dict.fromkeys(clients, 1 / len(clients))
-    return Round(1, observed, {}, {}, weights, clients, clients, after or {})
+    return Round(
+        index=1,
+        observed=observed,
+        sent={},
+        uploads={},
+        weights=weights,
+        selected=clients,
+        answered=clients,
+        after=after or {},
+    )
 
 
 def signal_of(signal: OutputSignal, probabilities: list[float], label: int) -> float:

@@ -67,7 +67,15 @@ def observed(client: ClientId, base: Model, scale: float | None = 3.0) -> Observ
 def make_round(exposures: dict[ClientId, ObservedModels]) -> Round:
     clients = tuple(exposures)
     weights = dict.fromkeys(clients, 1 / len(clients))
-    return Round(1, exposures, {}, {}, weights, clients, clients)
+    return Round(
+        index=1,
+        observed=exposures,
+        sent={},
+        uploads={},
+        weights=weights,
+        selected=clients,
+        answered=clients,
+    )
 
 
 # Clients 2 and 9 received the same model, and client 5 another one.

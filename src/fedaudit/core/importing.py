@@ -342,18 +342,18 @@ def call_reporting_errors(
         ) from error
 
 
-def raise_if_missing(subject: str, extra: str, *packages: str) -> None:
+def raise_if_missing(*packages: str, needed_by: str, extra: str) -> None:
     """Raise if packages are not installed.
 
     Args:
-        subject: What needs the packages, for the message.
-        extra: Extra of fedaudit that installs the packages.
         packages: Names of the packages.
+        needed_by: What needs the packages, for the message.
+        extra: Extra of fedaudit that installs the packages.
     """
     for package in packages:
         if find_spec(package) is None:
             raise BadInput(
-                f"{subject} needs {package}, which is not installed; pip install "
+                f"{needed_by} needs {package}, which is not installed; pip install "
                 f"'fedaudit[{extra}]'"
             )
 

@@ -80,7 +80,7 @@ _MINILM = "all_minilm_l6_v2"
 
 def read_minilm_file(name: str, *required_packages: str) -> bytes:
     """Read a file of MiniLM from its package, after checking that other packages are installed."""
-    raise_if_missing("MiniLM", "text", _MINILM, *required_packages)
+    raise_if_missing(_MINILM, *required_packages, needed_by="MiniLM", extra="text")
     package = find_spec(_MINILM)
     assert package is not None
     assert package.origin is not None

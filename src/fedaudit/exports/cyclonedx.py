@@ -19,7 +19,7 @@ def bill_of_materials(evidence: Evidence) -> str:
 
     Source: CycloneDX 1.6, ``modelCard`` and ``performanceMetric``.
     """
-    raise_if_missing("this export", "exports", "cyclonedx")
+    raise_if_missing("cyclonedx", needed_by="this export", extra="exports")
     from cyclonedx.model import HashAlgorithm, HashType, Property
     from cyclonedx.model.bom import Bom
     from cyclonedx.model.component import Component, ComponentType, Pedigree

@@ -39,7 +39,7 @@ def estimates_parquet(record: Record) -> bytes:
     Raises:
         BadInput: The package pyarrow is not installed.
     """
-    raise_if_missing("this export", "tables", "pyarrow")
+    raise_if_missing("pyarrow", needed_by="this export", extra="tables")
     import pyarrow
     from pyarrow import parquet
 

@@ -46,7 +46,9 @@ def statement(evidence: Evidence, sign: Path | None = None) -> str:
 
     Source: in-toto Attestation Framework, Statement v1 and Test Result v0.1.
     """
-    raise_if_missing("this export", "exports", "in_toto_attestation", "securesystemslib")
+    raise_if_missing(
+        "in_toto_attestation", "securesystemslib", needed_by="this export", extra="exports"
+    )
     from google.protobuf.json_format import MessageToDict
     from in_toto_attestation.predicates.test_result.v0.test_result_pb2 import TestResult
     from in_toto_attestation.v1.resource_descriptor import ResourceDescriptor

@@ -17,7 +17,7 @@ def model_card(evidence: Evidence) -> str:
 
     Source: Hugging Face Hub, model cards and ``model-index``.
     """
-    raise_if_missing("this export", "exports", "huggingface_hub")
+    raise_if_missing("huggingface_hub", needed_by="this export", extra="exports")
     from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
     record, verdict = printable_record(evidence.record), evidence.verdict

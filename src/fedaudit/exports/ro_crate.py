@@ -77,7 +77,7 @@ def write_crate(evidence: Evidence, folder: Path, *, agent: str, organisation: s
     Source: Five Safes RO-Crate 1.0 (working draft; root data entity, process shape, output checks),
         on RO-Crate 1.3.
     """
-    raise_if_missing("this export", "exports", "rocrate")
+    raise_if_missing("rocrate", needed_by="this export", extra="exports")
     from rocrate.model import ContextEntity
     from rocrate.rocrate import ROCrate
 

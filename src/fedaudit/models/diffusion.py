@@ -25,7 +25,7 @@ class DiffusionNetwork(nn.Module):
 
     def __init__(self, shape: tuple[int, ...], concepts: int, width: int, weights: str) -> None:
         super().__init__()
-        raise_if_missing("model 'diffusion'", "generative", "diffusers")
+        raise_if_missing("diffusers", needed_by="model 'diffusion'", extra="generative")
         from diffusers import UNet2DModel
 
         channels = shape[0] * _PATCH**2

@@ -229,7 +229,7 @@ def _hash(value: object) -> str:
 
 def private_key(path: Path) -> "Ed25519PrivateKey":
     """Read the private key in a PEM file."""
-    raise_if_missing("signing", "sign", "cryptography")
+    raise_if_missing("cryptography", needed_by="signing", extra="sign")
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -248,7 +248,7 @@ def private_key(path: Path) -> "Ed25519PrivateKey":
 
 def public_key(path: Path) -> "Ed25519PublicKey":
     """Read the public key in a PEM file; raise for weak keys, whose signatures can be forged."""
-    raise_if_missing("signing", "sign", "cryptography")
+    raise_if_missing("cryptography", needed_by="signing", extra="sign")
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key

@@ -356,8 +356,8 @@ def _raise_if_file_name(folder: Path) -> None:
 def _raise_if_other_hash(record: Record) -> None:
     if games_hash(record) != record.content_hash:
         raise Damaged(
-            f"the record {record.name[:80]!r} does not match its content hash: it was changed "
-            "after the games; use the original record"
+            f"the record {record.name[:80]!r} does not match its digest (content_hash): it was "
+            "changed after the games; use the original record"
         )
 
 

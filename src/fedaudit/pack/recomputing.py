@@ -112,7 +112,7 @@ def recompute_record(
 def _raise_if_security_games(record: Record) -> None:
     if record.kind == "games":
         raise BadInput(
-            "the content hash of a record of security games is computed from the record alone; "
+            "the digest of a result of security games is computed from the record alone; "
             "omit the recording"
         )
 
@@ -139,8 +139,8 @@ def differing_parts(
             yield _difference(field, packed, expected)
     if expected_record.content_hash != record.content_hash:
         yield (
-            "the record's content hash is not that of the run's measurements; on another machine "
-            "or with other versions, last digits may differ"
+            "the digest of the result (content_hash) is not that of the run's measurements; on "
+            "another machine or with other versions, last digits may differ"
         )
     folder_record = _record_of_run(record, recording)
     if folder_record is not None:

@@ -236,9 +236,9 @@ def _check_baseline(baseline: Record, policy: Policy) -> CheckResults:
     faults = [*names.problems, *check_attacks(baseline).problems]
     faults += [*seed_faults(baseline), *curve_faults(baseline)]
     question = (
-        f"whether {BASELINE_FILE} ({shorten(baseline.name)}, content hash "
+        f"whether {BASELINE_FILE} ({shorten(baseline.name)}, digest "
         f"{shorten(baseline.content_hash, 80)}) is the record of your last release, and whether "
-        "its estimates follow from its run; compare the hash with the manifest of its pack"
+        "its estimates follow from its run; compare the digest with the manifest of its pack"
     )
     return CheckResults([f"{BASELINE_FILE}: {fault}" for fault in faults], unchecked=[question])
 
@@ -351,7 +351,7 @@ def _check_contents(folder: Path, manifest: Manifest) -> Verified:
         reason = str(error).replace(f"{folder}{os.sep}", "")
         return Verified([f"the contents of the pack are invalid: {shorten(reason, 300)}"])
     checked = [
-        "the record's content hash follows from its settings and points"
+        "the digest of the result (content_hash) follows from its settings and points"
         if record.kind == "games"
         else f"the record names no sample, and every figure is about at least "
         f"{manifest.smallest_group} samples; counts of an attack's successes may be smaller"
@@ -408,7 +408,7 @@ def _other_versions(manifest: Manifest) -> str:
 def _record_faults(record: Record, manifest: Manifest) -> Iterator[str]:
     if record.kind == "games":
         if games_hash(record) != record.content_hash:
-            yield f"{RECORD_FILE} does not match its content hash: it was changed"
+            yield f"{RECORD_FILE} does not match its digest (content_hash): it was changed"
         if manifest.suppressed:
             yield (
                 f"{MANIFEST_FILE} states that entries were suppressed, but a record of games is "
@@ -445,7 +445,7 @@ def _record_faults(record: Record, manifest: Manifest) -> Iterator[str]:
 def _small_groups(baseline: Record, smallest: int) -> Iterator[str]:
     if baseline.kind == "games":
         if games_hash(baseline) != baseline.content_hash:
-            yield f"{BASELINE_FILE} does not match its content hash: it was changed"
+            yield f"{BASELINE_FILE} does not match its digest (content_hash): it was changed"
     elif any(suppress_small_groups(baseline, smallest).counts.values()):
         yield f"{BASELINE_FILE} shows samples or groups that must be suppressed by the manifest"
 

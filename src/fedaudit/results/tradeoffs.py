@@ -126,7 +126,7 @@ def average_attacks(
         Averages, without clients on which no attack counts, and without seeds for which one of the
         attacks has no estimate.
     """
-    total = Average({}, {})
+    total = Average(values={}, attacks={})
     for target in _targets(estimates.values()):
         signs = {attack: directions.get(attack, {}).get(target, 0) for attack in estimates}
         signed_attacks = {attack: sign for attack, sign in signs.items() if sign}
@@ -159,7 +159,7 @@ def strongest_attacks(
         The chosen attack's estimates. Their upper limit is the largest upper limit of all attacks,
         since the true estimate of another attack may be larger.
     """
-    total = Average({}, {})
+    total = Average(values={}, attacks={})
     for target in _targets(estimates.values()):
         signs = {a: directions.get(a, {}).get(target, 0) or 1 for a in estimates}
         candidates = {

@@ -166,7 +166,7 @@ def _output_signals(columns: Mapping[str, ndarray], names: Sequence[str]) -> dic
             )
         # The softmax of log-probabilities gives the probabilities again.
         outputs = np.log(outputs.clip(LOG_FLOOR))
-    model = Model(Architecture("table", _no_model, task=CLASSIFICATION), {}, {})
+    model = Model(Architecture("table", _no_model, task=CLASSIFICATION), params={}, buffers={})
     logits, targets = torch.from_numpy(outputs), torch.from_numpy(labels)
     return {
         signal.name: _finite(signal.of(model, logits, targets), signal.name)
