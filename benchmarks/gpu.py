@@ -55,7 +55,7 @@ from fedaudit.signals.outputs import Loss
 ROOT = Path(__file__).parents[1]
 STUDY = ROOT / "studies" / "fedmia-paper-cifar100-alexnet.toml"
 RESULTS, PAGE = "gpu.json", "gpu.md"
-COMPLETE, REFUSED, OUT_OF_TIME, NO_CUDA = 0, 2, 3, 4
+COMPLETE, REFUSED, OUT_OF_TIME, NO_CUDA, INTERRUPTED = 0, 2, 3, 4, 130
 """Exit codes."""
 
 CLIENTS = 10
@@ -495,6 +495,9 @@ def main(words: Sequence[str] | None = None) -> int:
             "with --out",
             file=sys.stderr,
         )
+    except KeyboardInterrupt:
+        print("benchmarks.gpu: interrupted; run the same command to continue", file=sys.stderr)
+        return INTERRUPTED
     return REFUSED
 
 

@@ -90,6 +90,17 @@ def test_a_folder_that_cannot_be_written_is_refused_in_one_sentence(
         assert "cannot be written" in capsys.readouterr().err
 
 
+def test_ctrl_c_ends_with_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gpu, "train_study", interrupted)
+    assert run(tmp_path, "--parts", "training") == gpu.INTERRUPTED == 130
+    assert "run the same command to continue" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", "{"])
 def test_damaged_results_are_refused_in_one_sentence(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
