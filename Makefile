@@ -51,7 +51,6 @@ pages: $(STAMP)
 
 docs: $(STAMP)
 	$(BIN)/python docs/results.py
-	$(BIN)/python docs/papers.py
 	$(BIN)/sphinx-build -W -q docs docs/_build
 	$(BIN)/python docs/links.py docs/_build
 

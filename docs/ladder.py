@@ -35,12 +35,11 @@ from fedaudit.results.ladder import (
     over_seeds,
     strongest_upload_attack,
 )
-from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from results.archives import unpacked
+from results.archives import committed_record, unpacked
 
 ROOT = Path(__file__).parents[1]
 PAGE, PICTURE = ROOT / "docs" / "ladder.md", ROOT / "docs" / "ladder.svg"
@@ -139,7 +138,7 @@ class Rung(NamedTuple):
 
 def rungs(studies: Sequence[str]) -> list[Rung]:
     ladder = [
-        _rung(study, path, read_record(path))
+        _rung(study, path, committed_record(path))
         for study in studies
         for path in sorted((unpacked() / study).glob("*.json"))
     ]

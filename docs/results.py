@@ -1,13 +1,14 @@
-"""Generate the pages of results from the records: a list, and a page for each study.
+"""Generate the pages from the records: a page for each study, and a page for each paper.
 
-`python docs/results.py` writes docs/results.md and docs/results/, as does `make docs`. They are not
-committed.
+`python docs/results.py` writes docs/results.md and docs/results/ (studies), and docs/papers.md and
+docs/papers/ (each paper's tables with its values and our figures), as does `make docs`. They are
+not committed. One program writes both, since reading the records takes most of the time.
 """
 
 import gc
 import sys
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -20,17 +21,18 @@ from fedaudit.results import estimate as clusters
 from fedaudit.results.estimate import GUESSING, TEST_ACCURACY, TRAIN_ACCURACY, Estimate
 from fedaudit.results.guessing import above_chance, near_guessing
 from fedaudit.results.labels import OTHER_CLIENT, label_estimates
-from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
 from fedaudit.results.runs import has_older_level
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from results.archives import unpacked
+from docs.claims.table_pages import index_page, judged_papers, paper_page
+from results.archives import committed_record, unpacked
 from results.benchmark import committed
 
 ROOT = Path(__file__).parents[1]
 PAGE, FOLDER = ROOT / "docs" / "results.md", ROOT / "docs" / "results"
+PAPERS = ROOT / "docs" / "papers"
 GPU_RESULTS = ROOT / "results" / "gpu.json"
 """Results of ``benchmarks.gpu``; without this file, there is no page of a GPU."""
 NONMEMBERS = {"unseen": "held-out samples", "other_client": "other clients' samples"}
@@ -67,12 +69,17 @@ generates these pages from `results/`. The [claims](claims.md) draw the conclusi
 """
 
 
-CONTENTS = """```{toctree}
+CONTENTS = """```{{toctree}}
 :hidden:
-:glob:
 
-results/*
+{pages}
 ```"""
+ORPHAN = """---
+orphan: true
+---
+
+"""
+"""Heading of a study's page. The sidebar of every page would else list all studies."""
 
 
 class Study(NamedTuple):
@@ -119,13 +126,13 @@ def studies() -> list[Study | Games]:
 def _study(name: str, command: str, note: str) -> Study | Games:
     folder = unpacked() / name
     if " studies/games/" in command:
-        return Games(name, command, note, read_record(folder / f"{name}.json"))
+        return Games(name, command, note, committed_record(folder / f"{name}.json"))
     return Study(name, command, note, _records(folder, name))
 
 
 def _records(folder: Path, name: str) -> dict[str, Record]:
     columns = {
-        path.stem.removeprefix(name).removeprefix("-") or BASE: read_record(path)
+        path.stem.removeprefix(name).removeprefix("-") or BASE: committed_record(path)
         for path in sorted(folder.glob("*.json"), key=lambda path: (len(path.stem), path.stem))
     }
     order = list(_variants(name))
@@ -162,7 +169,7 @@ def pages(all_studies: Sequence[Study | Games]) -> dict[Path, str]:
         pages[FOLDER / "gpu.md"] = published_page(GPU_RESULTS)
     for study in all_studies:
         text = _games(study) if isinstance(study, Games) else _section(study)
-        pages[FOLDER / f"{study.name}.md"] = text + "\n"
+        pages[FOLDER / f"{study.name}.md"] = f"{ORPHAN}{text}\n\n[All studies](../results.md)\n"
     return pages
 
 
@@ -207,11 +214,17 @@ def _list(all_studies: Sequence[Study | Games]) -> str:
                 "The [leaderboard](results/leaderboard.md) compares all attacks of the catalogue."
                 + " [Results on a GPU](results/gpu.md) has times and bits." * GPU_RESULTS.is_file(),
                 "\n".join(lines),
-                CONTENTS,
+                CONTENTS.format(pages="\n".join(_contents())),
             ]
         )
         + "\n"
     )
+
+
+def _contents() -> Iterator[str]:
+    yield "results/leaderboard"
+    if GPU_RESULTS.is_file():
+        yield "results/gpu"
 
 
 def _learned(record: Record) -> str:
@@ -572,10 +585,14 @@ def _figure(figure: Estimate) -> str:
 def main() -> int:
     """Write the pages, and name the archives without a command in `results/made.toml`."""
     listed = studies()
-    FOLDER.mkdir(exist_ok=True)
-    for old_page in FOLDER.glob("*.md"):
-        old_page.unlink()
-    for path, text in pages(listed).items():
+    papers = judged_papers()
+    paper_pages = {PAPERS / paper.page: paper_page(paper) for paper in papers}
+    paper_pages[PAPERS.with_suffix(".md")] = index_page(papers)
+    for folder in (FOLDER, PAPERS):
+        folder.mkdir(exist_ok=True)
+        for old_page in folder.glob("*.md"):
+            old_page.unlink()
+    for path, text in {**pages(listed), **paper_pages}.items():
         path.write_text(text, encoding="utf-8")
     mismatched = {path.parent.name for path in unpacked().rglob("*.json")} ^ {
         study.name for study in listed

@@ -17,6 +17,9 @@ from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 
+from fedaudit.results.read import read_record
+from fedaudit.results.record import Record
+
 HERE = Path(__file__).parent
 BUILT = HERE.parent / "build" / "records"
 SUFFIX = ".tar.xz"
@@ -49,6 +52,12 @@ def unpacked() -> Path:
         if folder != target:
             rmtree(folder, ignore_errors=True)
     return target
+
+
+@cache
+def committed_record(path: Path) -> Record:
+    """Read a record below :func:`unpacked`, and keep it for later calls."""
+    return read_record(path)
 
 
 def unpack(folder: Path) -> None:

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from docs.claims.data import ROOT, Claim, is_of_games, named, papers, regimes, variant_of
-from docs.claims.figures import OF_A_MACHINE, SECONDS, FigureName, path_of, rows, rows_at
+from docs.claims.figures import OF_A_MACHINE, SECONDS, FigureName, figures_of, path_of, rows
 from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.core.files import RECORD_FILE
 from fedaudit.formatting.wording import format_count
 from fedaudit.results.aggregate import Value
+from fedaudit.results.read import read_record
 
 STUDIES = ROOT / "studies"
 
@@ -159,7 +160,7 @@ def run_units(units: Sequence[Unit], run: Callable[[Sequence[str]], int] = fedau
 
 def compared(unit: Unit) -> str:
     """Describe how far figures and limits are from the committed ones, by kind of figure."""
-    now, before = (rows_at(path) for path in (unit.made, unit.committed))
+    now, before = (figures_of(read_record(path)) for path in (unit.made, unit.committed))
     distances_by_kind: dict[str, list[float]] = {}
     for key, by_seed in before.items():
         if key.figure not in OF_A_MACHINE:

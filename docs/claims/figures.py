@@ -27,7 +27,6 @@ from fedaudit.results.games import (
     Spread,
 )
 from fedaudit.results.guessing import mark_doubts
-from fedaudit.results.read import read_record
 from fedaudit.results.record import Record, Trajectory, UsageRow
 from fedaudit.results.runs import (
     LABEL_BASELINE,
@@ -38,6 +37,7 @@ from fedaudit.results.runs import (
     models_of_groups,
 )
 from fedaudit.results.tradeoffs import AttackKey, Direction, Directions, directions_of
+from results.archives import committed_record
 
 LATE = (0.6, 1.0)
 """Shares of the rounds at which the loss gap is a figure."""
@@ -57,7 +57,7 @@ class FigureName(NamedTuple):
     # the run; "named_after_membership", the fraction of samples that an adversary calls members at
     # 10 % false positives and whose owner it then names; "last change of accuracy" of a group's
     # model; "uncertified", the fraction of targets whose certificate fails with a probability above
-    # 1e-8; "hypervolume" of several records; and the figures that :func:`rows_at` derives from
+    # 1e-8; "hypervolume" of several records; and the figures that :func:`figures_of` derives from
     # games and source attacks.
     figure: str
     # Attack of the catalogue; a point of games, or an indicator of the detector.
@@ -83,20 +83,19 @@ def path_of(study: str, variant: str) -> Path:
 def rows(study: str, variant: str) -> Mapping[FigureName, Values] | None:
     """Return all figures of a committed record by seed; None if there is no such record."""
     path = path_of(study, variant)
-    return rows_at(path) if path.is_file() else None
+    return figures_of(committed_record(path)) if path.is_file() else None
 
 
 @cache
 def has_older_levels(study: str, variant: str) -> bool:
     path = path_of(study, variant)
-    sources = read_record(path).source_estimates if path.is_file() else ()
+    sources = committed_record(path).source_estimates if path.is_file() else ()
     return any(source.against == LABELS and has_older_level(source) for source in sources)
 
 
-def rows_at(path: Path) -> Mapping[FigureName, Values]:
+def figures_of(record: Record) -> Mapping[FigureName, Values]:
     """Return all figures of a record by seed; the key None means over all seeds."""
     by_name: dict[FigureName, dict[int | None, Value]] = {}
-    record = read_record(path)
     for key, seed, value in _of_games(record) if record.kind == "games" else _of_record(record):
         by_name.setdefault(key, {})[seed] = value
     return {key: {s: {None: v} for s, v in by_seed.items()} for key, by_seed in by_name.items()}
@@ -106,7 +105,7 @@ def rows_at(path: Path) -> Mapping[FigureName, Values]:
 def directions(study: str, variant: str) -> Directions:
     """Return the direction of each attack in an undefended committed record."""
     path = path_of(study, variant)
-    return directions_of(mark_doubts(read_record(path)).findings) if path.is_file() else {}
+    return directions_of(mark_doubts(committed_record(path)).findings) if path.is_file() else {}
 
 
 def counted(
@@ -149,7 +148,7 @@ def hypervolumes(study: str, family: str, attack: str, contrast: str, target: in
 
 @cache
 def defenses_of(path: Path) -> str:
-    defense = DefenseSection.model_validate(read_record(path).config["defense"])
+    defense = DefenseSection.model_validate(committed_record(path).config["defense"])
     return "+".join([defense.name, *(part.name for part in defense.chain)])
 
 

@@ -11,8 +11,8 @@ from docs.claims.data import ROOT, Regime, Scale, is_of_games, regimes
 from docs.claims.figures import path_of
 from fedaudit.formatting.wording import format_count
 from fedaudit.plan.file import read_studies
-from fedaudit.results.read import read_record
 from fedaudit.results.runs import ClusterResult, clients_in, model_choices, models_of_groups
+from results.archives import committed_record
 
 STUDIES = ROOT / "studies"
 DATA = {
@@ -92,7 +92,7 @@ def _smallest_client(regime: Regime) -> int | None:
 
 
 def _separated_groups(regime: Regime) -> str:
-    runs = read_record(path_of(regime.study, regime.base)).clusters
+    runs = committed_record(path_of(regime.study, regime.base)).clusters
     n_separated = sum(_is_separated(run) for run in runs)
     return f"groups separated in {n_separated} of {format_count(len(runs), 'seed')}"
 
