@@ -55,6 +55,7 @@ html_static_path = ["_static"]
 html_search_scorer = str(Path(__file__).parent / "_static" / "scorer.js")
 html_css_files = ["claims.css", "notebooks.css", "papers.css"]
 
+toc_object_entries = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 autodoc_class_signature = "separated"

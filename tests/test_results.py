@@ -6,7 +6,6 @@ import runpy
 import subprocess
 import tomllib
 from collections.abc import Iterator, Sequence
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,27 +15,20 @@ from docs.claims.judging import ClaimResult
 from docs.claims.titles import config_of, scale_of
 from fedaudit.core.errors import BadInput
 from fedaudit.metrics.intervals import clopper_pearson
-from fedaudit.results import read
-from fedaudit.results.read import read_record
 from fedaudit.results.record import Environment, games_hash
 from results import archives
-from results.archives import HERE, SUFFIX, unpacked
+from results.archives import HERE, SUFFIX, committed_record, unpacked
 from tests.report.records import record
 
 ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def each_record_is_read_once() -> Iterator[None]:
-    """Cache records for all pages, since reading takes most of their time."""
-    once = cache(read_record)
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (read, figures):
-            patch.setattr(module, "read_record", once)
-        # Each collection would look at all of these records.
-        gc.disable()
-        yield
-        gc.enable()
+def no_collections() -> Iterator[None]:
+    """Disable garbage collection, since each collection would look at all records."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.mark.slow
@@ -144,7 +136,7 @@ def test_claims_about_label_excess_mark_older_records() -> None:
 @pytest.mark.slow
 def test_group_limits_are_labelled_delong_only_if_they_are() -> None:
     for path in sorted(data.RECORDS.glob("*/*.json")):
-        for estimate in read.read_record(path).groups:
+        for estimate in committed_record(path).groups:
             if estimate.metric == "auc" and estimate.value is not None and estimate.low is not None:
                 pairs = min(estimate.n_members, estimate.n_nonmembers)
                 exact = clopper_pearson(pairs * estimate.value, pairs)
@@ -256,7 +248,7 @@ def test_records_without_a_reproducible_commit_are_rejected(
 
 def test_records_of_games_have_their_own_content_hash() -> None:
     played = [path for path in unpacked().glob("ami-*/*.json") if path.stem == path.parent.name]
-    games = [record for record in map(read.read_record, played) if record.kind == "games"]
+    games = [record for record in map(committed_record, played) if record.kind == "games"]
     assert len(games) == 10
     assert all(record.content_hash == games_hash(record) for record in games)
 
