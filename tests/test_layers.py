@@ -165,7 +165,9 @@ def _imports(node: ast.AST, *, at_once: bool) -> Iterator[Import]:
         isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
     )
     for child in ast.iter_child_nodes(node):
-        yield from _imports(child, at_once=at_once and not later)
+        # An expression has no imports.
+        if not isinstance(child, ast.expr):
+            yield from _imports(child, at_once=at_once and not later)
 
 
 def ours(module: str, *, at_once: bool = False) -> set[str]:

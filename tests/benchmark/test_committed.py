@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import rankdata
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from fedaudit.benchmark.leaderboard import ScoredRecording, regime_board
@@ -79,7 +80,10 @@ def bootstrap_limits(name: str, attack: str) -> Mapping[str, float]:
             rows = np.concatenate(
                 [rng.choice(members, len(members)), rng.choice(others, len(others))]
             )
-            aucs.append(roc_auc_score(each.is_member[rows], each.by_attack[attack][rows]))
+            # The first rows are the members. AUC is the Mann-Whitney statistic of their ranks.
+            ranks = rankdata(each.by_attack[attack][rows])[: len(members)]
+            wins = ranks.sum() - len(members) * (len(members) + 1) / 2
+            aucs.append(wins / len(members) / len(others))
         means.append(np.mean(aucs))
     low, high = np.quantile(means, [0.025, 0.975])
     return {"low": float(low), "high": float(high)}

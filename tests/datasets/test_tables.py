@@ -90,7 +90,8 @@ class TestEncodingInsideClients:
         assert sorted(features[:, :64].sum(0).tolist())[-3:] == counts
         assert int(features[:, 64].sum()) == columns["ward"].count("")
 
-    @settings(max_examples=25, deadline=None)
+    # Each example draws all cells of 20 rows.
+    @settings(max_examples=10, deadline=None)
     @given(data=st.data())
     def test_no_row_of_a_client_changes_a_bit_of_another_clients_features(
         self, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

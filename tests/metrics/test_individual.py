@@ -118,6 +118,7 @@ def correlated_scores(rng: np.random.Generator, units: int, attacks: int) -> np.
 
 
 @pytest.mark.simulation
+@pytest.mark.slow
 def test_non_members_are_flagged_at_the_stated_rate() -> None:
     rng, trials = np.random.default_rng(7), 10_000
     alone, together = np.zeros(6), 0

@@ -67,7 +67,7 @@ def ask(result: Carried, **settings: Any) -> Answer:
 def answers(result: Carried) -> dict[int, Answer]:
     """Answers by line, of the lines that were audited."""
     answers = {}
-    for line in range(2, 60):
+    for line in range(2, 32):
         with suppress(BadInput):
             answers[line] = ask(result, line=line)
     return answers
@@ -81,7 +81,7 @@ def test_a_line_and_its_values_give_the_answer_of_its_row(
     result: Carried, answers: dict[int, Answer], folder: Path, tmp_path: Path
 ) -> None:
     # A third of the rows are audited in each run.
-    assert len(answers) > 25
+    assert len(answers) > 12
     lines_of_two_runs = [line for line, answer in answers.items() if len(answer.runs) == 2]
     assert lines_of_two_runs
     for line in lines_of_two_runs[:2]:
@@ -124,7 +124,7 @@ def test_rows_that_cannot_be_found_are_refused(result: Carried, answers: dict[in
     row = cells_of(2, *features)
     cases: list[tuple[dict[str, Any], str]] = [
         (
-            {"line": next(line for line in range(2, 60) if line not in answers)},
+            {"line": next(line for line in range(2, 32) if line not in answers)},
             r"line \d+ of 'patients.csv' was not among the 120 audited samples",
         ),
         ({"line": 1}, "line 1 of 'patients.csv' has no row; rows are in lines 2 to 361"),

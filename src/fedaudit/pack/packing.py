@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Mapping
 from contextlib import closing
 from datetime import date
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
@@ -296,7 +297,13 @@ def pack_facts(record: Record, smallest_group: int, model_file: ModelFile | None
 def package_versions() -> dict[str, str]:
     """Return the versions of packages on which the bytes of a pack's files depend."""
     packages = ("numpy", "scipy", "jinja2", "pydantic")
-    return {"fedaudit": __version__} | {name: metadata.version(name) for name in packages}
+    return {"fedaudit": __version__} | {name: _version_of(name) for name in packages}
+
+
+@cache
+def _version_of(package: str) -> str:
+    # The metadata of a package is a file, and verification of a pack asks for it four times.
+    return metadata.version(package)
 
 
 def _packed_file(name: str, text: str) -> PackedFile:
