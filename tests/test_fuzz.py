@@ -45,8 +45,9 @@ def test_repeated_tokens_are_parsed_quickly(name: str) -> None:
 def test_damaged_files_are_either_refused_or_read(name: str) -> None:
     target, rng = TARGETS[name], Random(name)
     seeds, begun, counts = target.seeds()[:3], time.process_time(), [0, 0]
-    for _ in range(200):
+    # Fuzzing proper (`fuzz/bytes.py`) tries many more inputs.
+    for _ in range(100):
         counts[refused(target.read, damaged(rng.choice(seeds), rng))] += 1
-        if time.process_time() - begun > 0.6:
+        if time.process_time() - begun > 0.2:
             break
     assert sum(counts) > 3

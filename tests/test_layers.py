@@ -188,6 +188,7 @@ def is_in(module: str, package: str) -> bool:
     return module == package or module.startswith(package + ".")
 
 
+@cache
 def package_of(module: str) -> str:
     """Return the innermost listed package of a module; empty for the package itself."""
     around = [package for package in DEPENDENCIES if is_in(module, f"fedaudit.{package}")]

@@ -65,22 +65,24 @@ def test_permuted_targets_keep_features_and_membership() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "warning"),
+    ("settings", "warning", "seconds"),
     [
-        ("metrics = true\n", "metrics of a job are sent without a check"),
+        # No leak is planted in 0 s. After a short time, it is an upload after one round.
+        ("metrics = true\n", "metrics of a job are sent without a check", 0),
         (
             'filter = "site.py:failing"\n',
             "the upload with a planted leak was withheld because of an error",
+            1e-6,
         ),
-        ('attacks = ["avg-projres"]\n', "no attack found the planted leak"),
+        ('attacks = ["avg-projres"]\n', "no attack found the planted leak", 60),
     ],
 )
 def test_a_check_warns_of_what_a_job_would_reveal(
-    settings: str, warning: str, tmp_path: Path
+    settings: str, warning: str, seconds: float, tmp_path: Path
 ) -> None:
     path = site(tmp_path, POLICY + settings)
     (tmp_path / "site.py").write_text(f"{CODE}\ndef failing(update):\n    return 5\n")
-    assert warning in check(path)["warning"]
+    assert warning in check(path, seconds)["warning"]
 
 
 def test_a_check_warns_of_a_high_limit_and_of_files_that_others_can_change(tmp_path: Path) -> None:

@@ -52,19 +52,27 @@ def coverage_of(recording: Path) -> Coverage:
     return coverage
 
 
+@pytest.fixture(scope="module")
+def recorded_live(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Record]:
+    """A recording in the loop, and its record."""
+    folder = tmp_path_factory.mktemp("recorded") / "live"
+    record_live(folder, attacks=(*FEW, "fta-l-global", "sia"))
+    return folder, attacked(folder)
+
+
 @pytest.mark.parametrize("save", [as_torch, as_module, as_safetensors, as_npz])
 def test_checkpoints_give_bit_identical_signals_and_equal_estimates(
-    tmp_path: Path, save: Save
+    tmp_path: Path, save: Save, recorded_live: tuple[Path, Record]
 ) -> None:
-    record_live(tmp_path / "live", attacks=(*FEW, "fta-l-global", "sia"))
+    folder, first = recorded_live
     save_all(tmp_path / "saved", save)
     path = recorded(
         tmp_path / "saved", tmp_path / "after", attacks=(*FEW, "fta-l-global", "sia"), name="live"
     )
-    live, after = measured(tmp_path / "live"), measured(path)
+    live, after = measured(folder), measured(path)
     assert live.keys() == after.keys()
     assert all(torch.equal(live[key], after[key]) for key in live)
-    first, second = attacked(tmp_path / "live"), attacked(path)
+    second = attacked(path)
     assert first.estimates == second.estimates
     assert first.controls == second.controls
 
@@ -569,7 +577,8 @@ def test_the_examples_write_recordings_that_can_be_attacked(
         pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
     example = runpy.run_path(str(EXAMPLES / f"{name}.py"))
-    example["main"].__globals__["ROUNDS"] = 2
+    # The number of reference models is a setting of one example.
+    example["main"].__globals__.update(ROUNDS=2, REFERENCES=2)
     with warnings.catch_warnings():
         # Copies among the digits, which the example drops.
         warnings.simplefilter("ignore", UserWarning)

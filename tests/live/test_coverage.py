@@ -391,7 +391,7 @@ def test_a_round_passed_again_with_other_data_after_resuming_is_missing(tmp_path
 
 
 def test_the_globals_view_may_repeat_the_current_round(tmp_path: Path) -> None:
-    with record(tmp_path, network, AUDIT, view="globals", log=lambda text: None) as recorder:
+    with opened(tmp_path, view="globals") as recorder:
         for live_round in LIVE_ROUNDS[:3]:
             recorder.round(live_round.number, sent=live_round.sent)
             recorder.round(live_round.number, sent=live_round.sent)
