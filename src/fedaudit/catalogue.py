@@ -10,6 +10,7 @@ import textwrap
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.padding import Padding
@@ -70,11 +71,13 @@ class _Doc:
 
     first: str = ""
     rest: tuple[str, ...] = ()
-    attributes: dict[str, str] = field(default_factory=dict)
+    attributes: Mapping[str, str] = field(default_factory=dict)
     source: str = ""
     differs: str = ""
 
 
+# Cached, since the explanation of one entry searches all entries by name.
+@cache
 def doc_of(thing: object) -> _Doc:
     """Parse the docstring of a class or function, including the meanings of inherited settings."""
     doc = parse_docstring(inspect.getdoc(thing) or "")
@@ -83,6 +86,7 @@ def doc_of(thing: object) -> _Doc:
     return replace(doc, attributes=dict(ChainMap(doc.attributes, *inherited)))
 
 
+@cache
 def parse_docstring(text: str) -> _Doc:
     """Parse a docstring; cross-references become the names that they refer to."""
     sections: dict[str, list[str]] = {"": []}
