@@ -1,1 +1,1 @@
-"""What strangers may hand over, and whether anything but a refusal comes of it."""
+"""Fuzzing of the readers of untrusted files, which may raise no errors except fedaudit's."""

@@ -1,10 +1,10 @@
-"""Bytes changed at random, led by which branches they reach: ``python -m fuzz.bytes TARGET``.
+"""Random changes of bytes, guided by the branches that they reach.
 
     python -m fuzz.bytes "safetensors" --runs 100000 [--seconds 600]
 
-Needs atheris. Ends at the first input that makes a reader raise anything but a refusal, take more
-than five seconds or more than one and a half gigabytes, of which the program has half of one
-itself; prints one line of JSON else.
+Needs atheris. Stops at the first input for which a reader raises an error that is not from
+fedaudit, takes more than five seconds, or uses more than one and a half gigabytes. The program
+itself uses half a gigabyte of these. Otherwise prints one line of JSON.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from tempfile import mkdtemp
 import atheris
 
 with atheris.instrument_imports(include=["fedaudit", "pydantic", "json", "tomllib"]):
-    from fuzz.target import FOLDER, TOKENS, refused, stretched, sweep
+    from fuzz.target import FOLDER, TOKENS, refused, remove_folder, stretched
     from fuzz.targets import TARGETS
 
 
@@ -27,30 +27,30 @@ def main() -> None:
     parser.add_argument("target", choices=[*TARGETS])
     parser.add_argument("--runs", type=int, default=100_000)
     parser.add_argument("--seconds", type=int, default=0)
-    given = parser.parse_args()
-    target = TARGETS[given.target]
+    args = parser.parse_args()
+    target = TARGETS[args.target]
     seeds = Path(mkdtemp(dir=FOLDER))
-    usual, rng = target.seeds(), Random(0)
-    long = [stretched(one, token, rng) for token in TOKENS for one in usual[:2]]
-    for number, seed in enumerate([*usual, *long]):
+    valid, rng = target.seeds(), Random(0)
+    long = [stretched(seed, token, rng) for token in TOKENS for seed in valid[:2]]
+    for number, seed in enumerate([*valid, *long]):
         (seeds / str(number)).write_bytes(seed)
     counts = {"tried": 0, "refused": 0}
-    begun = time.monotonic()
+    start = time.monotonic()
 
-    def one(content: bytes) -> None:
+    def read_input(content: bytes) -> None:
         counts["refused"] += refused(target.read, content)
         counts["tried"] += 1
-        if counts["tried"] == given.runs:
-            seconds = round(time.monotonic() - begun)
-            found = {"target": given.target, "by": "bytes", **counts, "seconds": seconds}
-            # Whatever is not printed now is lost: atheris ends the process.
-            print(json.dumps(found), flush=True)
-            sweep()
+        if counts["tried"] == args.runs:
+            seconds = round(time.monotonic() - start)
+            result = {"target": args.target, "by": "bytes", **counts, "seconds": seconds}
+            # atheris ends the process after the last input, so the result is printed here.
+            print(json.dumps(result), flush=True)
+            remove_folder()
 
-    options = [f"-runs={given.runs}", "-timeout=5", "-rss_limit_mb=1500", "-max_len=1000000"]
-    if given.seconds:
-        options.append(f"-max_total_time={given.seconds}")
-    atheris.Setup([sys.argv[0], *options, str(seeds)], one)
+    options = [f"-runs={args.runs}", "-timeout=5", "-rss_limit_mb=1500", "-max_len=1000000"]
+    if args.seconds:
+        options.append(f"-max_total_time={args.seconds}")
+    atheris.Setup([sys.argv[0], *options, str(seeds)], read_input)
     atheris.Fuzz()
 
 

@@ -1,4 +1,4 @@
-"""Replies of Flower's nodes, as the bytes that come over the network; needs Flower."""
+"""Reader of replies from Flower's nodes, as bytes from the network; needs Flower."""
 
 from functools import cache
 from pathlib import Path
@@ -12,14 +12,14 @@ from fedaudit.core.errors import BadInput, FedauditError
 from fedaudit.integrations.flower.collector import FlowerRoundCollector
 from fedaudit.live.recorder import Recorder
 from fedaudit.live.recording import Recording, new_recording
-from fuzz import nodes
+from fuzz import client_arrays
 
-# What Flower's own processes say of themselves when they start; messages ask for it.
+# Flower's processes set these at their start, and messages need them.
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
 
 
-class Listening(Recorder):
-    """Takes rounds as a recorder does, and measures nothing."""
+class UnmeasuredRecorder(Recorder):
+    """Recorder that accepts rounds but does not measure them."""
 
     def __init__(self) -> None:
         self.refusal: FedauditError | None = None
@@ -34,27 +34,31 @@ class Listening(Recorder):
         return True
 
     def check_first_round(self, index: int, what: str) -> None:
-        """Nothing was recorded before."""
+        """Accept any round, since nothing was recorded before."""
 
-    def round(self, index: int, **told: object) -> None:
-        uploads = told["uploads"]
+    def round(self, index: int, **arguments: object) -> None:
+        uploads = arguments["uploads"]
         assert isinstance(uploads, dict)
         for upload in uploads.values():
             try:
-                nodes.recorded(upload)
+                client_arrays.record_upload(upload)
             except FedauditError as refusal:
                 self.refusal = refusal
 
-    def missed(self, index: int, reason: str, **told: object) -> None:
+    def missed(self, index: int, reason: str, **arguments: object) -> None:
         self.refusal = BadInput(reason)
 
 
 def _message(content: bytes) -> Message:
-    """The message with this content; what Flower itself makes nothing of never reaches us."""
+    """Return the message with this content.
+
+    Raises:
+        BadInput: Flower cannot parse it, so that it would not reach fedaudit.
+    """
     try:
         return Message(recorddict_from_proto(Proto.FromString(content)), 7, "train")
     except Exception as error:
-        raise BadInput(f"Flower refuses it: {error}") from error
+        raise BadInput(f"Flower cannot parse the message: {error}") from error
 
 
 def _content(content: RecordDict) -> bytes:
@@ -62,31 +66,31 @@ def _content(content: RecordDict) -> bytes:
 
 
 def reply(content: bytes) -> None:
-    """A client's reply, for a recorder."""
+    """Read a client's reply as the recorder does."""
     sent = Message(RecordDict({"arrays": _arrays()}), 7, "train")
     vars(sent.metadata)["_message_id"] = "1"
-    came = _message(content)
-    vars(came.metadata)["_reply_to_message_id"] = "1"
-    listening = Listening()
-    collector = FlowerRoundCollector(listening, weighted_by="num-examples", reads_metrics=True)
+    received = _message(content)
+    vars(received.metadata)["_reply_to_message_id"] = "1"
+    recorder = UnmeasuredRecorder()
+    collector = FlowerRoundCollector(recorder, weighted_by="num-examples", reads_metrics=True)
     collector.add_messages(1, [sent])
-    collector.add_replies([came])
+    collector.add_replies([received])
     collector.close()
-    if listening.refusal is not None:
-        raise listening.refusal
+    if recorder.refusal is not None:
+        raise recorder.refusal
 
 
 @cache
 def _arrays() -> ArrayRecord:
-    return ArrayRecord(dict(nodes.module().state_dict()))
+    return ArrayRecord(dict(client_arrays.module().state_dict()))
 
 
 def reply_seeds() -> list[bytes]:
-    said = {
+    content = {
         "arrays": _arrays(),
         "metrics": MetricRecord({"num-examples": 3, "losses": [0.1, 0.2]}),
         "fedaudit": ConfigRecord({"partition-id": 1}),
     }
-    listed = [Array(value.numpy()) for value in nodes.module().state_dict().values()]
-    older = ArrayRecord({str(place): array for place, array in enumerate(listed)})
-    return [_content(RecordDict(one)) for one in (said, {**said, "arrays": older})]
+    arrays = [Array(value.numpy()) for value in client_arrays.module().state_dict().values()]
+    older = ArrayRecord({str(number): array for number, array in enumerate(arrays)})
+    return [_content(RecordDict(each)) for each in (content, {**content, "arrays": older})]

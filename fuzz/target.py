@@ -1,4 +1,4 @@
-"""What a target is, and where its files are."""
+"""Fuzz targets, changes of their inputs, and the folder of their files."""
 
 import atexit
 import re
@@ -16,36 +16,36 @@ FOLDER = Path(mkdtemp(prefix="fedaudit-fuzz-", dir=SHM if SHM.is_dir() else None
 
 
 class Document(NamedTuple):
-    """A JSON document in a content.
+    """A JSON document in the content of a file.
 
     Attributes:
-        text: It.
-        within: The content with another document in its place.
+        text: The document.
+        replace_document: Returns the content with another document instead of this one.
     """
 
     text: bytes
-    within: Callable[[bytes], bytes]
+    replace_document: Callable[[bytes], bytes]
 
 
-def alone(content: bytes) -> Document:
-    """A content that is a document."""
+def whole_document(content: bytes) -> Document:
+    """Return the document of a file that consists of one document."""
     return Document(content, lambda other: other)
 
 
 def header(content: bytes) -> Document:
-    """What a content in the format of safetensors says of its tensors."""
+    """Return the header of a file in the format of safetensors."""
     end = 8 + int.from_bytes(content[:8], "little")
     rest = content[end:]
     return Document(content[8:end], lambda other: len(other).to_bytes(8, "little") + other + rest)
 
 
 class Target(NamedTuple):
-    """A reader.
+    """A reader of untrusted files.
 
     Attributes:
-        read: Takes the content of a file; raises a refusal or nothing.
-        seeds: Contents that are as they should be, to start from.
-        document: Finds the document in a content, whose parts can be exchanged one by one.
+        read: Reads the content of a file, or raises an error of fedaudit.
+        seeds: Returns valid contents.
+        document: Returns the JSON document in a content; None if the format has none.
     """
 
     read: Callable[[bytes], object]
@@ -54,47 +54,45 @@ class Target(NamedTuple):
 
 
 TOKENS = (b".a", b"[", b"{", b"(", b'"', b",", b"9", b"0x", b"\\", b"\n", b"\0", b'{"":', b"]")
-"""Of what files are made; many of one kind are what parsers take longest over."""
+"""Tokens of file formats. Parsers take longest over many repetitions of one token."""
 
 
 def stretched(seed: bytes, token: bytes, rng: Random, length: int = 500_000) -> bytes:
-    """A content with very many of one token somewhere in it, which no small change leads to.
+    """Return a content with many repetitions of a token, which small changes cannot produce.
 
-    Every second time that is behind the first word of a line, such as a key.
+    In half of the cases, the token is inserted after the first word of a line, such as a key.
     """
-    words = [found.end() for found in re.finditer(rb"^\[*\w+", seed, re.MULTILINE)]
-    places = words if words and rng.random() < 0.5 else range(len(seed) + 1)
-    at = rng.choice(places)
-    return seed[:at] + token * (length // len(token)) + seed[at:]
+    words = [match.end() for match in re.finditer(rb"^\[*\w+", seed, re.MULTILINE)]
+    positions = words if words and rng.random() < 0.5 else range(len(seed) + 1)
+    position = rng.choice(positions)
+    return seed[:position] + token * (length // len(token)) + seed[position:]
 
 
-_WORDS = (b"", b"-1", b"0", b"1e999", b"9" * 19, b"null", b'"', b"[")
+_TEXTS = (b"", b"-1", b"0", b"1e999", b"9" * 19, b"null", b'"', b"[")
 
 
 def damaged(seed: bytes, rng: Random) -> bytes:
-    """A content with some bytes or numbers changed, taken out or doubled, or cut off."""
+    """Return a content with bytes or numbers changed, removed or doubled, or the end cut off."""
     content = bytearray(seed)
     for _ in range(rng.choice((1, 1, 2, 5))):
-        at = rng.randrange(len(content) + 1)
-        end = min(len(content), at + rng.choice((1, 1, 2, 8, 40)))
-        how = rng.randrange(5)
-        if how == 0:
-            content[at:end] = rng.randbytes(end - at)
-        elif how == 1:
-            content[at:end] = rng.choice((b"\x00", b"\x7f", b"\xff")) * (end - at)
-        elif how == 2:
-            content[at:at] = content[at:end]
-        elif how == 3:
-            content[at:end] = rng.choice(
-                (b"", b"-1", b"0", b"1e999", b"9" * 19, b"null", b'"', b"[")
-            )
+        start = rng.randrange(len(content) + 1)
+        end = min(len(content), start + rng.choice((1, 1, 2, 8, 40)))
+        change = rng.randrange(5)
+        if change == 0:
+            content[start:end] = rng.randbytes(end - start)
+        elif change == 1:
+            content[start:end] = rng.choice((b"\x00", b"\x7f", b"\xff")) * (end - start)
+        elif change == 2:
+            content[start:start] = content[start:end]
+        elif change == 3:
+            content[start:end] = rng.choice(_TEXTS)
         elif rng.random() < 0.2:
-            del content[at:]
+            del content[start:]
     return bytes(content)
 
 
 def refused(read: Callable[[bytes], object], content: bytes) -> bool:
-    """Whether a reader refuses; anything else that it raises goes through."""
+    """Return whether a reader raises an error of fedaudit; other errors are not caught."""
     try:
         read(content)
     except FedauditError:
@@ -103,18 +101,18 @@ def refused(read: Callable[[bytes], object], content: bytes) -> bool:
 
 
 def file(name: str, content: bytes) -> Path:
-    """A file with this content."""
+    """Write a file with this content, and return its path."""
     path = FOLDER / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Written in place: a new file for each of a million would take longest of all.
-    with path.open("wb") as opened:
-        opened.write(content)
+    # The file is overwritten: creating a new file for each input would take most of the time.
+    with path.open("wb") as stream:
+        stream.write(content)
     return path
 
 
-def sweep() -> None:
-    """Takes the folder away again."""
+def remove_folder() -> None:
+    """Remove the folder with all files."""
     shutil.rmtree(FOLDER, ignore_errors=True)
 
 
-atexit.register(sweep)
+atexit.register(remove_folder)

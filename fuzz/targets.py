@@ -1,4 +1,7 @@
-"""Readers of files that anybody may have written: each takes bytes and may refuse, and no more."""
+"""All readers of untrusted files, with valid inputs.
+
+Each reader takes the content of a file. It may raise an error of fedaudit, and no other error.
+"""
 
 import gzip
 import io
@@ -32,8 +35,8 @@ from fedaudit.results.comparison import write_comparison_file
 from fedaudit.results.read import read_comparison, read_record
 from fedaudit.results.text import without_digest
 from fedaudit.study.comparing import compare_records
-from fuzz import afterwards, kept, nodes, tables
-from fuzz.target import FOLDER, Target, alone, file, header
+from fuzz import client_arrays, run_files, saved_files, tables
+from fuzz.target import FOLDER, Target, file, header, whole_document
 from results.archives import unpacked
 
 ROOT = Path(__file__).parents[1]
@@ -50,7 +53,7 @@ def _report(content: bytes) -> None:
 
 
 def every_policy() -> Policy:
-    """A policy that asks for all there is."""
+    """Return a policy with every rule."""
     lines = (line.removeprefix("# ") for line in DEFAULT_POLICY.splitlines()[1:])
     text = "\n".join(line for line in lines if not line.startswith(("attacks", "targets", "mech")))
     return policy_from(f"{text}\n")
@@ -58,7 +61,7 @@ def every_policy() -> Policy:
 
 def _gate(content: bytes) -> None:
     verdict = evaluate_policy(read_record(file("gated.json", content)), every_policy())
-    # Whatever a record is called, the file is well formed.
+    # The file must be well-formed for any name of the record.
     ElementTree.fromstring(junit_xml(verdict))
 
 
@@ -71,12 +74,13 @@ def _statement(content: bytes) -> None:
 
 
 def _manifest(content: bytes) -> None:
-    _packed()
+    _pack_manifest()
     file("pack/manifest.json", content)
     verify(FOLDER / "pack")
 
 
-def _packed() -> Path:
+def _pack_manifest() -> Path:
+    """Write a pack once, and return the path of its manifest."""
     pack = FOLDER / "pack"
     if not pack.exists():
         record = min((unpacked() / "sia-mnist").glob("*.json"))
@@ -152,7 +156,7 @@ _GREEN = b"P6 1 1 255 " + bytes([0, 255, 0])
 def _picture(content: bytes) -> None:
     for name in ("a/0.png", "a/1.png"):
         file(f"pictures/{name}", content)
-    # Data sets whose samples are all the same are refused.
+    # Data sets in which all samples are equal are refused.
     for name in ("b/0.png", "b/1.png", "b/2.png"):
         file(f"pictures/{name}", _GREEN)
     images.images(FOLDER / "pictures", test_share=0.5, size=4).read(seed=1)
@@ -169,43 +173,49 @@ def _smallest(root: Path, pattern: str) -> list[bytes]:
     return [path.read_bytes() for path in paths[:12]]
 
 
-def _kept(pattern: str) -> Callable[[], list[bytes]]:
+def _smallest_files(pattern: str) -> Callable[[], list[bytes]]:
     return lambda: _smallest(ROOT, pattern)
 
 
-def _short(pattern: str) -> Callable[[], list[bytes]]:
-    """Kept records with lists cut to one entry, so that more can be tried."""
+def _short_records(pattern: str) -> Callable[[], list[bytes]]:
+    """Return a function for seeds: records with lists of one entry, which are read faster."""
 
-    def found() -> list[bytes]:
-        whole = [_unsealed(content) for content in _smallest(unpacked(), pattern)]
-        return [json.dumps(_cut(one)).encode() for one in whole]
+    def seeds() -> list[bytes]:
+        records = [_without_digest(content) for content in _smallest(unpacked(), pattern)]
+        return [json.dumps(_shortened(record)).encode() for record in records]
 
-    return found
+    return seeds
 
 
-def _unsealed(content: bytes) -> dict[str, Any]:
-    """A document without its digest, which would end every change of it at once."""
+def _without_digest(content: bytes) -> dict[str, Any]:
+    """Return a document without its digest, with which every change would be refused."""
     return without_digest(json.loads(content))
 
 
-def _cut(document: dict[str, Any]) -> dict[str, Any]:
-    """Only the outermost lists: columns of one length stay so, and a source attack its figures."""
-    cut = {k: v[:1] if isinstance(v, list) else v for k, v in document.items()}
+def _shortened(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a record whose outermost lists have one entry.
+
+    Inner lists keep their length, because some must have equal lengths. The first source attack
+    keeps all of its estimates.
+    """
+    short = {
+        key: value[:1] if isinstance(value, list) else value for key, value in document.items()
+    }
     if document.get("sources"):
         first = document["sources"][0]
-        cut["estimates"] = [
-            one
-            for one in document["estimates"]
-            if one.get("topic") == "source"
-            and one["attack"] == first["attack"]
-            and one.get("seed", first["seed"]) == first["seed"]
+        short["estimates"] = [
+            estimate
+            for estimate in document["estimates"]
+            if estimate.get("topic") == "source"
+            and estimate["attack"] == first["attack"]
+            and estimate.get("seed", first["seed"]) == first["seed"]
         ]
-    return cut
+    return short
 
 
 def _tensor_seeds() -> list[bytes]:
-    some = {"a": torch.zeros(2, 3), "b": torch.arange(4)}
-    return [save(some), save(some, {"fedaudit.order": '["b", "a"]'}), *_audit_seeds()]
+    tensors = {"a": torch.zeros(2, 3), "b": torch.arange(4)}
+    return [save(tensors), save(tensors, {"fedaudit.order": '["b", "a"]'}), *_audit_seeds()]
 
 
 def _audit_seeds() -> list[bytes]:
@@ -218,9 +228,9 @@ def _samples_seeds() -> list[bytes]:
 
 def _measured_seeds() -> list[bytes]:
     signals = {"loss": torch.randn(2, 3), "cosine": torch.randn(2, 3)}
-    one = MeasuredRound(1, (0, 1), torch.tensor([0, 0]), signals, {})
-    write_measured(FOLDER / "seed", one, {"run": "a", "test_correct/global": "3"})
-    return [kept.without_hash(path) for path in (FOLDER / "seed" / "measured").iterdir()]
+    measured = MeasuredRound(1, (0, 1), torch.tensor([0, 0]), signals, {})
+    write_measured(FOLDER / "seed", measured, {"run": "a", "test_correct/global": "3"})
+    return [run_files.without_hash(path) for path in (FOLDER / "seed" / "measured").iterdir()]
 
 
 def _recording_seeds() -> list[bytes]:
@@ -234,7 +244,7 @@ def _recording_seeds() -> list[bytes]:
 
 
 def _manifest_seeds() -> list[bytes]:
-    return [_packed().read_bytes()]
+    return [_pack_manifest().read_bytes()]
 
 
 def _policy_seeds() -> list[bytes]:
@@ -250,9 +260,9 @@ def _statement_seeds() -> list[bytes]:
 def _comparison_seeds() -> list[bytes]:
     paths = sorted((unpacked() / "sia-mnist").glob("*.json"))
     records = [read_record(path) for path in paths]
-    made = compare_records(records, [str(path) for path in paths])
-    write_comparison_file(made, FOLDER / "seed.json")
-    return [json.dumps(_unsealed((FOLDER / "seed.json").read_bytes())).encode()]
+    comparison = compare_records(records, [str(path) for path in paths])
+    write_comparison_file(comparison, FOLDER / "seed.json")
+    return [json.dumps(_without_digest((FOLDER / "seed.json").read_bytes())).encode()]
 
 
 def _npz_seeds() -> list[bytes]:
@@ -273,16 +283,16 @@ def _table_seeds() -> list[bytes]:
 
 
 def _picture_seeds() -> list[bytes]:
-    found = []
+    seeds = []
     for kind in ("PNG", "GIF", "BMP", "TIFF", "JPEG", "WEBP", "PPM"):
-        made = io.BytesIO()
-        Image.new("RGB", (4, 3), (10, 200, 30)).save(made, kind)
-        found.append(made.getvalue())
-    return found
+        stream = io.BytesIO()
+        Image.new("RGB", (4, 3), (10, 200, 30)).save(stream, kind)
+        seeds.append(stream.getvalue())
+    return seeds
 
 
 def _packed_idx_seeds() -> list[bytes]:
-    return [gzip.compress(one) for one in _idx_seeds()]
+    return [gzip.compress(seed) for seed in _idx_seeds()]
 
 
 def _idx_seeds() -> list[bytes]:
@@ -301,45 +311,47 @@ def _log_seeds() -> list[bytes]:
 
 
 TARGETS: dict[str, Target] = {
-    "record": Target(_record, _short("sia-mnist/*.json"), alone),
-    "report of a record": Target(_report, _short("sia-mnist/*.json"), alone),
-    "record of games": Target(_record, _short("ami-*/*.json"), alone),
-    "report of games": Target(_report, _short("ami-*/*.json"), alone),
-    "gate of a record": Target(_gate, _short("fedmia-mnist/*.json"), alone),
-    "gate of owners": Target(_gate, _short("sia-mnist/*.json"), alone),
-    "gate of games": Target(_gate, _short("ami-*/*.json"), alone),
+    "record": Target(_record, _short_records("sia-mnist/*.json"), whole_document),
+    "report of a record": Target(_report, _short_records("sia-mnist/*.json"), whole_document),
+    "record of games": Target(_record, _short_records("ami-*/*.json"), whole_document),
+    "report of games": Target(_report, _short_records("ami-*/*.json"), whole_document),
+    "gate of a record": Target(_gate, _short_records("fedmia-mnist/*.json"), whole_document),
+    "gate of owners": Target(_gate, _short_records("sia-mnist/*.json"), whole_document),
+    "gate of games": Target(_gate, _short_records("ami-*/*.json"), whole_document),
     "policy": Target(_policy, _policy_seeds),
     "statement of a packer": Target(_statement, _statement_seeds),
-    "manifest of a pack": Target(_manifest, _manifest_seeds, alone),
-    "comparison": Target(_comparison, _comparison_seeds, alone),
-    "recording": Target(_recording, _recording_seeds, alone),
+    "manifest of a pack": Target(_manifest, _manifest_seeds, whole_document),
+    "comparison": Target(_comparison, _comparison_seeds, whole_document),
+    "recording": Target(_recording, _recording_seeds, whole_document),
     "log of a recording": Target(_log, _log_seeds),
     "audit of a recording": Target(_audit, _audit_seeds, header),
     "samples of a recording": Target(_samples, _samples_seeds, header),
-    "study file": Target(_study, _kept("studies/*.toml")),
-    "study of games": Target(_game_study, _kept("studies/games/*.toml")),
+    "study file": Target(_study, _smallest_files("studies/*.toml")),
+    "study of games": Target(_game_study, _smallest_files("studies/games/*.toml")),
     "safetensors": Target(_tensors, _tensor_seeds, header),
     "measured round": Target(_measured, _measured_seeds, header),
-    "usage of a run": Target(kept.usage, kept.usage_seeds, header),
-    "checkpoint": Target(kept.standing, kept.standing_seeds, header),
-    "checkpoint of PyTorch": Target(afterwards.checkpoint, afterwards.checkpoint_seeds),
-    "pickle of a checkpoint": Target(afterwards.pickle_of_checkpoint, afterwards.pickle_seeds),
-    "table of signals": Target(afterwards.table, afterwards.table_seeds),
-    "table of reference models": Target(afterwards.references, afterwards.references_seeds),
-    "scores": Target(kept.scores, kept.scores_seeds, header),
-    "models of a kept round": Target(kept.kept_models, kept.kept_models_seeds, header),
-    "update of a kept round": Target(kept.kept_update, kept.kept_update_seeds, header),
-    "waiting round": Target(kept.waiting_round, kept.waiting_round_seeds, header),
-    "statistics of canaries": Target(kept.left, kept.left_seeds, header),
-    "pretrained values": Target(kept.weights, kept.weights_seeds, header),
-    "part of an audit": Target(kept.part, kept.part_seeds, header),
-    "played point": Target(kept.point, kept.point_seeds, alone),
-    "places of runs": Target(kept.places, kept.places_seeds, alone),
-    "identity of a run": Target(kept.identity, kept.identity_seeds, alone),
-    "settings of a run": Target(kept.settings, kept.settings_seeds, alone),
-    "growth of a study": Target(kept.growth, kept.growth_seeds, alone),
-    "arrays for a recorder": Target(nodes.listed, nodes.listed_seeds),
-    "state for a recorder": Target(nodes.named, nodes.named_seeds, header),
+    "usage of a run": Target(run_files.usage, run_files.usage_seeds, header),
+    "checkpoint": Target(run_files.checkpoint, run_files.checkpoint_seeds, header),
+    "checkpoint of PyTorch": Target(saved_files.checkpoint, saved_files.checkpoint_seeds),
+    "pickle of a checkpoint": Target(saved_files.pickle_of_checkpoint, saved_files.pickle_seeds),
+    "table of signals": Target(saved_files.table, saved_files.table_seeds),
+    "table of reference models": Target(saved_files.references, saved_files.references_seeds),
+    "scores": Target(run_files.scores, run_files.scores_seeds, header),
+    "models of a kept round": Target(run_files.kept_models, run_files.kept_models_seeds, header),
+    "update of a kept round": Target(run_files.kept_update, run_files.kept_update_seeds, header),
+    "waiting round": Target(run_files.waiting_round, run_files.waiting_round_seeds, header),
+    "statistics of canaries": Target(
+        run_files.canary_statistics, run_files.canary_statistics_seeds, header
+    ),
+    "pretrained values": Target(run_files.pretrained, run_files.pretrained_seeds, header),
+    "part of an audit": Target(run_files.part, run_files.part_seeds, header),
+    "played point": Target(run_files.point, run_files.point_seeds, whole_document),
+    "places of runs": Target(run_files.run_folders, run_files.run_folders_seeds, whole_document),
+    "identity of a run": Target(run_files.identity, run_files.identity_seeds, whole_document),
+    "settings of a run": Target(run_files.settings, run_files.settings_seeds, whole_document),
+    "growth of a study": Target(run_files.additions, run_files.additions_seeds, whole_document),
+    "arrays for a recorder": Target(client_arrays.arrays, client_arrays.arrays_seeds),
+    "state for a recorder": Target(client_arrays.state, client_arrays.state_seeds, header),
     "npz": Target(_npz, _npz_seeds),
     "table of codes": Target(_npz, _table_seeds),
     "text table": Target(tables.text, tables.text_seeds),
@@ -348,7 +360,7 @@ TARGETS: dict[str, Target] = {
     "picture": Target(_picture, _picture_seeds),
     "CIFAR pickle": Target(_cifar, _cifar_seeds),
 }
-"""By name. Reports are made of whatever a reader lets through."""
+"""Targets by name. A target of an output reads a record and writes the output."""
 
 if find_spec("pyarrow"):
     TARGETS |= {"Parquet table": Target(tables.columns, tables.columns_seeds)}

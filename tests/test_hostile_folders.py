@@ -14,7 +14,7 @@ from fedaudit.observe.tensors import read_notes, write_tensors
 from fedaudit.observe.usage import MAX_USES, add_round, empty_usage
 from fedaudit.plan.values import study_from
 from fedaudit.study.running.pretraining import _raise_if_other_pretraining
-from fuzz import kept
+from fuzz import run_files
 from fuzz.target import file
 
 DEEP = "[" * 3000
@@ -38,116 +38,146 @@ CASES: list[
     ]
 ] = [
     # A histogram of these values would have a bin for each number up to the largest.
-    (kept.usage, kept.usage_seeds, {"used": LARGE}, {}, "is damaged"),
-    (kept.usage, kept.usage_seeds, {"recycled": LARGE}, {}, "is damaged"),
-    (kept.usage, kept.usage_seeds, {"distinct": torch.tensor([[7, 0]])}, {}, "is damaged"),
+    (run_files.usage, run_files.usage_seeds, {"used": LARGE}, {}, "is damaged"),
+    (run_files.usage, run_files.usage_seeds, {"recycled": LARGE}, {}, "is damaged"),
     (
-        kept.usage,
-        kept.usage_seeds,
+        run_files.usage,
+        run_files.usage_seeds,
+        {"distinct": torch.tensor([[7, 0]])},
+        {},
+        "is damaged",
+    ),
+    (
+        run_files.usage,
+        run_files.usage_seeds,
         {"extra_bytes": torch.full((1, 2), 2**62)},
         {},
         "is damaged",
     ),
     (
-        kept.usage,
-        kept.usage_seeds,
+        run_files.usage,
+        run_files.usage_seeds,
         {"filter_cosine": torch.full((1, 2), 3.0, dtype=torch.float64)},
         {},
         "is damaged",
     ),
-    (kept.usage, kept.usage_seeds, {"clients": torch.tensor([0, 0])}, {}, "is damaged"),
+    (run_files.usage, run_files.usage_seeds, {"clients": torch.tensor([0, 0])}, {}, "is damaged"),
     (
-        kept.usage,
-        kept.usage_seeds,
+        run_files.usage,
+        run_files.usage_seeds,
         {"samples": torch.tensor([-6, 18])},
         {},
         "is not a valid usage file",
     ),
     (
-        kept.usage,
-        kept.usage_seeds,
+        run_files.usage,
+        run_files.usage_seeds,
         {"samples": torch.tensor([6, 5])},
         {},
         "is not a valid usage file",
     ),
     (
-        kept.scores,
-        kept.scores_seeds,
+        run_files.scores,
+        run_files.scores_seeds,
         {"9" * 5000 + "/0/ids": torch.arange(4)},
         {},
         "not scores of a study",
     ),
-    (kept.scores, kept.scores_seeds, {"1/0/ids": torch.rand(4)}, {}, "has no origins of"),
+    (run_files.scores, run_files.scores_seeds, {"1/0/ids": torch.rand(4)}, {}, "has no origins of"),
     (
-        kept.scores,
-        kept.scores_seeds,
+        run_files.scores,
+        run_files.scores_seeds,
         {"1/0/scores/fedmia-2": torch.full((4,), torch.nan)},
         {},
         "scores of",
     ),
     (
-        kept.kept_models,
-        kept.kept_models_seeds,
+        run_files.kept_models,
+        run_files.kept_models_seeds,
         {"base/0/params/1.bias": torch.zeros(2, dtype=torch.int64)},
         {},
         "than in the model",
     ),
     (
-        kept.kept_update,
-        kept.kept_update_seeds,
+        run_files.kept_update,
+        run_files.kept_update_seeds,
         {"update/1.bias": torch.full((2,), torch.inf).half()},
         {},
         "its update is not finite",
     ),
     (
-        kept.kept_update,
-        kept.kept_update_seeds,
+        run_files.kept_update,
+        run_files.kept_update_seeds,
         {"buffers/params/1.bias": torch.zeros(100)},
         {},
         "that the model does not have",
     ),
-    (kept.waiting_round, kept.waiting_round_seeds, {}, {"clients": DEEP}, "not a waiting round"),
-    (kept.waiting_round, kept.waiting_round_seeds, {}, {"entry": DEEP}, "not a waiting round"),
     (
-        kept.waiting_round,
-        kept.waiting_round_seeds,
+        run_files.waiting_round,
+        run_files.waiting_round_seeds,
+        {},
+        {"clients": DEEP},
+        "not a waiting round",
+    ),
+    (
+        run_files.waiting_round,
+        run_files.waiting_round_seeds,
+        {},
+        {"entry": DEEP},
+        "not a waiting round",
+    ),
+    (
+        run_files.waiting_round,
+        run_files.waiting_round_seeds,
         {},
         {"weights": "[[0, NaN]]"},
         "not a waiting round",
     ),
     (
-        kept.waiting_round,
-        kept.waiting_round_seeds,
+        run_files.waiting_round,
+        run_files.waiting_round_seeds,
         {},
         {"clients": '[[0, 0, "x", true, true]]'},
         "not a waiting round",
     ),
     (
-        kept.waiting_round,
-        kept.waiting_round_seeds,
+        run_files.waiting_round,
+        run_files.waiting_round_seeds,
         {"after/global/params/1.bias": torch.zeros(1000)},
         {},
         "than in the model",
     ),
     (
-        kept.left,
-        kept.left_seeds,
+        run_files.canary_statistics,
+        run_files.canary_statistics_seeds,
         {"z": torch.full((3,), torch.nan)},
         {},
         "is missing, damaged or from another run",
     ),
     (
-        kept.part,
-        kept.part_seeds,
+        run_files.part,
+        run_files.part_seeds,
         {"owner": torch.zeros(4, 1, dtype=torch.int64)},
         {},
         "does not state the client",
     ),
-    (kept.part, kept.part_seeds, {"panel": torch.zeros(4, 2)}, {}, "does not state the client"),
-    (kept.standing, kept.standing_seeds, {}, {"round": "9" * 5000}, "was not written by this run"),
     (
-        kept.standing,
-        kept.standing_seeds,
+        run_files.part,
+        run_files.part_seeds,
+        {"panel": torch.zeros(4, 2)},
+        {},
+        "does not state the client",
+    ),
+    (
+        run_files.checkpoint,
+        run_files.checkpoint_seeds,
+        {},
+        {"round": "9" * 5000},
+        "was not written by this run",
+    ),
+    (
+        run_files.checkpoint,
+        run_files.checkpoint_seeds,
         {"memory/" + "9" * 5000 + "/x": torch.zeros(1)},
         {},
         "was not written by this run",
@@ -173,13 +203,13 @@ def test_impossible_run_files_raise_with_the_file(
 @pytest.mark.parametrize("where", ["x" * 20_000, "a\0b", "../" * 3000])
 def test_an_impossible_path_of_a_run_is_refused(where: str) -> None:
     with pytest.raises(FedauditError, match=r"has an invalid path|which does not exist"):
-        kept.places(json.dumps({"1": where}).encode())
+        run_files.run_folders(json.dumps({"1": where}).encode())
 
 
 def test_sample_uses_are_capped_at_the_readable_maximum() -> None:
-    round = kept._round()
-    many = {0: {"used": kept.DATA.ids.repeat(3), "recycled": kept.DATA.ids}}
-    usage = empty_usage({0: kept.DATA})
+    round = run_files._round()
+    many = {0: {"used": run_files.DATA.ids.repeat(3), "recycled": run_files.DATA.ids}}
+    usage = empty_usage({0: run_files.DATA})
     usage.used[0].fill_(MAX_USES - 1)
     summed = add_round(usage, type(round)(**{**vars(round), "client_notes": many}))
     assert summed.used[0].tolist() == [MAX_USES] * 6

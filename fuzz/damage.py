@@ -1,9 +1,9 @@
-"""Bytes changed by chance alone, which needs no package: ``python -m fuzz.chance TARGET``.
+"""Random changes of bytes without guidance; needs no additional package.
 
-    python -m fuzz.chance "checkpoint" --runs 20000
+    python -m fuzz.damage "checkpoint" --runs 20000
 
-Ends at the first input that makes a reader raise anything but a refusal; prints one line of JSON
-else, with the seconds that the slowest input took.
+Stops at the first input for which a reader raises an error that is not from fedaudit. Otherwise
+prints one line of JSON, with the seconds of the slowest input.
 """
 
 import argparse
@@ -20,20 +20,20 @@ def main() -> None:
     parser.add_argument("target", choices=[*TARGETS])
     parser.add_argument("--runs", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    target, rng = TARGETS[asked.target], Random(asked.seed)
+    args = parser.parse_args()
+    target, rng = TARGETS[args.target], Random(args.seed)
     seeds, counts, slowest = target.seeds(), {"tried": 0, "refused": 0}, 0.0
-    for _ in range(asked.runs):
-        content, begun = damaged(rng.choice(seeds), rng), time.monotonic()
+    for _ in range(args.runs):
+        content, start = damaged(rng.choice(seeds), rng), time.monotonic()
         try:
             counts["refused"] += refused(target.read, content)
         except BaseException:
             print(f"failed on {content!r}")
             raise
         counts["tried"] += 1
-        slowest = max(slowest, time.monotonic() - begun)
-    found = {"target": asked.target, "by": "chance", **counts, "slowest": round(slowest, 2)}
-    print(json.dumps(found))
+        slowest = max(slowest, time.monotonic() - start)
+    result = {"target": args.target, "by": "damage", **counts, "slowest": round(slowest, 2)}
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

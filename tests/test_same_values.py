@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from fedaudit.core.errors import Damaged
 from fedaudit.results.read import read_record
 from fedaudit.results.record import Record
-from fuzz.alike import KEPT, VALUES, faults, kinds, shortened, steps, with_alike
+from fuzz.same_values import RECORDS, VALUES, faults, kinds, outputs, shortened, with_same_value
 from fuzz.target import file
 from results.archives import unpacked
 
-SECURE_SUM, SOURCES, CLUSTERS, GAMES = KEPT
+SECURE_SUM, SOURCES, CLUSTERS, GAMES = RECORDS
 Json = dict[str, Any]
 
 
@@ -26,12 +26,12 @@ def read(document: object) -> Record:
     return read_record(file("one.json", json.dumps(document).encode()))
 
 
-def set_alike(name: str, place: str, value: object) -> Json:
-    return cast(Json, with_alike(read_stored(name), tuple(place.split(".")), value))
+def with_value(name: str, kind: str, value: object) -> Json:
+    return cast(Json, with_same_value(read_stored(name), tuple(kind.split(".")), value))
 
 
 @pytest.mark.parametrize(
-    ("name", "place", "value", "message"),
+    ("name", "kind", "value", "message"),
     [
         (CLUSTERS, "clusters.*.group_names", ["one", "one"], "two groups have the same name"),
         (CLUSTERS, "clusters.*.group_names.*", "", "two groups have the same name"),
@@ -41,10 +41,10 @@ def set_alike(name: str, place: str, value: object) -> Json:
     ],
 )
 def test_impossible_studies_raise_on_reading(
-    name: str, place: str, value: object, message: str
+    name: str, kind: str, value: object, message: str
 ) -> None:
     with pytest.raises(Damaged, match=message):
-        read(set_alike(name, place, value))
+        read(with_value(name, kind, value))
 
 
 def test_a_client_without_samples_is_reported() -> None:
@@ -61,32 +61,32 @@ def test_groups_with_a_common_name_prefix_are_reported() -> None:
         last = run["rounds"][-1]
         last["choice"] = [group % len(last["models"]) for group in run["group"]]
     record = read(document)
-    steps(record, record)["report"]()
+    outputs(record, record)["report"]()
 
 
 @pytest.mark.parametrize("seconds", [0, 61, 90_061.4, 10**15])
 def test_any_duration_is_reported(seconds: float) -> None:
-    document = set_alike(SECURE_SUM, "environment.seconds", seconds)
+    document = with_value(SECURE_SUM, "environment.seconds", seconds)
     assert faults(document, read(read_stored(SECURE_SUM))) == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("name", RECORDS)
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_records_with_duplicate_entries_raise_or_are_processed(
     name: str, data: st.DataObject
 ) -> None:
     document = read_stored(name)
-    place = data.draw(st.sampled_from([*kinds(document)]))
+    kind = data.draw(st.sampled_from([*kinds(document)]))
     value = data.draw(st.sampled_from(VALUES))
-    changed = with_alike(document, place, value)
-    assert faults(changed, read(document), ".".join(place), value) == []
+    changed = with_same_value(document, kind, value)
+    assert faults(changed, read(document), ".".join(kind), value) == []
 
 
-@pytest.mark.parametrize("name", KEPT)
-def test_the_fuzzer_starts_from_records_that_all_steps_accept(name: str) -> None:
+@pytest.mark.parametrize("name", RECORDS)
+def test_fuzzing_starts_from_records_that_all_outputs_accept(name: str) -> None:
     document = read_stored(name)
     assert read(document).content_hash
     assert len([*kinds(document)]) > 50
-    assert with_alike(document, ("name",), "x") == document | {"name": "x"}
+    assert with_same_value(document, ("name",), "x") == document | {"name": "x"}

@@ -1,4 +1,4 @@
-"""Files that runs, recordings and pools keep: somebody may hand over the folder of any of them."""
+"""Readers of the files that runs, recordings and pools store in their folders."""
 
 import json
 from dataclasses import asdict
@@ -45,23 +45,23 @@ ROOT = Path(__file__).parents[1]
 NET = architecture("mlp", shape=(3,), classes=2, hidden="2")
 DATA = Samples(torch.randn(6, 3), torch.tensor([0, 1] * 3), torch.arange(6))
 RUN = "a"
-"""The run that all files here say they are of."""
-STANDING = RunState(
+"""Key of the run in all files of this module."""
+STATE = RunState(
     round=2,
     server=NET.initial(1).tensors(),
-    client_states={0: {"left": torch.zeros(2)}},
+    client_states={0: {"control": torch.zeros(2)}},
     defenses={0: {"drawn": torch.zeros(3, dtype=torch.int64)}},
 )
 
 
 def without_hash(path: Path) -> bytes:
-    """As older versions wrote it: with a hash every change would be refused for that alone.
+    """Return a file as older versions wrote it: without a hash and without the order of tensors.
 
-    And without the order of its tensors, with which every change of a name would be.
+    With a hash, every change would be refused. With the order, every change of a name would be.
     """
-    left_out = ("fedaudit.sha256", "fedaudit.order")
+    omitted = ("fedaudit.sha256", "fedaudit.order")
     with safe_open(path, framework="pt") as stored:
-        notes = {k: v for k, v in stored.metadata().items() if k not in left_out}
+        notes = {key: value for key, value in stored.metadata().items() if key not in omitted}
         names = list(stored.keys())
         return save({name: stored.get_tensor(name) for name in names}, notes)
 
@@ -88,40 +88,40 @@ def _round() -> Round:
 
 
 def usage(content: bytes) -> None:
-    """Usage of a run, as far as the rows of a record."""
-    found = read_usage(file(f"used/{USAGE_FILE}", content).parent, RUN)
-    assert found is not None
-    audit = SimpleNamespace(targets=found.clients)
+    """Read the usage of a run, and compute the rows of a record from it."""
+    usage = read_usage(file(f"used/{USAGE_FILE}", content).parent, RUN)
+    assert usage is not None
+    audit = SimpleNamespace(targets=usage.clients)
     study = SimpleNamespace(defense=SimpleNamespace(label="none"), audit=audit)
-    list(usage_rows(cast("Setup", SimpleNamespace(study=study, seed=1, defenses={})), found))
-    if 0 in found.clients:
-        add_round(found, Round(**{**vars(_round()), "index": found.rounds + 1}))
+    list(usage_rows(cast("Setup", SimpleNamespace(study=study, seed=1, defenses={})), usage))
+    if 0 in usage.clients:
+        add_round(usage, Round(**{**vars(_round()), "index": usage.rounds + 1}))
 
 
 def usage_seeds() -> list[bytes]:
-    place = FOLDER / "seed-used"
-    place.mkdir(exist_ok=True)
-    facts: Params = {"used": DATA.ids, "extra_bytes": torch.tensor([7])}
-    round = Round(**{**vars(_round()), "client_notes": {0: facts}, "seconds": {0: 0.5}})
-    list(record_usage([round], {0: DATA, 2: DATA}, place, RUN))
+    folder = FOLDER / "seed-used"
+    folder.mkdir(exist_ok=True)
+    notes: Params = {"used": DATA.ids, "extra_bytes": torch.tensor([7])}
+    round = Round(**{**vars(_round()), "client_notes": {0: notes}, "seconds": {0: 0.5}})
+    list(record_usage([round], {0: DATA, 2: DATA}, folder, RUN))
     assert empty_usage({0: DATA}).rounds == 0
-    return [without_hash(place / USAGE_FILE)]
+    return [without_hash(folder / USAGE_FILE)]
 
 
-def standing(content: bytes) -> None:
-    """The checkpoint of a run."""
+def checkpoint(content: bytes) -> None:
+    """Resume a run from its checkpoint."""
     clients = (0, 1)
-    resume_checkpoint(file("stood/checkpoint.safetensors", content), RUN, 3, STANDING, clients)
+    resume_checkpoint(file("run/checkpoint.safetensors", content), RUN, 3, STATE, clients)
 
 
-def standing_seeds() -> list[bytes]:
+def checkpoint_seeds() -> list[bytes]:
     path = FOLDER / "seed-checkpoint.safetensors"
-    save_checkpoint(STANDING, path, RUN)
+    save_checkpoint(STATE, path, RUN)
     return [without_hash(path)]
 
 
 def scores(content: bytes) -> None:
-    """Scores beside a record."""
+    """Read the scores that a study stores next to its record."""
     read_scores(file("scores.safetensors", content))
 
 
@@ -139,75 +139,75 @@ def scores_seeds() -> list[bytes]:
 
 
 @cache
-def _kept_round() -> dict[str, bytes]:
-    """The files of a kept round, by name."""
+def _kept_round_files() -> dict[str, bytes]:
+    """Return the files of a kept round, by name."""
     write_round(FOLDER / "seed-kept", _round(), "full")
     return {path.name: without_hash(path) for path in (FOLDER / "seed-kept").rglob("*.safetensors")}
 
 
 def _read_kept(name: str, content: bytes) -> None:
-    place = FOLDER / f"kept-{name.removesuffix('.safetensors')}"
-    if not place.exists():
-        for other, usual in _kept_round().items():
-            file(f"{place.name}/rounds/round-000001/{other}", usual)
-    file(f"{place.name}/rounds/round-000001/{name}", content)
-    list(read_rounds(place, NET))
+    folder = FOLDER / f"kept-{name.removesuffix('.safetensors')}"
+    if not folder.exists():
+        for other, valid in _kept_round_files().items():
+            file(f"{folder.name}/rounds/round-000001/{other}", valid)
+    file(f"{folder.name}/rounds/round-000001/{name}", content)
+    list(read_rounds(folder, NET))
 
 
 def kept_models(content: bytes) -> None:
-    """Models of a kept round."""
+    """Read the models of a kept round."""
     _read_kept("server.safetensors", content)
 
 
 def kept_models_seeds() -> list[bytes]:
-    return [_kept_round()["server.safetensors"]]
+    return [_kept_round_files()["server.safetensors"]]
 
 
 def kept_update(content: bytes) -> None:
-    """A client's update of a kept round."""
+    """Read a client's update of a kept round."""
     _read_kept("client-000000.safetensors", content)
 
 
 def kept_update_seeds() -> list[bytes]:
-    return [_kept_round()["client-000000.safetensors"]]
+    return [_kept_round_files()["client-000000.safetensors"]]
 
 
 def waiting_round(content: bytes) -> None:
-    """A round that waits to be measured, and what the log says of it until then."""
+    """Read a round that is not measured yet, and its entries for the log."""
     path = file("waits/waiting/round-000001.safetensors", content)
     waiting_round_entries(FOLDER / "waits")
     read_waiting(path, NET)
 
 
 def waiting_round_seeds() -> list[bytes]:
-    place = FOLDER / "seed-waits"
-    store_waiting(place, _round(), round_entry(1, (0, 1, 2), (0, 2), 0))
-    return [without_hash(place / "waiting" / "round-000001.safetensors")]
+    folder = FOLDER / "seed-waits"
+    store_waiting(folder, _round(), round_entry(1, (0, 1, 2), (0, 2), 0))
+    return [without_hash(folder / "waiting" / "round-000001.safetensors")]
 
 
-def left(content: bytes) -> None:
-    """Statistics of canary clients, which a run leaves for its record."""
-    place = file("left/canaries.safetensors", content).parent
-    run = cast("Setup", SimpleNamespace(folder=place, key=lambda kind: RUN))
+def canary_statistics(content: bytes) -> None:
+    """Read the statistics of canary clients, which a run stores for its record."""
+    folder = file("canaries/canaries.safetensors", content).parent
+    run = cast("Setup", SimpleNamespace(folder=folder, key=lambda kind: RUN))
     measured = MeasuredRun(run, [StoredRound(cast("MeasuredRound", None), {})])
     measured.load_tensors("canaries.safetensors", {"z": (3,)})
 
 
-def left_seeds() -> list[bytes]:
+def canary_statistics_seeds() -> list[bytes]:
     return [save({"z": torch.zeros(3, dtype=torch.float64)}, {"run": RUN})]
 
 
-def weights(content: bytes) -> None:
-    """Values that a network was trained to beforehand."""
+def pretrained(content: bytes) -> None:
+    """Read pretrained parameters."""
     load_pretrained(str(file("pretrained.safetensors", content)))
 
 
-def weights_seeds() -> list[bytes]:
+def pretrained_seeds() -> list[bytes]:
     return [save(NET.initial(0).tensors())]
 
 
 def part(content: bytes) -> None:
-    """A client's part of an audit."""
+    """Read a client's part of an audit set."""
     join_audits([file("part.safetensors", content)])
 
 
@@ -225,7 +225,7 @@ def part_seeds() -> list[bytes]:
 
 
 def point(content: bytes) -> None:
-    """A point of games that was played before."""
+    """Read the stored result of games."""
     try:
         PointPlayed.model_validate(read_object(file("point.json", content)))
     except ValidationError as error:
@@ -238,21 +238,21 @@ def point_seeds() -> list[bytes]:
     return [record.games[0].model_dump_json(exclude_defaults=True).encode()]
 
 
-def places(content: bytes) -> None:
-    """Where the runs of a study are."""
+def run_folders(content: bytes) -> None:
+    """Read the file with the folders of a study's runs."""
     out = file(f"out/{RUNS_FILE}", content).parent
     (FOLDER / "pool" / "x").mkdir(parents=True, exist_ok=True)
     run_folder(out, 1)
 
 
-def places_seeds() -> list[bytes]:
+def run_folders_seeds() -> list[bytes]:
     return [b'{"1": "../pool/x"}']
 
 
 def identity(content: bytes) -> None:
-    """Which run a folder of a pool holds."""
+    """Read the identity of the run in a folder of a pool."""
     if _identity_in(file(f"identity/{RUN_FILE}", content).parent) is None:
-        raise Damaged("it states none")
+        raise Damaged("the file has no identity")
 
 
 def identity_seeds() -> list[bytes]:
@@ -260,8 +260,8 @@ def identity_seeds() -> list[bytes]:
 
 
 def settings(content: bytes) -> None:
-    """The settings of a study that was carried out."""
-    recorded_study(file(f"carried/{STUDY_FILE}", content).parent)
+    """Read the settings of a completed study."""
+    recorded_study(file(f"settings/{STUDY_FILE}", content).parent)
 
 
 def settings_seeds() -> list[bytes]:
@@ -269,11 +269,11 @@ def settings_seeds() -> list[bytes]:
     return [json.dumps(read_record(path).config).encode()]
 
 
-def growth(content: bytes) -> None:
-    """What was added to a study after it had a record."""
-    additions_note(read_study_file(file(f"grown/{STUDY_FILE}", content).parent).additions)
+def additions(content: bytes) -> None:
+    """Read what was added to a study after its first record."""
+    additions_note(read_study_file(file(f"additions/{STUDY_FILE}", content).parent).additions)
 
 
-def growth_seeds() -> list[bytes]:
-    grown = {"seeds": ["2"], "attacks": ["fedmia-2"], "figures": ["planted_leak"]}
-    return [json.dumps({**json.loads(one), "growth": grown}).encode() for one in settings_seeds()]
+def additions_seeds() -> list[bytes]:
+    added = {"seeds": ["2"], "attacks": ["fedmia-2"], "figures": ["planted_leak"]}
+    return [json.dumps({**json.loads(seed), "growth": added}).encode() for seed in settings_seeds()]

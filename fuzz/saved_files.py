@@ -1,4 +1,4 @@
-"""Readers of what other programs saved: checkpoints of PyTorch and tables of signals."""
+"""Readers of files from other programs: checkpoints of PyTorch and tables of signals."""
 
 import io
 import zipfile
@@ -29,14 +29,14 @@ b,1,0,1.25
 
 
 def saved(stored: object) -> bytes:
-    """The archive that torch writes."""
+    """Return the archive that torch writes."""
     buffer = io.BytesIO()
     torch.save(stored, buffer)
     return buffer.getvalue()
 
 
 def checkpoint(content: bytes) -> None:
-    """A whole archive."""
+    """Read a whole archive."""
     read_checkpoint(file("model.pt", content))
 
 
@@ -45,12 +45,12 @@ def checkpoint_seeds() -> list[bytes]:
 
 
 def pickle_of_checkpoint(content: bytes) -> None:
-    """A pickle in an archive whose other entries are sound."""
-    whole = saved(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+    """Read a pickle in an archive with valid other entries."""
+    archive = saved(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
     changed = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(whole)) as old, zipfile.ZipFile(changed, "w") as new:
-        for name in old.namelist():
-            new.writestr(name, content if name.endswith("/data.pkl") else old.read(name))
+    with zipfile.ZipFile(io.BytesIO(archive)) as source, zipfile.ZipFile(changed, "w") as target:
+        for name in source.namelist():
+            target.writestr(name, content if name.endswith("/data.pkl") else source.read(name))
     read_checkpoint(file("model.pt", changed.getvalue()))
 
 
@@ -58,15 +58,15 @@ def pickle_seeds() -> list[bytes]:
     net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     stored = [net, net.state_dict(), {"model": net.state_dict(), "epoch": 3}]
     pickles = []
-    for one in stored:
-        with zipfile.ZipFile(io.BytesIO(saved(one))) as archive:
+    for value in stored:
+        with zipfile.ZipFile(io.BytesIO(saved(value))) as archive:
             (name,) = [name for name in archive.namelist() if name.endswith("/data.pkl")]
             pickles.append(archive.read(name))
     return pickles
 
 
 def table(content: bytes) -> None:
-    """A CSV file of signals."""
+    """Read a CSV file of signals."""
     columns = columns_of(file("table.csv", content), "the table")
     signals_of(columns)
     audit_of(columns, layout_of(columns), None, fair=False)
@@ -77,7 +77,7 @@ def table_seeds() -> list[bytes]:
 
 
 def references(content: bytes) -> None:
-    """A CSV file of reference models, for a sound table."""
+    """Read a CSV file of reference models, for a valid table."""
     columns = columns_of(file("table.csv", TABLE), "the table")
     references_of(file("references.csv", content), columns, layout_of(columns))
 
