@@ -1,24 +1,24 @@
-# Every target makes its own environment in .venv where there is none, or pyproject.toml has changed.
+# Each target creates the environment .venv if it does not exist, or if pyproject.toml has changed.
 PYTHON ?= python3
 PIP_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SLOW ?= slow
-# Tests use small tensors: one thread a worker, a worker a core of a small machine. Files stay whole,
-# since what a file trains once for all its tests would else be trained by both workers. None is
-# started again after a crash: with whole files that waits for ever.
+# Tests use small tensors, so each worker has one thread and one core of a small machine. All tests
+# of a file run in the same worker, because they share trained models. Workers are not restarted
+# after a crash: with --dist loadfile, pytest-xdist would wait forever.
 TEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
-# Programs that tests start would compile the package anew, each of them, where bytecode is not kept.
+# Without bytecode files, every program that a test starts would compile the package again.
 TEST_ENV := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1
 
-# As on a processor without wide registers, where libraries multiply, add and round in another order.
+# Instruction sets without wide registers, with which libraries add and round in another order.
 NARROW := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 OPENBLAS_CORETYPE=Nehalem
 NUMERICAL := $(addprefix tests/,attacks contracts/test_attack_contracts.py contracts/test_metric_contracts.py \
   contracts/test_signal_contracts.py defenses fl golden metrics observe risk signals test_typechecking.py)
-# Shapes and types of every call are checked there, which takes a quarter of the tests' time. Simulated coverage is left
-# out: it is about statistics in float64, which do not depend on the processor.
+# Checks shapes and types of every call, which takes a quarter of the time of these tests. Simulations of coverage are
+# left out, because they compute statistics in float64, which do not depend on the processor.
 TYPED := --jaxtyping-packages=fedaudit,beartype.beartype
 
 .PHONY: demo test test-slow test-numerics check lint types pages docs bench clean
@@ -29,7 +29,7 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(TEST_ENV) $(BIN)/pytest $(TEST_ARGS) -m "not slow"
 
-# Clusters, killed programs, pages in a browser, and how often limits hold in simulations.
+# Tests with clusters, killed programs or a browser, and simulations of the coverage of limits.
 test-slow: $(STAMP)
 	$(TEST_ENV) $(BIN)/pytest $(TEST_ARGS) -m "$(SLOW)"
 
@@ -45,7 +45,7 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
-# The pages that are made from the code, and kept beside it: commit what this writes.
+# Writes the committed pages that are generated from the code; commit the changes.
 pages: $(STAMP)
 	$(BIN)/python docs/pages.py
 
