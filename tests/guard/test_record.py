@@ -46,7 +46,8 @@ def attacked() -> tuple[Path, Record]:
     with guard(folder, filter=noisy) as opened:
         assert opened.check(3, sent=initial(), upload=memorising()) is not None
         assert opened.check(4, sent=initial(), upload={}) is None
-    return folder, attack_recording(folder, ["blackbox-loss"], folder / "attacked")
+    attacks, figures = ["blackbox-loss"], {"permutations": 20}
+    return folder, attack_recording(folder, attacks, folder / "attacked", figures=figures)
 
 
 def test_the_record_has_the_numbers_and_rounds_of_each_outcome() -> None:

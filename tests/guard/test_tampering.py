@@ -14,6 +14,7 @@ from fedaudit.live.attack import attack_recording
 from fedaudit.live.decisions import DECISIONS_FILE, read_decisions
 from fedaudit.results.record import Record
 from tests.guard.client import CLIENT, State, data, guard, honest, initial, memorising, trained
+from tests.study.studies import SMALL
 
 
 def lines_of(folder: Path) -> list[str]:
@@ -73,7 +74,8 @@ def record_without_line(folder: Path, *removed: int) -> Record:
         assert opened.check(2, sent=honest(), upload=second) is not None
     lines = [line for number, line in enumerate(lines_of(folder), 1) if number not in removed]
     write_lines(folder, lines)
-    return attack_recording(folder, ["blackbox-loss"], folder / "attacked")
+    figures = SMALL["figures"]
+    return attack_recording(folder, ["blackbox-loss"], folder / "attacked", figures=figures)
 
 
 def test_attacks_are_refused_if_the_log_lacks_decisions_on_measured_uploads(

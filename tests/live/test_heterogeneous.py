@@ -19,6 +19,7 @@ from fedaudit.live.attack import attack_recording
 from fedaudit.metrics import auc
 from fedaudit.report.text.verdict import summarise_verdict
 from fedaudit.results.record import Record
+from tests.study.studies import SMALL
 
 CLASSES, WIDTH = 10, 20
 Data = Mapping[str, tuple[Tensor, Tensor]]
@@ -69,7 +70,7 @@ def audited(
             sent = {
                 n: torch.stack([upload[n] for upload in uploads.values()]).mean(0) for n in sent
             }
-    return attack_recording(folder / "run", [], folder / "result")
+    return attack_recording(folder / "run", [], folder / "result", figures=SMALL["figures"])
 
 
 def _trained(

@@ -18,12 +18,14 @@ from fedaudit.observe.measurements import read_measured
 from fedaudit.results.record import Record
 from tests.live.conftest import RecordTable
 from tests.live.federation import data, measured, recorder, rounds
+from tests.study.studies import SMALL
 
 Table = dict[str, np.ndarray]
 
 
 def attacked(recording: Path, *names: str) -> Record:
-    return attack_recording(recording, list(names), recording / "attacked")
+    figures = SMALL["figures"]
+    return attack_recording(recording, list(names), recording / "attacked", figures=figures)
 
 
 def leaking(n_rounds: int = 3, n_clients: int = 3, n_samples: int = 120) -> Table:

@@ -37,6 +37,7 @@ from tests.report.records import hostile, record
 from tests.report.seen import words as visible
 from tests.report.test_browser import BROWSER, is_harmless
 from tests.report.test_print import CAN_READ_PDF, cells_of, n_pages, pdf_of, text_of
+from tests.study.studies import SMALL
 
 POLICY = """
 name = "hospital"
@@ -342,7 +343,9 @@ def test_a_summary_of_a_recording_lists_unknown_settings(tmp_path: Path) -> None
     with recorder(tmp_path / "live") as live:
         for live_round in rounds():
             live.round(live_round.number, sent=live_round.sent, uploads=live_round.uploads)
-    document = summary_markdown(attack_recording(tmp_path / "live", (), tmp_path / "out"))
+    document = summary_markdown(
+        attack_recording(tmp_path / "live", (), tmp_path / "out", figures=SMALL["figures"])
+    )
     assert "not known: the clients of a recorded federation may use any" in document
     assert "4 of 4 rounds measured" in document
     assert "`fedaudit attack RECORDING`" in document

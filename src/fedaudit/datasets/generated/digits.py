@@ -1,6 +1,7 @@
 """Scikit-learn's handwritten digits."""
 
 from dataclasses import KW_ONLY
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -60,8 +61,14 @@ def _bundled_digits() -> tuple[Float[np.ndarray, "digits 8 8"], Int[np.ndarray, 
 
         bunch = load_digits()
         return bunch.images, bunch.target.astype(np.int64)
-    table = np.loadtxt(file, delimiter=",", dtype=np.int64)
+    table = _read_table(file)
     return table[:, :-1].reshape(-1, 8, 8).astype(np.float64), table[:, -1]
+
+
+# Cached, since each run of a study reads the data set again. Callers copy what they return.
+@cache
+def _read_table(file: Path) -> Int[np.ndarray, "digits columns"]:
+    return np.loadtxt(file, delimiter=",", dtype=np.int64)
 
 
 def bundled_file(name: str) -> Path | None:
