@@ -61,7 +61,7 @@ class TestMade:
         assert len(dataset) == 1797
         assert dataset.classes == 10
         assert abs(dataset.train.features.mean().item()) < 1e-6
-        assert "training mean" in dataset.normalisation
+        assert "of the training images" in dataset.normalisation
 
     def test_digits_are_those_of_scikit_learn_without_its_import(self) -> None:
         images, labels = _bundled_digits()
