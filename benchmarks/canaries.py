@@ -1,12 +1,13 @@
-"""How often bounds from canary clients exceed the true epsilon, over simulated releases.
+"""How often bounds from canary clients exceed the actual epsilon, over simulated releases.
 
     python -m benchmarks.canaries [--runs 500] [--dimensions 2000] [--kind rounds]
 
 Prints a table in Markdown, in half an hour. *One release* is the sum of the clipped updates of 20
 clients and of those canary clients that a fair coin includes, with normal noise. *Rounds* is the
 sum of ten such releases with the same canaries. In *sampling*, each of ten rounds includes every
-client with probability one half. The true epsilon is that of the Gaussian mechanism. With sampling,
-it is the epsilon that a Renyi accountant claims, which is an upper bound. The nominal error is 5 %.
+client with probability one half. The actual epsilon is that of the Gaussian mechanism. With
+sampling, it is the epsilon that a Renyi accountant claims, which is an upper bound. The nominal
+error is 5 %.
 """
 
 import argparse
@@ -35,9 +36,9 @@ class Cell(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """True epsilon of a cell, and the bounds of all its runs."""
+    """Actual epsilon of a cell, and the bounds of all its runs."""
 
-    true_epsilon: float
+    actual_epsilon: float
     one_run: np.ndarray
     mean_only: np.ndarray | None
     one_shot: np.ndarray
@@ -49,7 +50,7 @@ def noise_of(kind: str, epsilon: float) -> float:
     return math.sqrt(rounds) / gaussian_shift(epsilon, DELTA)
 
 
-def true_epsilon_of(cell: Cell, noise: float) -> float:
+def actual_epsilon_of(cell: Cell, noise: float) -> float:
     if cell.kind == "sampling":
         return gaussian_mechanism_epsilon(noise, ROUNDS, delta=DELTA, rate=PARTICIPATION)
     return cell.epsilon
@@ -66,8 +67,8 @@ def released(
         if cell.kind == "sampling":
             included = sends & (rng.random(len(sends)) < PARTICIPATION)
         # Clients' updates are far from orthogonal to each other: half of each is common.
-        drawn = rng.normal(size=dimensions)
-        common = drawn * (CLIENTS * 0.5 / np.linalg.norm(drawn))
+        direction = rng.normal(size=dimensions)
+        common = direction * (CLIENTS * 0.5 / np.linalg.norm(direction))
         canaries = included.astype(np.float32) @ directions
         total += common + canaries + noise * rng.normal(size=dimensions)
     return total
@@ -90,7 +91,7 @@ def run(cell: Cell, runs: int, dimensions: int, rng: np.random.Generator) -> Out
             mean_only.append(bounds.mean_only.value)
         one_shot.append(gaussian_budget(float(z[sends].mean()), DELTA))
     return Outcome(
-        true_epsilon_of(cell, noise),
+        actual_epsilon_of(cell, noise),
         np.array(one_run),
         np.array(mean_only) if mean_only else None,
         np.array(one_shot),
@@ -107,10 +108,10 @@ def cells(kinds: Sequence[str]) -> Iterator[Cell]:
                 yield Cell(kind, epsilon, canaries)
 
 
-def format_bounds(values: np.ndarray | None, true_epsilon: float) -> str:
+def format_bounds(values: np.ndarray | None, actual_epsilon: float) -> str:
     if values is None:
         return "- | -"
-    return f"{values.mean():.2f} | {100 * (values > true_epsilon).mean():.1f} %"
+    return f"{values.mean():.2f} | {100 * (values > actual_epsilon).mean():.1f} %"
 
 
 def main() -> None:
@@ -123,15 +124,16 @@ def main() -> None:
     rng = np.random.default_rng(args.seed)
     print(f"{args.runs} runs a cell, {args.dimensions:,} dimensions, delta {DELTA:g}\n")
     print(
-        "| release | true epsilon | canaries | one run, mean | above the truth | "
-        "mean-only, mean | above the truth | estimate of the mean alone | above the truth |"
+        "| release | actual epsilon | canaries | one run, mean | above actual | "
+        "mean-only, mean | above actual | estimate of the mean only | above actual |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
     for cell in cells(args.kind):
         outcome = run(cell, args.runs, args.dimensions, rng)
-        texts = [format_bounds(bounds, outcome.true_epsilon) for bounds in outcome[1:]]
+        texts = [format_bounds(bounds, outcome.actual_epsilon) for bounds in outcome[1:]]
         print(
-            f"| {cell.kind} | {outcome.true_epsilon:.2f} | {cell.canaries} | {' | '.join(texts)} |",
+            f"| {cell.kind} | {outcome.actual_epsilon:.2f} | {cell.canaries} | "
+            f"{' | '.join(texts)} |",
             flush=True,
         )
 

@@ -4,8 +4,8 @@
 
 Prints a table in Markdown. A simulated run releases the sum of the clipped gradients of those
 canaries that a fair coin includes, with noise. An attack scores a canary by the projection of the
-release onto its gradient. *Ratio* is the median of a bound divided by the true epsilon. *Above* is
-the percentage of runs in which a bound exceeds the true epsilon; the nominal error is 5 %.
+release onto its gradient. *Ratio* is the median of a bound divided by the actual epsilon. *Above*
+is the percentage of runs in which a bound exceeds the actual epsilon; the nominal error is 5 %.
 *Largest* is the largest of the three bounds of a run. The kinds of noise are:
 
 - normal: one release with orthogonal gradients, to which the mechanism's epsilon applies exactly
@@ -40,7 +40,7 @@ bound_from_coins = cache(partial(one_run_epsilon_from_counts, delta=DELTA))
 
 
 class Cell(NamedTuple):
-    """Kind of noise, true epsilon and number of canaries of simulated runs."""
+    """Kind of noise, actual epsilon and number of canaries of simulated runs."""
 
     noise: str
     epsilon: float
@@ -76,8 +76,8 @@ def scores_of(cell: Cell, is_member: np.ndarray, rng: np.random.Generator) -> np
             positions[is_member].ravel(), values[is_member].ravel(), minlength=PARAMETERS
         )
         return np.asarray((release[positions] * values).sum(axis=1))
-    drawn = noise * rng.standard_normal((rounds, cell.canaries))
-    return np.asarray((is_member + drawn).sum(axis=0))
+    noises = noise * rng.standard_normal((rounds, cell.canaries))
+    return np.asarray((is_member + noises).sum(axis=0))
 
 
 def simulate(cell: Cell, runs: int, seed: int) -> np.ndarray:
@@ -99,11 +99,11 @@ def simulate(cell: Cell, runs: int, seed: int) -> np.ndarray:
     return bounds
 
 
-def format_bounds(values: np.ndarray, true_epsilon: float) -> str:
+def format_bounds(values: np.ndarray, actual_epsilon: float) -> str:
     """Format a bound's median ratio, and the percentage of all runs in which it is too large."""
-    known = values[~np.isnan(values)]
-    ratio = f"{np.median(known) / true_epsilon:.2f}" if len(known) else "-"
-    return f"{ratio} | {100 * (known > true_epsilon).sum() / len(values):.1f} %"
+    accepted = values[~np.isnan(values)]
+    ratio = f"{np.median(accepted) / actual_epsilon:.2f}" if len(accepted) else "-"
+    return f"{ratio} | {100 * (accepted > actual_epsilon).sum() / len(values):.1f} %"
 
 
 def main() -> None:
@@ -114,7 +114,7 @@ def main() -> None:
     parser.add_argument("--epsilon", nargs="+", type=float, default=EPSILONS)
     args = parser.parse_args()
     print(
-        "| noise | true epsilon | canaries | coins, ratio | above | if Gaussian, ratio | above | "
+        "| noise | actual epsilon | canaries | coins, ratio | above | if Gaussian, ratio | above | "
         "if normal, ratio | above | refused | largest, ratio | above |"
     )
     print(f"|{'---|' * 12}")

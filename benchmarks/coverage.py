@@ -82,11 +82,11 @@ class Limits(NamedTuple):
 
 
 class Missed(NamedTuple):
-    """Shares of runs whose limits do not contain the true value.
+    """Fractions of runs whose limits do not contain the true value.
 
     Attributes:
-        above: Share with the lower limit above the true value; the gate fails.
-        below: Share with the upper limit below the true value; the gate passes.
+        above: Fraction with the lower limit above the true value; the gate fails.
+        below: Fraction with the upper limit below the true value; the gate passes.
     """
 
     above: float
@@ -94,7 +94,7 @@ class Missed(NamedTuple):
 
     @property
     def coverage(self) -> float:
-        """Share of runs whose limits contain the true value."""
+        """Fraction of runs whose limits contain the true value."""
         return max(0.0, 1 - self.above - self.below)
 
 
@@ -154,7 +154,7 @@ def cliff(fpr: float) -> Shape:
     return Shape(
         f"members about the threshold of {fpr:.1%}",
         draw,
-        lambda asked: float(ndtr((threshold + ndtri(asked)) / std)),
+        lambda rate: float(ndtr((threshold + ndtri(rate)) / std)),
     )
 
 
@@ -189,7 +189,7 @@ SHAPES = (
 
 
 def rate_limits_of(members: Scores, nonmembers: Scores, fpr: float) -> Limits:
-    """Limits of each run's rate as in ``fedaudit.metrics.tpr_limits``, for all runs at once."""
+    """Return limits of the rate of each run, as ``fedaudit.metrics.tpr_limits`` computes them."""
     sizes = (members.shape[1], nonmembers.shape[1])
     lower = lower_bound(fpr, *sizes, confidence=ONE_SIDED)
     upper = upper_bound(fpr, *sizes, confidence=ONE_SIDED)
@@ -204,7 +204,7 @@ def rate_limits_of(members: Scores, nonmembers: Scores, fpr: float) -> Limits:
 
 
 def limits_used(members: Scores, nonmembers: Scores, fpr: float) -> Limits:
-    """Limits at the threshold that each run's non-members set, as if it were a constant."""
+    """Return limits that treat the threshold of each run's non-members as a constant."""
     sizes = (members.shape[1], nonmembers.shape[1])
     rank = allowed_false_positives(fpr, sizes[1]) + 1
     above = (members > _ranked(nonmembers, rank)).sum(axis=1)
@@ -240,10 +240,10 @@ def _limits(
 def simulated(
     shape: Shape, sizes: tuple[int, int], fprs: Sequence[float], runs: int, seed: int
 ) -> Mapping[float, tuple[Missed, Missed]]:
-    """How often limits miss the true rate, at each false-positive rate.
+    """Return how often limits miss the true rate, at each false-positive rate.
 
     Returns:
-        First for limits of the rate itself, then for limits at the threshold that was used.
+        For each rate: the misses of limits of the rate, and of limits with a constant threshold.
     """
     rng = np.random.default_rng([seed, *sizes, *shape.name.encode()])
     limits: dict[float, list[tuple[Limits, Limits]]] = {fpr: [] for fpr in fprs}
@@ -271,13 +271,13 @@ def _batches(runs: int, samples: int) -> Iterator[int]:
 
 
 def rates(runs: int, seed: int) -> str:
-    """The table of limits of rates: for each size and rate, the worst of all distributions.
+    """Return the table of limits of rates: for each size and rate, the worst of all distributions.
 
-    The last three columns have limits at the threshold that was used, for normal scores only.
+    The last three columns treat the threshold as a constant, for normal scores only.
     """
     rows = [
         "| members / non-members | FPR | coverage | false passes | false failures | lower limit | "
-        "at the threshold used: coverage | false passes | false failures |",
+        "constant threshold: coverage | false passes | false failures |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for size_index, sizes in enumerate(SIZES):
@@ -299,19 +299,19 @@ def rates(runs: int, seed: int) -> str:
 
 def _row(sizes: tuple[int, int], fpr: float, of_shapes: Sequence[tuple[Missed, Missed]]) -> str:
     of_rate, at_threshold = zip(*of_shapes, strict=True)
-    of_normal = [one for shape, one in zip(SHAPES, at_threshold, strict=True) if shape in NORMAL]
-    lacking = nonmembers_for_tpr_lower_limit(fpr, confidence=ONE_SIDED) - sizes[1]
+    of_normal = [each for shape, each in zip(SHAPES, at_threshold, strict=True) if shape in NORMAL]
+    missing = nonmembers_for_tpr_lower_limit(fpr, confidence=ONE_SIDED) - sizes[1]
     cells = [f"{sizes[0]:,} / {sizes[1]:,}", f"{100 * fpr:g} %", *_worst(of_rate)]
-    cells += ["yes" if lacking <= 0 else f"needs {lacking:,} more", *_worst(of_normal)]
+    cells += ["yes" if missing <= 0 else f"needs {missing:,} more", *_worst(of_normal)]
     return f"| {' | '.join(cells)} |"
 
 
 def _worst(results: Sequence[Missed]) -> tuple[str, str, str]:
-    """The lowest coverage, and the highest shares of false passes and of false failures."""
+    """Return the lowest coverage, and the highest fractions of false passes and failures."""
     return (
-        f"{min(one.coverage for one in results):.3f}",
-        f"{max(one.below for one in results):.1%}",
-        f"{max(one.above for one in results):.1%}",
+        f"{min(each.coverage for each in results):.3f}",
+        f"{max(each.below for each in results):.1%}",
+        f"{max(each.above for each in results):.1%}",
     )
 
 
@@ -323,7 +323,7 @@ _RATE = 0.01
 
 
 def over_seeds(runs: int, seed: int) -> str:
-    """The table of means over several runs of a study.
+    """Return the table of means over several runs of a study.
 
     Each row has a size, an AUC and a figure. Each cell has the coverage of the interval for these
     runs, and its mean width divided by that of one run.
@@ -341,8 +341,8 @@ def over_seeds(runs: int, seed: int) -> str:
             for figure, by_count in results.items():
                 width_of_one = by_count[1].width
                 cells = [
-                    f"{one.missed.coverage:.3f} ({one.width / width_of_one:.2f})"
-                    for one in by_count.values()
+                    f"{each.missed.coverage:.3f} ({each.width / width_of_one:.2f})"
+                    for each in by_count.values()
                 ]
                 auc = f"{ndtr(distance / 2**0.5):.4f}"
                 name = f"{sizes[0]:,} / {sizes[1]:,}"
@@ -361,7 +361,7 @@ class OverSeeds(NamedTuple):
 def means_over_seeds(
     sizes: tuple[int, int], distance: float, studies: int, seed: int
 ) -> dict[str, dict[int, OverSeeds]]:
-    """Intervals for these runs: of the AUC, and of the rate at 1 % if non-members suffice.
+    """Return intervals for these runs, of the AUC and (with enough non-members) of TPR at 1 % FPR.
 
     Args:
         sizes: Members and non-members of a run.
@@ -378,8 +378,8 @@ def means_over_seeds(
     intervals: dict[tuple[str, int], list[ConfidenceLimits]] = {}
     for _ in range(studies):
         scores = rng.standard_normal((most, sum(sizes))) + distance * is_member
-        aucs = [auc_interval(one, is_member) for one in scores]
-        tprs = [tpr_limits_function(one, is_member, _RATE) for one in scores]
+        aucs = [auc_interval(row, is_member) for row in scores]
+        tprs = [tpr_limits_function(row, is_member, _RATE) for row in scores]
         for count in COUNTS:
             for name in truths:
                 mean = (
@@ -414,11 +414,11 @@ def rates_over_seeds(runs: int, seed: int) -> str:
         results: dict[tuple[str, int], list[OverSeeds]] = {}
         for shapes in _shapes_over_runs(fpr):
             print(f"\r{sizes[0]} / {sizes[1]}, {shapes[0].name}", end="\033[K", file=sys.stderr)
-            for cell, one in rate_means(shapes, (sizes[0], sizes[1]), fpr, runs, seed).items():
-                results.setdefault(cell, []).append(one)
+            for cell, result in rate_means(shapes, (sizes[0], sizes[1]), fpr, runs, seed).items():
+                results.setdefault(cell, []).append(result)
         for way in WAYS:
             cells = [
-                f"{min(one.missed.coverage for one in results[way, count]):.3f} "
+                f"{min(each.missed.coverage for each in results[way, count]):.3f} "
                 f"({results[way, count][0].width:.3f})"
                 for count in COUNTS
             ]
@@ -468,11 +468,11 @@ def rate_means(
             np.concatenate([side[0] for side in shape.draw(rng, (1, sizes[0]), (1, sizes[1]))])
             for shape in shapes
         ]
-        at_any_error = [tpr_limits_function(one, is_member, fpr) for one in scores]
+        at_any_error = [tpr_limits_function(row, is_member, fpr) for row in scores]
         at_95 = [
-            EstimateWithLimits(tpr_at_fpr(one, is_member, fpr).tpr, limits.low, limits.high)
-            for one in scores
-            for limits in [tpr_limits(one, is_member, fpr)]
+            EstimateWithLimits(tpr_at_fpr(row, is_member, fpr).tpr, limits.low, limits.high)
+            for row in scores
+            for limits in [tpr_limits(row, is_member, fpr)]
         ]
         for count in COUNTS:
             for way, limits in zip(
@@ -560,7 +560,7 @@ def rare_scores(runs: int, seed: int) -> str:
             for of_method, limits in zip(intervals, of_run, strict=True):
                 of_method.append(ConfidenceLimits(limits.low, limits.high))
         results = [_over(of_method, truth) for of_method in intervals]
-        cells = [f"{members:,} / {others:,}", *(f"{100 * one:g} %" for one in probabilities)]
+        cells = [f"{members:,} / {others:,}", *(f"{100 * value:g} %" for value in probabilities)]
         for index, result in enumerate(results):
             cells.append(f"{result.missed.coverage:.3f}")
             cells += [f"{result.width:.3f}"] * (index < 2)
@@ -590,7 +590,7 @@ def delong_alone(scores: np.ndarray, is_member: np.ndarray) -> ConfidenceLimits:
 
 
 def _small_errors(runs: int, seed: int) -> str:
-    """Return the table of false positives at a level of 0.1 %: members and others are alike."""
+    """Return the table of false positives at a level of 0.1 %, without a leak."""
     rows = [
         "| members / non-members | differ | errors of this test at a level of 0.1 % | "
         "errors of normal ranks |",
@@ -633,8 +633,8 @@ def people(runs: int, seed: int) -> str:
     with people as independent clusters.
     """
     rows = [
-        "| people a side | samples each | variance in common | samples as independent: coverage | "
-        "width | by people: coverage | width |",
+        "| people per group | samples each | correlation | samples as independent: coverage | "
+        "width | people as clusters: coverage | width |",
         f"|{'---|' * 7}",
     ]
     truth = float(ndtr(1 / 2**0.5))
@@ -648,11 +648,14 @@ def people(runs: int, seed: int) -> str:
                     sizes = rng.integers(5, 41, 2 * count) if unequal else np.full(2 * count, 10)
                     person = np.repeat(np.arange(2 * count), sizes)
                     is_member = person < count
-                    shared, own = rng.standard_normal(2 * count), rng.standard_normal(len(person))
+                    shared, independent = (
+                        rng.standard_normal(2 * count),
+                        rng.standard_normal(len(person)),
+                    )
                     scores = (
                         is_member
                         + correlation**0.5 * shared[person]
-                        + (1 - correlation) ** 0.5 * own
+                        + (1 - correlation) ** 0.5 * independent
                     )
                     of_run = (
                         auc_interval(scores, is_member),

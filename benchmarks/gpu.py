@@ -271,7 +271,7 @@ def _figures(path: Path) -> Json:
 
 
 class Results:
-    """The results in a folder, which are written after each part."""
+    """Results in a folder; they are written after each part."""
 
     def __init__(self, args: argparse.Namespace, device: torch.device) -> None:
         self._folder: Path = args.out
@@ -336,9 +336,9 @@ def page(values: Json) -> str:
     lines = [
         "# Results on a GPU",
         "",
-        f"Compare a GPU with the CPU: {about['device']}, torch {about['torch']}, made by "
+        f"Compare a GPU with the CPU: {about['device']}, torch {about['torch']}, measured by "
         f"`python -m benchmarks.gpu` of commit {about['commit'][:12] or 'unknown'}.",
-        *(["", "This is the quick form: its times say nothing."] if about["quick"] else []),
+        *(["", "This is the quick form: its times have no meaning."] if about["quick"] else []),
         "",
         "## Speed",
         "",
@@ -502,7 +502,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def run(args: argparse.Namespace, device: torch.device) -> int:
-    """Run all parts that the folder does not have yet, and return the exit code."""
+    """Run all parts that the folder does not contain yet, and return the exit code."""
     results = Results(args, device)
     measurements: dict[str, Callable[[Work, Case, Data, torch.device], Json]]
     measurements = {"kernels": partial(kernel_row, turns=args.turns), "bits": bits_row}

@@ -349,7 +349,14 @@ def memory_table(cases: Sequence[Case], clients: int) -> Iterator[str]:
             f"{of_ours - packed:.0f}",
         )
         rows.append((case.name, str(batch), *cells))
-    head = ("model", "batch", "packed updates, MB", "plain, MB", "ours, MB", "ours less packed, MB")
+    head = (
+        "model",
+        "batch",
+        "packed updates, MB",
+        "plain, MB",
+        "fedaudit, MB",
+        "fedaudit without packed, MB",
+    )
     return table(head, rows)
 
 
@@ -362,7 +369,15 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def speed_table(rows: Sequence[Row]) -> Iterator[str]:
-    head = ("model", "K", "floor, ms", "ours, ms", "x floor", "x faster than loop", "x published")
+    head = (
+        "model",
+        "K",
+        "floor, ms",
+        "fedaudit, ms",
+        "x floor",
+        "x faster than loop",
+        "x published",
+    )
     cells = [
         (
             row.model,

@@ -1,12 +1,15 @@
-"""How often a guard sends a leak at some round of a run, and how many samples it needs.
+"""Error rates of a guard over the rounds of a run, and the number of samples that it needs.
 
     python -m benchmarks.guard_errors [--runs 400]
 
-Prints three tables in Markdown. Runs in which some round is sent: scores of 270 members and as many
-held-out samples are normal, with a given AUC and a given correlation between rounds, for one attack
-and a limit of 0.6, with the error of each round or of a run of 50. Audited samples that are needed
-so that a share of uploads without leak is sent, by bisection: for one attack, and for five attacks
-with independent scores; and for one attack if the error is that of a run.
+Prints three tables in Markdown:
+
+- The fraction of runs in which at least one round is sent. Scores of 270 members and as many
+  held-out samples are normal, with a given AUC and correlation between rounds. The guard has one
+  attack and a limit of 0.6; its error applies to one round or to a run of 50.
+- The number of audited samples with which a given fraction of uploads without a leak is sent, found
+  by bisection, for one attack and for five attacks with independent scores.
+- The same for one attack, if the error applies to a run.
 """
 
 import argparse
@@ -24,7 +27,7 @@ SIDE, ROUNDS = 270, (1, 10, 50)
 
 
 def is_sent(policy: GuardPolicy, scores: np.ndarray) -> bool:
-    """Return whether an upload with these scores is sent; the first half are members."""
+    """Return whether an upload with these scores is sent. The first half of them are members."""
     is_member = np.arange(len(scores)) < len(scores) // 2
     interval = auc_interval(scores, is_member, confidence=policy.level)
     return not policy.exceeds(interval.value, interval.low, interval.high)
@@ -33,7 +36,7 @@ def is_sent(policy: GuardPolicy, scores: np.ndarray) -> bool:
 def first_sent(
     policy: GuardPolicy, auc: float, correlation: float, rng: np.random.Generator
 ) -> int | None:
-    """Return the first round of a run that is sent; None if no round is."""
+    """Return the first round of a run that is sent; None if no round is sent."""
     shift = norm.ppf(auc) * sqrt(2) * (np.arange(2 * SIDE) < SIDE)
     shared = sqrt(correlation) * rng.normal(size=2 * SIDE)
     for number in range(1, max(ROUNDS) + 1):
@@ -46,7 +49,7 @@ def first_sent(
 def over_rounds(runs: int) -> None:
     print(
         "| decide_by | most_uploads | true AUC | correlation | "
-        + " | ".join(f"to round {n}" for n in ROUNDS)
+        + " | ".join(f"to round {number}" for number in ROUNDS)
         + " |"
     )
     print("|---" * (4 + len(ROUNDS)) + "|")
@@ -62,16 +65,19 @@ def over_rounds(runs: int) -> None:
         )
         for auc in (0.6, 0.65):
             for correlation in (0.0, 0.5, 0.9, 0.99):
-                first = [first_sent(policy, auc, correlation, rng) for _ in range(runs)]
-                shares = (np.mean([n is not None and n <= last for n in first]) for last in ROUNDS)
+                first_rounds = [first_sent(policy, auc, correlation, rng) for _ in range(runs)]
+                shares = (
+                    np.mean([number is not None and number <= last for number in first_rounds])
+                    for last in ROUNDS
+                )
                 cells = " | ".join(f"{share:.1%}" for share in shares)
                 print(f"| {decide_by} | {most} | {auc} | {correlation} | {cells} |", flush=True)
 
 
 def share_sent(policy: GuardPolicy, side: int, attacks: int, rng: np.random.Generator) -> float:
-    """Return the share of uploads without leak that are sent."""
+    """Return the fraction of uploads without a leak that are sent."""
     turns = 1500
-    # All attacks must pass.
+    # An upload is sent only if no attack exceeds the limit.
     sent = sum(
         all(is_sent(policy, rng.normal(size=2 * side)) for _ in range(attacks))
         for _ in range(turns)
@@ -80,7 +86,7 @@ def share_sent(policy: GuardPolicy, side: int, attacks: int, rng: np.random.Gene
 
 
 def needed(policy: GuardPolicy, target: float, attacks: int, rng: np.random.Generator) -> int:
-    """Return the audited samples with which a share of uploads without leak is sent."""
+    """Return the audited samples with which this fraction of uploads without a leak is sent."""
     low, high = 8, 5000
     while high - low > max(1, low * 0.02):
         middle = (low + high) // 2
@@ -97,7 +103,7 @@ def sizes() -> None:
     rng = np.random.default_rng(1)
     for limit in (0.55, 0.6, 0.65, 0.7):
         policy = GuardPolicy(limit=limit, attacks=("blackbox-loss",))
-        counts = [needed(policy, *of, rng) for of in ((0.5, 1), (0.9, 1), (0.9, 5))]
+        counts = [needed(policy, *case, rng) for case in ((0.5, 1), (0.9, 1), (0.9, 5))]
         print(f"| {limit} | " + " | ".join(f"{count:,}" for count in counts) + " |", flush=True)
 
 

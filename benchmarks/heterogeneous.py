@@ -181,7 +181,7 @@ def _trained(
 
 
 def _table(part: str, results: list[dict[str, object]]) -> None:
-    print("| part | federations | AUC of the loss | called a leak | gate fails | a control fails |")
+    print("| part | federations | AUC of the loss | reported | gate fails | a control fails |")
     print("| --- | --- | --- | --- | --- | --- |")
     leaks = sum(bool(result["found"]) for result in results)
     fails = sum(result["gate"] == "fail" for result in results)

@@ -91,12 +91,12 @@ def started_seconds() -> float:
             pid = int(stat.parent.name)
             parent[pid] = int(fields[1])
             seconds[pid] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    this, total = os.getpid(), 0.0
+    this_process, total = os.getpid(), 0.0
     for pid, spent in seconds.items():
         ancestor = parent[pid]
-        while ancestor not in (0, this):
+        while ancestor not in (0, this_process):
             ancestor = parent.get(ancestor, 0)
-        total += spent if ancestor == this else 0.0
+        total += spent if ancestor == this_process else 0.0
     return total
 
 

@@ -1,11 +1,11 @@
-"""Outcomes of the gate for simulated pairs of releases: changes that raise the leakage, or do not.
+"""Outcomes of the gate for simulated pairs of releases with and without an increase of the leakage.
 
     python -m benchmarks.releases [--pairs 20]
 
 Prints the number of pairs for each outcome, in about ten minutes on one core. A pair has the audit
 of a last release and that of a new one, which has other seeds. A neutral release has no other
 change. A raising release trains longer, so that the models memorise more. Without other rules, the
-policy asks whether any AUC is larger than in the last release, beyond noise.
+policy checks whether any AUC is larger than in the last release, beyond noise.
 """
 
 import argparse

@@ -61,7 +61,7 @@ def main() -> None:
     for index in range(args.rounds + 1):
         models = models_of(case, index)
         observed = {client: ObservedModels(local=model) for client, model in enumerate(models)}
-        seen = Round(
+        round = Round(
             index=index,
             observed=observed,
             sent={},
@@ -72,7 +72,7 @@ def main() -> None:
         )
         floors.append(timed(partial(passes, models, data)))
         start = process_time()
-        measured.append(measure_round(seen, signals, data))
+        measured.append(measure_round(round, signals, data))
         ours.append(process_time() - start)
     # The first round warms up.
     floors, ours, cubes = floors[1:], ours[1:], stacked(measured[1:])

@@ -52,7 +52,7 @@ def main() -> None:
     args = parser.parse_args()
     cores = os.cpu_count() or 1
     print(f"torch {torch.__version__}, {cores} cores, load {os.getloadavg()[0]:.1f}\n")
-    print("| student | usual, one thread | usual, all threads | fedaudit | x one | x all |")
+    print("| student | usual, one thread | all threads | fedaudit | x one thread | x all threads |")
     print("|---|---|---|---|---|---|")
     for case in CASES:
         start = case.architecture.initial(1)

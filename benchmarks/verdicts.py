@@ -74,15 +74,15 @@ def runs(rng: np.random.Generator, auc: float, seeds: int) -> list[Run]:
         seeds: Number of runs.
     """
     members, samples = SIZES[Origin.MEMBER], sum(SIZES.values())
-    drawn = []
+    result = []
     for _ in range(seeds):
         shift = 2**0.5 * ndtri(auc) + (BETWEEN * rng.standard_normal() if auc > 0.5 else 0.0)
         common = rng.standard_normal(samples)
         independent = rng.standard_normal((len(ATTACKS), samples))
         scores = SHARED**0.5 * common + (1 - SHARED) ** 0.5 * independent
         scores[:, :members] += shift
-        drawn.append(Run(scores, float(ndtr(shift / 2**0.5))))
-    return drawn
+        result.append(Run(scores, float(ndtr(shift / 2**0.5))))
+    return result
 
 
 def truth() -> UnitTruth:
