@@ -84,6 +84,13 @@ def _convert_sections(
     lines[:] = converted
 
 
+def _without_tuple_fields(
+    app: Sphinx, what: str, name: str, member: object, skip: bool, options: object
+) -> bool | None:
+    """Skip fields and the constructor of named tuples, which the class's docstring describes."""
+    return name == "__new__" or type(member).__name__ == "_tuplegetter" or None
+
+
 def _outdated_notebooks(
     app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]
 ) -> list[str]:
@@ -105,5 +112,6 @@ def setup(app: Sphinx) -> None:
     app.connect("doctree-read", _without_build_paths)
     # Before napoleon, which runs at the default priority of 500.
     app.connect("autodoc-process-docstring", _convert_sections, priority=400)
+    app.connect("autodoc-skip-member", _without_tuple_fields)
     app.connect("env-get-outdated", _outdated_notebooks)
     runpy.run_path(str(Path(app.srcdir) / "pages.py"), run_name="__main__")
