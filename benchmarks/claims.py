@@ -142,8 +142,9 @@ def rows(families: int) -> Iterator[str]:
         by_holm = wrong_families(families, each=each, true=true, seed=1)
         uncorrected = wrong_families(families, each=each, true=true, seed=1, correct=list)
         yield (
-            f"{len(DESIGNS) * each} claims at their margins, {true} that hold: a family has a wrong "
-            f"verdict in {by_holm:.1%} of {families} papers, {uncorrected:.1%} without correction"
+            f"{len(DESIGNS) * each} claims at their margins, {true} that hold: a family has a "
+            f"wrong verdict in {by_holm:.1%} of {families} papers, {uncorrected:.1%} without "
+            "correction"
         )
 
 
