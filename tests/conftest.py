@@ -25,9 +25,11 @@ torch.set_num_threads(1)
 # No deadline, and no limit for drawing inputs: a slow example is usually a busy machine. Every run
 # uses the same examples, so that a failure has its cause in the change;
 # `--hypothesis-profile=explore` draws new examples.
-_ANY_SPEED = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
-hypothesis.settings.register_profile("repeatable", derandomize=True, **_ANY_SPEED)
-hypothesis.settings.register_profile("explore", **_ANY_SPEED)
+_ANY_SPEED = hypothesis.settings(
+    deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.register_profile("repeatable", _ANY_SPEED, derandomize=True)
+hypothesis.settings.register_profile("explore", _ANY_SPEED)
 hypothesis.settings.load_profile("repeatable")
 
 

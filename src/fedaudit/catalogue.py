@@ -71,7 +71,7 @@ class _Doc:
 
     first: str = ""
     rest: tuple[str, ...] = ()
-    attributes: Mapping[str, str] = field(default_factory=dict)
+    attributes: dict[str, str] = field(default_factory=dict)
     source: str = ""
     differs: str = ""
 
