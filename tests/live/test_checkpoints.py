@@ -1,14 +1,13 @@
 """Recordings from saved checkpoints."""
 
-import os
 import re
 import runpy
-import subprocess
 import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 import pytest
@@ -502,26 +501,39 @@ def test_the_command_reads_samples_of_known_membership(
     assert not any(figure.metric == "epsilon" for figure in attacked(tmp_path / "runs").findings)
 
 
+def show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print a warning as Python does outside pytest, which collects warnings."""
+    sys.stderr.write(warnings.formatwarning(message, category, filename, lineno, line))
+
+
 def test_the_command_prints_a_warning_as_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
     save_all(tmp_path / "saved", as_torch)
     (tmp_path / "saved" / "round-2" / "global.pt").unlink()
     data().split.save("part")
     Path("warned_network.py").write_text("from tests.live.federation import network\n")
     words = ["runs", "blackbox-loss", "--checkpoints", "saved", "--samples", "part"]
     words += ["--network", "warned_network:network", *AS_QUICK]
-    done = subprocess.run(
-        [sys.executable, "-m", "fedaudit", "attack", *words], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    lines = [line for line in done.stderr.splitlines() if "warning" in line]
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        monkeypatch.setattr(warnings, "showwarning", show_warning)
+        assert exit_code("attack", *words) == 0
+        monkeypatch.undo()
+    printed = capsys.readouterr().err
+    lines = [line for line in printed.splitlines() if "warning" in line]
     reason = "the global model that clients were sent is not saved"
     assert lines[0] == f"fedaudit: warning: round 3 is not recorded: {reason}"
-    assert "RuntimeWarning" not in done.stderr
-    assert "recorder.missed" not in done.stderr
+    assert "RuntimeWarning" not in printed
+    assert "recorder.missed" not in printed
 
 
 def test_the_command_maps_names_rounds_and_sizes_as_the_function_does(
