@@ -52,8 +52,8 @@ class Net(nn.Module):
 
 
 @dataclass(frozen=True)
-class Lowest:
-    """Rule that takes the lowest value of the signal at the target over all rounds."""
+class LowestSignal:
+    """Rule that uses the lowest signal of the target over all rounds."""
 
     client_aggregation = "target only"
     round_aggregation = "minimum"
@@ -64,11 +64,11 @@ class Lowest:
         return loss.of(target).double().nan_to_num(float("inf")).min(0).values
 
 
-lowest_loss = Attack((Loss(),), Lowest(), "custom", "A member's loss is low in every round.")
+lowest_loss = Attack((Loss(),), LowestSignal(), "custom", "A member's loss is low in every round.")
 
 
 @dataclass(frozen=True)
-class Confident(Defense):
+class EntropyBonus(Defense):
     """Defense that rewards uncertain outputs.
 
     Attributes:
@@ -99,8 +99,8 @@ class Jitter(Defense):
 
 
 @dataclass(frozen=True)
-class Cautious(FedAvg):
-    """Federated averaging whose server moves only part of the way to the clients' mean."""
+class PartialStep(FedAvg):
+    """Federated averaging with a server step smaller than the mean of the updates."""
 
     step: float = 1.0
 
@@ -109,6 +109,6 @@ class Cautious(FedAvg):
         return {n: torch.lerp(state[n].to(after[n]), after[n], self.step) for n in after}
 
 
-def cautious(task: FederatedTask, *, step: float = 0.8) -> Cautious:
+def partial_step(task: FederatedTask, *, step: float = 0.8) -> PartialStep:
     """Return the algorithm for the architecture and training of a study."""
-    return Cautious(task.architecture, task.training, step=step)
+    return PartialStep(task.architecture, task.training, step=step)

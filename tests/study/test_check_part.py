@@ -135,7 +135,8 @@ def test_the_parts_of_the_example_fulfil_their_contracts(monkeypatch: pytest.Mon
     folder = Path(__file__).parents[2] / "examples" / "own-parts"
     monkeypatch.syspath_prepend(folder)
     try:
-        for part, settings in (("lowest_loss", {}), ("Jitter", {"sigma": 0.3}), ("cautious", {})):
+        settings_of = {"lowest_loss": {}, "Jitter": {"sigma": 0.3}, "partial_step": {}}
+        for part, settings in settings_of.items():
             results = check_part(f"parts:{part}", settings)
             assert [result for result in results if result.fault] == [], part
     finally:

@@ -57,7 +57,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(EXAMPLE, folder / "files", ignore=shutil.ignore_patterns("__pycache__"))
     before = list(sys.path)
     try:
-        words = (folder / "files" / "study.toml", "--variant", "confident", "--out", folder / "out")
+        study = folder / "files" / "study.toml"
+        words = (study, "--variant", "entropy-bonus", "--out", folder / "out")
         assert exit_code("run", *words, "--workers", "1", *SMALL) == 0
     finally:
         sys.path[:] = before
@@ -69,11 +70,11 @@ def test_every_custom_part_of_the_example_is_in_the_record(finished: Path) -> No
     config = json.loads(json.dumps(record.config))
     assert config["data"]["name"] == "parts:tumours"
     assert config["model"]["name"] == "parts:Net"
-    assert config["algorithm"]["name"] == "parts:cautious"
-    assert config["defense"]["name"] == "parts:Confident"
+    assert config["algorithm"]["name"] == "parts:partial_step"
+    assert config["defense"]["name"] == "parts:EntropyBonus"
     assert {row.name: row.source for row in record.attacks}["parts:lowest_loss"] == "custom"
     assert {figure.attack for figure in record.findings} >= {"parts:lowest_loss", "loss-series"}
-    parts = ["Confident", "Net", "cautious", "lowest_loss", "tumours"]
+    parts = ["EntropyBonus", "Net", "lowest_loss", "partial_step", "tumours"]
     assert list(config["code"]) == [f"parts:{name}" for name in parts]
     assert len(set(config["code"].values())) == len(parts)
 
@@ -81,7 +82,8 @@ def test_every_custom_part_of_the_example_is_in_the_record(finished: Path) -> No
 def test_every_variant_of_the_example_runs() -> None:
 
     studies = read_studies(EXAMPLE / "study.toml")
-    assert [study.defense.name for study in studies] == ["none", "parts:Confident", "parts:Jitter"]
+    defenses = ["none", "parts:EntropyBonus", "parts:Jitter"]
+    assert [study.defense.name for study in studies] == defenses
     with code_named_in("the study", trusted=True, folder=EXAMPLE):
         raise_if_misfits(studies)
 
@@ -146,7 +148,7 @@ def test_changed_custom_parts_are_refused(
     with pytest.raises(BadInput, match="'parts:lowest_loss' has changed since"):
         reattack(finished / "out", [], tmp_path / "again", trust=True)
     (files / "parts.py").write_text(source.replace("hidden + self.middle", "self.middle", 1))
-    words = ("--variant", "confident", "--out", finished / "out", "--workers", "1", *SMALL)
+    words = ("--variant", "entropy-bonus", "--out", finished / "out", "--workers", "1", *SMALL)
     forget_parts()
     sys.path[:] = [place for place in sys.path if place != str(finished / "files")]
     assert exit_code("run", files / "study.toml", *words) == 2, "nor is a run continued with them"
@@ -156,7 +158,7 @@ def test_adding_an_attack_to_the_module_keeps_the_run(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = shutil.copytree(finished / "files", tmp_path / "files")
-    added_code = '\nmore = Attack((Loss(),), Lowest(), "of our own", "The same again.")  # added\n'
+    added_code = '\nmore = Attack((Loss(),), LowestSignal(), "custom", "Copy.")  # added\n'
     with (files / "parts.py").open("a") as file:
         file.write(added_code)
     monkeypatch.chdir(files)
@@ -248,7 +250,7 @@ def test_invalid_custom_parts_are_refused_in_one_sentence(
 def test_annotations_of_custom_parts_may_be_strings_or_missing(tmp_path: Path) -> None:
     future = "from __future__ import annotations\n\nfrom dataclasses"
     text = (EXAMPLE / "parts.py").read_text().replace("from dataclasses", future, 1)
-    plain = "\n\ndef slow(task, *, step=0.5):\n    return cautious(task, step=step)\n"
+    plain = "\n\ndef slow(task, *, step=0.5):\n    return partial_step(task, step=step)\n"
     (tmp_path / "parts_text.py").write_text(text + plain)
     settings: dict[str, object] = {
         "name": "x",

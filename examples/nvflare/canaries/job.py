@@ -1,9 +1,9 @@
-"""Federated averaging with NVIDIA FLARE, and canary sites: how well is one site's update hidden?
+"""Federated averaging with NVIDIA FLARE. Canary sites bound the epsilon of one site's update.
 
 CANARY_SEED=1 python job.py        # a simulation of five sites and twenty canaries
 
-Without noise, as here, the update is hardly hidden. A privacy filter on every site, including the
-canary sites, would hide it.
+This example adds no noise, so the lower bounds are high. To hide the update, add a privacy filter
+to every site, including the canary sites.
 """
 
 import argparse
@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
 
-    # A file, because every process that constructs a model draws other initial weights.
+    # The initial model is in a file, because each process would draw different weights.
     first = Net().state_dict()
     initial = Path(mkdtemp()) / "first.pt"
     torch.save(first, initial)
