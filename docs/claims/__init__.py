@@ -1,1 +1,1 @@
-"""The page of claims, from claims and results; `docs/claims.py` is its command."""
+"""Build the page of claims from claims and results; the command is `docs/claims.py`."""

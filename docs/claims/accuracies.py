@@ -51,7 +51,7 @@ class AccuracyPair(Part):
     # Mean accuracies of the models that were trained again.
     accuracy: float
     other_accuracy: float
-    # Limits for further runs, from five seeds on.
+    # Limits for further runs, if there are at least five seeds.
     further_low: float | None = None
     further_high: float | None = None
 
@@ -73,8 +73,8 @@ def accuracy_pairs(study: str) -> Mapping[tuple[str, str], AccuracyPair]:
     path = TAKEN / f"{study}.json"
     if not path.is_file():
         return {}
-    taken = PAIRS.validate_json(path.read_bytes())
-    return {(pair.one, pair.other): pair for pair in [*map(_reversed, taken), *taken]}
+    pairs = PAIRS.validate_json(path.read_bytes())
+    return {(pair.one, pair.other): pair for pair in [*map(_reversed, pairs), *pairs]}
 
 
 def _reversed(pair: AccuracyPair) -> AccuracyPair:
@@ -129,7 +129,7 @@ def _wanted(study: str) -> Iterator[tuple[str, str]]:
 
 
 def variants_of(regime: Regime, one: Term, other: Term) -> tuple[str, str] | None:
-    """Return the variants of two terms; None if one of them is a number or of another study."""
+    """Return the variants of two terms; None if one is a number or belongs to another study."""
     if other.value is not None or one.study or other.study:
         return None
     return variant_of(regime, one), variant_of(regime, other)
@@ -155,7 +155,7 @@ def take_accuracies(study: str, *, data_dir: Path | None, out: Path) -> int:
         raise BadInput(f"no claim compares test accuracies in {study}; name another study")
     base, *variants = read_studies(ROOT / "studies" / f"{study}.toml")
     by_name = {candidate.name: candidate for candidate in (base, *variants)}
-    taken = []
+    pairs = []
     for one, other in wanted:
         seeds = sorted(_accuracies(study, one).keys() & _accuracies(study, other).keys())
         sides = []
@@ -169,7 +169,7 @@ def take_accuracies(study: str, *, data_dir: Path | None, out: Path) -> int:
         limits = paired_accuracy(first, second)
         by_seed = (first.mean(axis=1) - second.mean(axis=1)).tolist()
         further = further_runs_interval(by_seed, limits_of_runs=limits[1:])
-        taken.append(
+        pairs.append(
             AccuracyPair(
                 one=one,
                 other=other,
@@ -183,8 +183,8 @@ def take_accuracies(study: str, *, data_dir: Path | None, out: Path) -> int:
             )
         )
     TAKEN.mkdir(exist_ok=True)
-    write_atomically(TAKEN / f"{study}.json", PAIRS.dump_json(taken, indent=0).decode() + "\n")
-    return len(taken)
+    write_atomically(TAKEN / f"{study}.json", PAIRS.dump_json(pairs, indent=0).decode() + "\n")
+    return len(pairs)
 
 
 def _accuracies(study: str, variant: str) -> dict[int, float]:

@@ -48,7 +48,7 @@ class Figure(NamedTuple):
     method: str
     # Number of runs; 0 for a constant.
     seeds: int
-    # Limits for further runs by Student's t, from five seeds on; for games those for further
+    # Limits for further runs by Student's t with at least five seeds; for games those for further
     # targets. None if unknown.
     further: tuple[float, float] | None = None
 
@@ -114,7 +114,7 @@ def gap_of(regime: Regime, test: Test, other: Term) -> Figure | None:
     gap = _gap_of(regime, test, other)
     if gap is None or gap.low is None or gap.high is None or gap.further is None:
         return gap
-    # Further runs cannot be known better than these.
+    # Limits for further runs are at least as wide as those for these runs.
     low, high = gap.further
     return gap._replace(further=(min(low, gap.low), max(high, gap.high)))
 
@@ -199,7 +199,7 @@ def _values(regime: Regime, test: Test, term: Term) -> Values | None:
         (term.target if term.target is not None else _first_target(figures)) if member else None
     )
     contrast = test.contrast if member else ""
-    # Attacks that the undefended record lacks do not enter, like those that find nothing.
+    # Attacks without a figure in the undefended record are left out, as are those at chance level.
     signs = counts(regime, test, term) if term.attacks else {}
     parts = {
         attack: figures.get(FigureName(figure, attack, contrast, target, term.group))
@@ -210,7 +210,7 @@ def _values(regime: Regime, test: Test, term: Term) -> Values | None:
         return None
     if not term.attacks:
         return present[term.attack]
-    # A committed figure is of one target, which has the key None.
+    # Committed figures have one target, with the key None.
     directions: dict[str, Mapping[int | None, Direction]] = {
         attack: {None: sign} for attack, sign in signs.items()
     }
@@ -218,7 +218,7 @@ def _values(regime: Regime, test: Test, term: Term) -> Values | None:
 
 
 def counts(regime: Regime, test: Test, term: Term) -> dict[str, Direction]:
-    """Return the attacks that enter the average of a term, with their directions.
+    """Return the attacks whose figures a term averages, with their directions.
 
     The undefended record of the regime decides.
     """
@@ -243,7 +243,7 @@ def _both(low: float | None, high: float | None) -> tuple[float, float] | None:
 
 
 def _with_limits(figure: Figure) -> Figure:
-    """Use the limits for further runs if there are none for these runs, as for counts."""
+    """Replace missing limits for these runs, as for counts, by those for further runs."""
     if figure.low is not None or figure.further is None:
         return figure
     low, high = figure.further
@@ -287,7 +287,7 @@ def _paired(regime: Regime, test: Test, other: Term) -> Figure | None:
     needed = sides(regime, test.one, other)
     by_sides = {
         (pair.one, pair.other): pair
-        # The first target of the study if none is named.
+        # Without a target, the first one of the study is used.
         for pair in sorted(pairs(regime.study), key=lambda pair: -pair.target)
         if pair.contrast == test.contrast and test.one.target in (None, pair.target)
     }

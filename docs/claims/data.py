@@ -29,7 +29,7 @@ class Scale(Part):
     # Samples of each client.
     samples: int | None = None
     rounds: int | None = None
-    # Samples of all clients together.
+    # Samples of all clients in total.
     total_samples: int | None = None
     # In games, noisy copies of the target on which the server trains.
     copies: int | None = None
@@ -76,7 +76,7 @@ class Regime(Part):
     title: str
     # Topic of the regime, which determines when it leaks.
     kind: Literal["membership", "sources", "clusters", "games"] = "membership"
-    # Undefended attack, chosen in advance, that decides whether the regime leaks.
+    # Undefended attack, chosen before the runs, that decides whether the regime leaks.
     leak: str = ""
     # Non-members for this attack.
     against: Literal["mixed", "unseen", "other_client"] = "mixed"
@@ -110,7 +110,7 @@ class Term(Part):
     figure: str = ""
     # Number instead of a figure.
     value: float | None = None
-    # Words for the variant, instead of those in `claims/words.toml`.
+    # Description of the variant, if it differs from that in `claims/words.toml`.
     words: str = ""
 
 
@@ -136,9 +136,9 @@ class Claim(Part):
 
     # Name for links and commands.
     id: str
-    # The claim in our words.
+    # The claim, paraphrased.
     says: str
-    # The claim for the table of verdicts, if that in our words is too long.
+    # A shorter form of the claim for the table of verdicts, if needed.
     short: str = ""
     # Table, figure or section of the paper.
     where: str
@@ -153,7 +153,7 @@ class Claim(Part):
     # 1 if the claim needs two regimes, 2 if it needs one: claims about one component or one form of
     # a method, or about one data set.
     tier: Literal[1, 2] = 1
-    # Whether the question is ours, and not a claim of the paper.
+    # Whether fedaudit asks the question, instead of the paper.
     ours: bool = False
     # Reason why the claim has no test.
     not_run: str = ""

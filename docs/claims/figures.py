@@ -40,25 +40,27 @@ from fedaudit.results.tradeoffs import AttackKey, Direction, Directions, directi
 from results.archives import committed_record
 
 LATE = (0.6, 1.0)
-"""Shares of the rounds at which the loss gap is a figure."""
+"""Fractions of the rounds after which the loss gap is a figure."""
 CERTAIN = 1e-8
 """Probability of failure of AMI's certificates."""
 MEMBERSHIP_FIRST = 0.1
-"""False-positive rate of an adversary that decides on membership before naming owners."""
+"""False-positive rate of an adversary that infers membership before it infers the owner."""
 SHARES = "Clopper-Pearson 95%"
 
 
 class FigureName(NamedTuple):
     """Name of a figure of a record."""
 
-    # Metric of an estimate, or one of these: "loss_gap@0.6", the mean loss of non-members minus
-    # that of members after this fraction of the rounds; "seconds_ratio" and "uses_ratio", training
-    # time and uses of the median sample of clients with a defense, relative to the other clients of
-    # the run; "named_after_membership", the fraction of samples that an adversary calls members at
-    # 10 % false positives and whose owner it then names; "last change of accuracy" of a group's
-    # model; "uncertified", the fraction of targets whose certificate fails with a probability above
-    # 1e-8; "hypervolume" of several records; and the figures that :func:`figures_of` derives from
-    # games and source attacks.
+    # Metric of an estimate, or one of these:
+    # - "loss_gap@0.6": mean loss of non-members minus that of members after this fraction of rounds
+    # - "seconds_ratio", "uses_ratio": training time, and uses of the median sample, of clients with
+    #   a defense, relative to the other clients of the run
+    # - "named_after_membership": fraction of samples that an adversary classifies as members at
+    #   10 % false positives and whose owner it then identifies
+    # - "last change of accuracy": change of a group's accuracy between the last measured rounds
+    # - "uncertified": fraction of targets whose certificate fails with a probability above 1e-8
+    # - "hypervolume": hypervolume of several records
+    # - a figure that :func:`figures_of` derives from games or source attacks
     figure: str
     # Attack of the catalogue; a point of games, or an indicator of the detector.
     attack: str = ""
@@ -111,7 +113,7 @@ def directions(study: str, variant: str) -> Directions:
 def counted(
     base: tuple[str, str], attacks: Sequence[str], contrast: str, metric: str, target: int | None
 ) -> dict[str, Direction]:
-    """Return the attacks that enter an average, with their directions.
+    """Return the attacks whose figures are averaged, with their directions.
 
     The undefended record ``base`` (study and variant) decides.
     """
@@ -211,13 +213,13 @@ def spread_auc(spread: Spread) -> Value:
 
 
 def _of_record(record: Record) -> Iterator[tuple[FigureName, int | None, Value]]:
-    # Runs that were attacked again took at least their training.
+    # The record of a run that was attacked again has only the time of the attacks.
     spent = max(record.environment.seconds or 0.0, sum(row.seconds for row in record.usage))
     yield SECONDS, None, Value.without_limits(spent)
     for f in record.findings:
         if f.value is not None and f.attack:
             key = FigureName(f.metric, f.attack, f.contrast, f.target)
-            # A rate with too few non-members for a lower limit above 0 has that one.
+            # A rate with too few non-members for a lower limit above 0 has the limit 0.
             low = 0.0 if f.low is None and f.high is not None else f.low
             yield key, f.seed, Value(f.value, low, f.high, f.method, f.metric == "auc")
     for u in record.where(topic="utility"):
@@ -267,7 +269,7 @@ def of_convergence(result: ClusterResult) -> Iterator[tuple[FigureName, Value]]:
 
 
 def of_usage(usage: list[UsageRow]) -> Iterator[tuple[str, Value]]:
-    """Yield the cost of a defense relative to undefended clients of the same run."""
+    """Yield the cost of a defense, relative to undefended clients of the same run."""
     with_it, without = ([row for row in usage if row.defended is on] for on in (True, False))
     if with_it and without:
         seconds = [fmean(row.seconds for row in side) for side in (with_it, without)]
@@ -279,7 +281,7 @@ def of_usage(usage: list[UsageRow]) -> Iterator[tuple[str, Value]]:
         )
         usual = float(np.median(others))
         if usual:
-            # Distribution-free limits of a median: so many lie below it as heads fall.
+            # Distribution-free limits of a median: the number of values below it is binomial.
             low, high = (int(binom.ppf(share, len(uses), 0.5)) for share in (0.025, 0.975))
             middle, below, above = (
                 float(number) / usual for number in (np.median(uses), uses[low - 1], uses[high])

@@ -27,7 +27,7 @@ from fedaudit.metrics.significance import holm
 ERROR = 0.05
 LIMIT = -float(ndtri(ERROR / 2))
 FEWEST_SEEDS = 2
-"""Fewest seeds of a regime that counts: one model may be an exception."""
+"""Smallest number of seeds of a regime that counts, since a single model may be an exception."""
 
 Verdict = Literal[
     "confirmed",
@@ -51,7 +51,7 @@ UNDECIDED = ("open", "not run")
 SYMMETRIC = 0.85
 """Smallest ratio of the two distances between a figure and its limits if these are normal."""
 ROUNDING = 1e-9
-"""Largest difference between equal figures."""
+"""Largest difference between figures that count as equal."""
 Reading = Literal["these runs", "further runs"]
 
 
@@ -153,7 +153,7 @@ def with_verdict(part: PartResult) -> PartResult:
 
 
 def over_further_runs(part: PartResult) -> PartResult:
-    """Judge a comparison by its interval for further runs; "not run" if there is none."""
+    """Judge a comparison by its interval for further runs; "not run" if the interval is unknown."""
     if part.gap is None or part.gap.further is None:
         return part._replace(verdict="not run", gap=None)
     low, high = part.gap.further
@@ -163,7 +163,7 @@ def over_further_runs(part: PartResult) -> PartResult:
 
 
 def verdict_of(test: Test, gap: Figure) -> Verdict:
-    """Return the verdict with a p-value of at most 5 %; "open" if there is none."""
+    """Return the verdict with a p-value of at most 5 %; "open" without such a verdict."""
     if gap.low is None or gap.high is None:
         return "open"
     near: tuple[Verdict, ...] = ("confirmed", "contradicted")

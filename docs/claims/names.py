@@ -9,10 +9,10 @@ from fedaudit.core.errors import BadInput
 class Words(Part):
     """Words for the names in claims."""
 
-    # {} stands for the attack, which otherwise follows.
+    # {} is replaced by the attack; without {}, the attack follows.
     figures: dict[str, str]
     attacks: dict[str, str]
-    # Words for variants and settings; {} stands for the value of a setting.
+    # Words for variants and settings; {} is replaced by the value of a setting.
     settings: dict[str, str]
 
 

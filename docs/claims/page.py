@@ -211,7 +211,7 @@ TARGETS_PLAYED = "other target samples may differ"
 
 
 def reading_of(result: ClaimResult) -> str:
-    """Return why a decided claim is about these runs only; empty if it holds for further runs."""
+    """Return why a verdict applies to these runs only; empty if it holds for further runs."""
     further = result.further
     if further is not None and further.verdict == result.verdict:
         return ""

@@ -117,7 +117,7 @@ def _cheapest_of(counted: Sequence[RegimeResult], verdict: Verdict, p_value: flo
 def step_to(result: RegimeResult, verdict: Verdict, p_value: float) -> Step | None:
     parts = [part for part in result.parts if part.gap is not None]
     if verdict == "contradicted":
-        # One comparison refutes a claim; choosing it among several shares the error.
+        # One comparison refutes a claim; it is chosen among several, which share the error.
         prices = [(part, times_to(part, verdict, p_value / len(parts))) for part in parts]
         part, times = min(prices, key=lambda price: price[1])
         needs = {part.other.model_dump_json(): (part, times)}
@@ -193,7 +193,7 @@ def hours_spent(study: str) -> float:
 
 
 def _lacks_limits(part: PartResult) -> bool:
-    """Return whether a figure lacks limits that more seeds would not give."""
+    """Return whether a figure lacks limits, even with more seeds."""
     gap = part.gap
     is_of_games = regimes()[part.regime].kind == "games"
     return gap is not None and gap.low is None and (is_of_games or gap.seeds >= FEWEST_RUNS)
@@ -368,7 +368,7 @@ def _rests_on(part: PartResult) -> str:
     assert part.gap is not None
     if part.gap.method == BY_STUDENT:
         return "seeds"
-    # Their errors do not cancel over runs (fedaudit.results.aggregate).
+    # Errors of rates do not cancel over runs (fedaudit.results.aggregate).
     if figure == "test_accuracy":
         return "test samples"
     return "members and non-members" if "@" in figure else "seeds"

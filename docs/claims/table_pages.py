@@ -39,7 +39,7 @@ MARKS: Mapping[Agreement, str] = {
     "not run": "–",
     "not stated": "",
 }
-"""Sign of each agreement in a cell, so that a reader does not need the colour."""
+"""Sign for each kind of agreement in a cell, for readers who cannot see the colour."""
 
 
 def verdict_words(table: PaperTable, results: Sequence[ClaimResult]) -> str:
@@ -155,7 +155,7 @@ widened by 0.02 (two points for percentages) unless a note states another tolera
 
 
 def outcome(table: PaperTable, cells: Sequence[Sequence[Cell]]) -> str:
-    """Describe how many values agree, how often the best is the same, and what was not run."""
+    """Describe how many values agree, how often the same method is best, and what was not run."""
     counts = Counter(cell.agreement for row in cells for cell in row)
     compared = counts.total() - counts["not run"] - counts["not stated"]
     if not compared:

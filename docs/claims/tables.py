@@ -14,17 +14,17 @@ Unit = Literal["", "%"]
 Side = Literal["theirs", "ours"]
 
 SIDES: tuple[Side, ...] = ("theirs", "ours")
-"""Whose a value is: the paper's, or ours."""
+"""Source of a value: the paper, or our runs."""
 
 WIDE = 4
 """Width of an interval, in tolerances, above which a value inside it does not count as agreeing."""
 
 
 class Selector(Part):
-    """What a table, a row or a column says about our figure.
+    """Settings of a table, a row or a column that select our figure.
 
     A row takes precedence over a column, and a column over the table. "{}" in the attack or the
-    variant of a row stands for that of the column.
+    variant of a row is replaced by that of the column.
     """
 
     # Regime of `claims/regimes.toml`; empty if we did not run it.
@@ -50,7 +50,7 @@ class Column(Selector):
     """Column of a table of a paper."""
 
     title: str
-    # Instead of those of the table.
+    # Overrides of the settings of the table.
     unit: Unit | None = None
     digits: int | None = None
     tolerance: float | None = None
@@ -74,9 +74,9 @@ class PaperTable(Selector):
 
     id: str
     title: str
-    # Table whose columns, rows and other settings this one has, unless it states them.
+    # Table from which this one inherits columns, rows and other settings.
     like: str = ""
-    # What differs in our runs, and other remarks.
+    # Differences of our runs, and other remarks.
     notes: tuple[str, ...] = ()
     # Claims about this table.
     claims: tuple[str, ...] = ()
@@ -86,10 +86,10 @@ class PaperTable(Selector):
     digits: int = 2
     # Half width of the range in which values agree, in the unit of the paper.
     tolerance: float = 0.02
-    # Which value of a row (or a column) is the best for its method; empty if values do not compete.
+    # Whether the largest or the smallest value is the best; empty if values do not compete.
     best: Best = ""
     along: Literal["row", "column"] = "row"
-    # Word for what competes: "attack", "defense".
+    # Word for the competing methods, such as "attack" or "defense".
     competing: str = "method"
     columns: tuple[Column, ...] = ()
     row: tuple[Row, ...] = ()
@@ -102,7 +102,7 @@ class TablesOfPaper(Part):
 
     # Name of the paper in its claims.
     paper: str
-    # What a reader should know first, with a link to the finding, as Markdown.
+    # Main finding, with a link to it, as Markdown.
     main_finding: str = ""
     # Claims about the paper's main table.
     main_claims: tuple[str, ...]
@@ -143,7 +143,7 @@ def tables_of(paper: Paper) -> list[PaperTable]:
 
 
 def main_finding_of(paper: Paper) -> str:
-    """Return what a reader of a paper's page should know first, as Markdown."""
+    """Return the main finding for the top of a paper's page, as Markdown."""
     return _files()[paper.name].main_finding
 
 
@@ -238,7 +238,7 @@ def _scaled(figure: Figure, factor: float) -> Figure:
 
 
 class Place(NamedTuple):
-    """Place of a value: whose it is, and the positions of its row and column."""
+    """Place of a value: its source, row and column."""
 
     side: Side
     row: int
@@ -246,7 +246,7 @@ class Place(NamedTuple):
 
 
 def best_cells(table: PaperTable, cells: Sequence[Sequence[Cell]]) -> set[Place]:
-    """Return the places of the best values of each row or column, of the paper and of ours."""
+    """Return the places of the best values of each row or column, in the paper and in our runs."""
     return {
         place
         for best, line in _lines(table, cells)
@@ -269,7 +269,7 @@ def _best_of(
 
 
 def value_of(cell: Cell, side: Side) -> float:
-    """Return the value of one side in a cell; nan if there is none."""
+    """Return the value of one side in a cell; nan if the cell has no such value."""
     if side == "theirs":
         return cell.theirs
     return math.nan if cell.ours is None else cell.ours.value
@@ -291,7 +291,7 @@ def _lines(
 
 
 def same_best(table: PaperTable, cells: Sequence[Sequence[Cell]]) -> tuple[int, int]:
-    """Count the rows or columns in which the paper's best is ours too.
+    """Count the rows or columns in which the same value is best in the paper and in our runs.
 
     Returns:
         Their number, and the number of rows or columns in which we ran the paper's best and

@@ -43,7 +43,7 @@ BASES = {
 }
 """Settings of the base of a regime, by topic."""
 OF_MODELS = ("overfitting",)
-"""Figures that results list by attack, but that are about models."""
+"""Figures of models that results list by attack."""
 STATES: Mapping[Verdict, str] = {
     "confirmed": "holds",
     "contradicted": "does not hold",
@@ -81,7 +81,7 @@ def side_of(regime_name: str, test: Test, term: Term) -> Side:
 class Comparison(NamedTuple):
     """Comparison in words."""
 
-    # Figure, what both sides have in common, and the values for which the claim holds.
+    # Figure, common words of both sides, and the values for which the claim holds.
     head: str
     # Number of attacks of a mean; empty for a single one.
     attacks: str
@@ -109,7 +109,7 @@ def comparison_words(part: PartResult) -> Comparison:
 
 
 def common_and_own_words(regime: str, test: Test, other: Term) -> tuple[str, list[str]]:
-    """Return what both sides of a comparison have in common, and the words for each side.
+    """Return the common words of both sides of a comparison, and the words for each side.
 
     The base of a regime has no words if both sides, or the only side, are the base.
     """
