@@ -33,7 +33,7 @@ def study_of(kind: str, seed: int) -> dict[str, object]:
         "seeds": [seed],
         "partition": {"clients": 5, "samples_per_client": 100},
         "training": {"rounds": 14, "epochs": 3, "batch_size": 10},
-        "audit": {"fair": 150, "view": "globals", "every": 7},
+        "audit": {"samples": 150, "view": "globals", "every": 7},
         "attacker": {"kind": kind, "strength": 5.0},
         "attacks": {name: {} for name in ATTACKS},
     }
