@@ -427,7 +427,7 @@ def page(made_from: Sequence[Rung], checked_on: Sequence[Rung]) -> str:
         "## Candidate predictors",
         "We compared the loss gap with other predictors. Each rule fits the normal quantile of the "
         "AUC linearly to its predictors, by least squares; counts are log-transformed. The table "
-        "shows the mean absolute error of the predicted AUC.",
+        "shows the mean absolute error of the predicted AUC of the strongest attack on uploads.",
         _axes(AXES, made_from, checked_on, of_uploads),
         AXES_SAY,
         "## Effect of a single setting",
@@ -525,8 +525,8 @@ def _answer(uploads: ProbitLine, made_from: Sequence[Rung], checked_on: Sequence
         "estimate its error, we predicted each data set from the others (leave-one-dataset-out): "
         f"for nine in ten federations, the error is at most {uploads.spread:.2f}. On two further "
         f"data sets, the error is within this bound for {sum(within)} of {len(within)} federations "
-        f"({by_data}), and for {sum(either)} if the confidence interval of the AUC is added to the "
-        f"bound. The mean error on these data sets is {error:.3f}.\n\n"
+        f"({by_data}), and for {sum(either)} if the uncertainty of the AUC itself (its confidence "
+        f"interval) is added to the bound. The mean error on these data sets is {error:.3f}.\n\n"
         "**The generalisation gap of the global model does not predict the leak of uploads.** In "
         f"{len(young)} of these federations, this gap is below 1 point, but the AUCs are "
         f"{min(map(of_uploads, young)):.2f} to {max(map(of_uploads, young)):.2f}. Uploads of "
@@ -558,11 +558,12 @@ def _first_to_see(made_from: Sequence[Rung]) -> str:
     weakest = min(means[0], key=lambda name: means[0][name])
     head = ["gap of uploads", "federations", *(f"`{name}`" for name in UPLOAD_ATTACKS)]
     return (
-        f"**`{first}` detects the smallest leaks.** In the third of all federations that has the "
-        f"smallest gaps, it has the highest mean AUC, {means[0][first]:.2f}, and `{weakest}` the "
-        f"lowest, {means[0][weakest]:.2f}. In the third with the largest gaps, `{last}` has the "
-        f"highest mean AUC, {means[-1][last]:.2f}. The table has the mean AUC of each attack, "
-        "and in how many federations the attack is the strongest:\n\n" + _grid(head, rows)
+        f"**`{first}` detects the smallest leaks.** Among the {len(thirds[0])} federations with "
+        f"the smallest gaps, it has the highest mean AUC, {means[0][first]:.2f}, and `{weakest}` "
+        f"the lowest, {means[0][weakest]:.2f}. Among the {len(thirds[-1])} with the largest gaps, "
+        f"`{last}` has the highest mean AUC, {means[-1][last]:.2f}. The table has the mean AUC of "
+        "each attack, and in how many federations the attack is the strongest:\n\n"
+        + _grid(head, rows)
     )
 
 
@@ -648,7 +649,8 @@ def _sources(made_from: Sequence[Rung]) -> str:
         "Source inference guesses which client trained on a sample. With ten clients, random "
         "guessing has a success rate of 0.1. The last column is the success rate minus that of a "
         "baseline without a model, which names the client with the largest fraction of the "
-        "sample's class.\n\n" + _grid(head, rows)
+        "sample's class. A run is named by the settings that differ from the base configuration of "
+        "its study (`studies/ladder-*.toml`).\n\n" + _grid(head, rows)
     )
 
 

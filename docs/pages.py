@@ -42,10 +42,10 @@ MEANINGS = {
 }
 ATTACK_COLUMNS = (
     "An attack measures one or more signals. Its rule combines their values over clients and over "
-    "rounds into a score. The column *needs* lists what the adversary must see, and *runs in view* "
-    "the [views](threat-models.md) that show it. A study without a table of attacks runs the "
-    "attacks of a [set](settings.md#attacks). Attacks with *none: name it* belong to no set. To "
-    "run them, name them in the study."
+    "rounds into a score. The column *needs* lists what the adversary must see (*next model*: the "
+    "global model after the round), and *runs in view* the [views](threat-models.md) that show it. "
+    "A study without a table of attacks runs the attacks of a [set](settings.md#attacks). Attacks "
+    "with *none: name it* belong to no set. To run them, name them in the study."
 )
 MIN_REFERRED = 8
 """Number of words from which the meaning of a setting is not repeated in the catalogue."""

@@ -54,12 +54,12 @@ def test_the_memory_limit_error_names_a_sufficient_setting(
 
 
 def test_larger_files_may_use_more_memory_than_small_ones() -> None:
-    raise_if_oversized("it", 2**27, on_disk=0)
+    raise_if_oversized("it", 2**27, file_bytes=0)
     with pytest.raises(BadInput, match="would take"):
-        raise_if_oversized("it", 2**27 + 1, on_disk=2**22)
-    raise_if_oversized("it", 2**30, on_disk=2**25)
+        raise_if_oversized("it", 2**27 + 1, file_bytes=2**22)
+    raise_if_oversized("it", 2**30, file_bytes=2**25)
     with pytest.raises(BadInput, match="would take"):
-        raise_if_oversized("it", 2**100_000, on_disk=2**25)
+        raise_if_oversized("it", 2**100_000, file_bytes=2**25)
 
 
 @pytest.mark.parametrize("stated", ["much", "-1", "0", "nan", "inf"])
@@ -68,7 +68,7 @@ def test_a_budget_that_is_no_number_is_refused(
 ) -> None:
     monkeypatch.setenv("FEDAUDIT_MAX_GIB", stated)
     with pytest.raises(BadInput, match="a number of GiB above 0"):
-        raise_if_oversized("it", 1, on_disk=1)
+        raise_if_oversized("it", 1, file_bytes=1)
 
 
 def test_no_external_program_reads_pictures(

@@ -89,7 +89,7 @@ def test_a_picture_of_sixteen_bits_is_found_among_the_audited_samples(tmp_path: 
     unit = unit_of(sample, audited)
     assert torch.equal(scans.features[unit, 0], torch.from_numpy(levels[2] / 65535).float())
     Image.fromarray(levels[0].astype(np.float32)).save(tmp_path / "a.tif")
-    with pytest.raises(BadInput, match="training pictures; ask by the sample's row"):
+    with pytest.raises(BadInput, match="training pictures; give the sample's row number"):
         read_sample(tmp_path / "a.tif", (1, 10, 10))
 
 

@@ -19,7 +19,7 @@ from fedaudit.fl.algorithms.fedavg import FedAvg
 from fedaudit.fl.algorithms.ifca_mir import IfcaMirOfClients
 from fedaudit.fl.hooks import ClientContext, Defense
 from fedaudit.fl.training.local import LocalTraining
-from fedaudit.plan.assignment import HoldOutRule, exclude_held_out
+from fedaudit.plan.assignment import HoldOutRule, treat_held_out_as_unseen
 from fedaudit.risk.catalog import LossThreshold
 from fedaudit.study.build import build_setup
 from tests.study.studies import small_study
@@ -54,7 +54,7 @@ class DropsTheFirst(Defense):
 
 
 def test_held_out_samples_of_a_coalition_are_of_no_client() -> None:
-    audit = exclude_held_out(DEAL, holdout(PAIR)).audit
+    audit = treat_held_out_as_unseen(DEAL, holdout(PAIR)).audit
     held_out_ids = held_out(IDS, 0.1, seed=4).numpy()
     assert 20 < held_out_ids.sum() < 60
     assert (audit.owner[held_out_ids & (OWNER < 2)] == NO_CLIENT).all()
@@ -64,26 +64,26 @@ def test_held_out_samples_of_a_coalition_are_of_no_client() -> None:
 
 
 def test_held_out_samples_leave_the_fair_draw_for_any_owner() -> None:
-    audit = exclude_held_out(DEAL, holdout(PAIR)).audit
+    audit = treat_held_out_as_unseen(DEAL, holdout(PAIR)).audit
     assert (audit.fair_for(0) == ~held_out(IDS, 0.1, seed=4).numpy()).all()
 
 
 def test_holding_out_does_not_modify_the_deal() -> None:
-    changed = exclude_held_out(DEAL, holdout(PAIR))
+    changed = treat_held_out_as_unseen(DEAL, holdout(PAIR))
     assert changed.clients is DEAL.clients
     assert (DEAL.audit.owner == OWNER).all()
 
 
 def test_without_held_out_samples_nothing_changes() -> None:
-    assert exclude_held_out(DEAL, holdout({})) is DEAL
-    assert exclude_held_out(DEAL, holdout({0: Defense()})) is DEAL
-    assert exclude_held_out(DEAL, holdout(PAIR, rounds=1)) is DEAL
+    assert treat_held_out_as_unseen(DEAL, holdout({})) is DEAL
+    assert treat_held_out_as_unseen(DEAL, holdout({0: Defense()})) is DEAL
+    assert treat_held_out_as_unseen(DEAL, holdout(PAIR, rounds=1)) is DEAL
 
 
 def test_samples_held_out_by_an_algorithm_leave_the_fair_draw() -> None:
     net = Architecture("none", nn.Identity)
     algorithm = IfcaMirOfClients(net, LocalTraining(), own_risk=LossThreshold(), share=0.2)
-    audit = exclude_held_out(DEAL, holdout({}, algorithm=algorithm)).audit
+    audit = treat_held_out_as_unseen(DEAL, holdout({}, algorithm=algorithm)).audit
     held_out_ids = held_out(IDS, 0.2, seed=4).numpy()
     assert 50 < held_out_ids.sum() < 110
     assert (audit.owner == np.where(held_out_ids, NO_CLIENT, OWNER)).all()
@@ -91,7 +91,7 @@ def test_samples_held_out_by_an_algorithm_leave_the_fair_draw() -> None:
 
 
 def test_holding_out_by_a_rule_on_several_samples_prevents_a_fair_draw() -> None:
-    audit = exclude_held_out(DEAL, holdout({1: DropsTheFirst()})).audit
+    audit = treat_held_out_as_unseen(DEAL, holdout({1: DropsTheFirst()})).audit
     assert audit.owner[100] == NO_CLIENT
     assert (audit.owner == np.where(IDS.numpy() == 100, NO_CLIENT, OWNER)).all()
     assert not audit.fair.any()

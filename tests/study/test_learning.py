@@ -134,13 +134,13 @@ def test_attacks_learn_from_a_shadow_client_with_the_same_defense() -> None:
     run = build_setup(learning_study(defense=defense, audit=audit), 1, None)
     extension = run.extension(Shadow)
     assert extension is not None
-    assert extension.plan.representative == {0: 0, 1: 1, 2: 0}
+    assert extension.plan.representatives == {0: 0, 1: 1, 2: 0}
     assert extension.federations[0].study.audit.targets == (0, 1)
     assert extension.federations[0].defenses.keys() == {0, 2}
     # Without a defense, one shadow client represents all, and no further data are used.
     plain = build_setup(learning_study(audit=audit), 1, None).extension(Shadow)
     assert plain is not None
-    assert plain.plan.representative == dict.fromkeys((0, 1, 2), 0)
+    assert plain.plan.representatives == dict.fromkeys((0, 1, 2), 0)
     assert plain.federations[0].study.audit.targets == (0,)
 
 

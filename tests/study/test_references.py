@@ -267,7 +267,7 @@ def test_reference_clients_have_the_defense_of_the_audited_client() -> None:
     run = build_setup(study, 1, None)
     extension = run.extension(References)
     assert extension is not None
-    assert extension.plan.representative == {0: 0, 1: 1, 2: 0}
+    assert extension.plan.representatives == {0: 0, 1: 1, 2: 0}
     (federation,) = extension.federations
     assert federation.defenses == run.defenses
     assert federation.study.audit.targets == (0, 1)
@@ -280,7 +280,7 @@ def test_reference_clients_have_the_defense_of_the_audited_client() -> None:
     none = torch.zeros((1, 1), dtype=torch.bool)
     attack = replace(run.attacks["rmia"]).with_settings({"offline": 1.0})
     attack = attack.with_references(
-        [{"loss": measured([-1.0, -5.0])}], 0, none, extension.plan.representative
+        [{"loss": measured([-1.0, -5.0])}], 0, none, extension.plan.representatives
     )
     scores = [float(attack.scores({"loss": measured([0.0, 0.0, 0.0])}, c)) for c in (0, 1, 2)]
     # A slope of 1 takes the reference's own probability: log(1) less minus its loss.

@@ -107,9 +107,11 @@ def _table(answer: AnswerFields, run: RunAnswer) -> Iterator[str]:
     for attack in run.attacks:
         cells = [
             shorten(attack.attack, _COLUMN_WIDTHS[0] - 2),
-            format_percent(attack.above_nonmembers, -1),
+            format_percent(attack.above_nonmembers, rounding="down"),
             _p_value(attack.p_value) + " *" * (attack.flagged is True),
-            f"{format_percent(attack.chance_low, -1)[:-1]}–{format_percent(attack.chance_high, 1)}",
+            # The lower limit has no per cent sign.
+            f"{format_percent(attack.chance_low, rounding='down')[:-1]}–"
+            f"{format_percent(attack.chance_high, rounding='up')}",
         ]
         yield _row([*cells, *(f"{attack.others_as_high} of {run.others}" for _ in others_column)])
     for name, reason in run.withdrawn.items():

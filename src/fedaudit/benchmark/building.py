@@ -271,7 +271,7 @@ def _references(
     extension = run_of(resolve(study), seed, data_dir).extension(References)
     assert extension is not None
     audited_client = study.audit.targets[0]
-    assert extension.plan.representative.get(audited_client, audited_client) == audited_client
+    assert extension.plan.representatives.get(audited_client, audited_client) == audited_client
     measured = []
     for federation in extension.federations:
         folder = run_folder(build / ADDITIONAL_FOLDER, federation.seed)

@@ -234,6 +234,15 @@ def regular_size(path: Path, *, within: Path | None = None) -> int:
     return status.st_size
 
 
+def raise_if_not_regular(path: Path, *, within: Path | None = None) -> None:
+    """Raise if a path is not that of a regular file; arguments are those of :func:`regular_size`.
+
+    Raises:
+        OSError: As for :func:`regular_size`.
+    """
+    regular_size(path, within=within)
+
+
 def open_regular(path: Path, *, within: Path | None = None) -> BufferedReader:
     """Open a regular file for reading bytes. Every file that a user names is opened with this.
 
@@ -245,7 +254,7 @@ def open_regular(path: Path, *, within: Path | None = None) -> BufferedReader:
         OSError: As for :func:`regular_size`, or the file cannot be read.
     """
     # The path is checked before it is opened, since opening a device can change its state.
-    regular_size(path, within=within)
+    raise_if_not_regular(path, within=within)
     # O_NONBLOCK avoids waiting for a writer if a pipe has replaced the file since the check.
     flags = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     file = os.fdopen(os.open(path, os.O_RDONLY | flags), "rb")
@@ -300,7 +309,7 @@ def raise_if_other_suffix(path: Path, *suffixes: str, format_name: str) -> None:
         )
 
 
-def raise_if_oversized(subject: str, needed: int, *, on_disk: int) -> None:
+def raise_if_oversized(subject: str, needed: int, *, file_bytes: int) -> None:
     """Raise if a file would take far more memory than its size on disk.
 
     By default, up to 32 times the size on disk is allowed, and 128 MiB for any file: images take
@@ -310,20 +319,22 @@ def raise_if_oversized(subject: str, needed: int, *, on_disk: int) -> None:
     Args:
         subject: The file, for the message.
         needed: Memory in bytes, computed from the file's headers.
-        on_disk: Size of the file in bytes.
+        file_bytes: Size of the file in bytes.
 
     Raises:
         BadInput: The file needs more memory, or ``FEDAUDIT_MAX_GIB`` is not a number above 0.
     """
     setting = os.environ.get(MAX_GIB_VARIABLE)
     limit = (
-        _parse_gib(setting) * 2**30 if setting else max(_ALWAYS_ALLOWED, _MAX_EXPANSION * on_disk)
+        _parse_gib(setting) * 2**30
+        if setting
+        else max(_ALWAYS_ALLOWED, _MAX_EXPANSION * file_bytes)
     )
     if needed > limit:
         # A header of a hundred bytes can state a number that is too large to be printed.
         needed = min(needed, 2**80)
         raise BadInput(
-            f"{subject} would take {needed / 2**30:,.2f} GiB of memory for {on_disk:,} bytes on "
+            f"{subject} would take {needed / 2**30:,.2f} GiB of memory for {file_bytes:,} bytes on "
             "the "
             f"disk, but a file of this size may take at most {limit / 2**30:,.2f}; if you trust "
             f"the file, set {MAX_GIB_VARIABLE}={-(-needed // 2**30) + 1} in the environment"

@@ -18,7 +18,7 @@ from fedaudit.core.errors import BadInput, format_setting
 from fedaudit.core.modules import outputs_of
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Capability, ClientId, Model, Samples, chunks
-from fedaudit.evaluation.truth import run_coordinates
+from fedaudit.evaluation.truth import fields_of_run
 from fedaudit.metrics import generalisation_gap, proportion
 from fedaudit.observe.measurements import StoredRound
 from fedaudit.observe.round import Round
@@ -178,7 +178,7 @@ def utility_estimates(run: Setup, stored: Sequence[StoredRound]) -> list[Estimat
         return []
     test_size, notes = len(run.dataset.test), stored[-1].notes
     measure = run.algorithm.architecture.task.utility
-    estimate = partial(Estimate, topic="utility", **run_coordinates(run))
+    estimate = partial(Estimate, topic="utility", **fields_of_run(run))
     if not measure.is_accuracy:
         mean, std = float(notes[f"{_TEST}{_MEAN}"]), float(notes[f"{_TEST}{_STD}"])
         half_width = float(sp.special.ndtri(0.975)) * std / test_size**0.5
@@ -224,7 +224,7 @@ def accuracy_by_round(run: Setup, stored: Sequence[StoredRound]) -> AccuracyByRo
     if _has_no_models(run) or not run.algorithm.architecture.task.utility.is_accuracy:
         stored = []
     return AccuracyByRound(
-        **run_coordinates(run),
+        **fields_of_run(run),
         rounds=[measurement.measured.index for measurement in stored],
         accuracy=[_mean_correct(measurement.notes) / test_size for measurement in stored],
     )

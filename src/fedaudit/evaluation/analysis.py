@@ -21,15 +21,15 @@ from fedaudit.core.values import ClientId
 from fedaudit.evaluation.truth import (
     Comparison,
     EvaluationResults,
-    RunCoordinates,
+    RunFields,
     TargetTruth,
     UnitTruth,
+    fields_of_run,
+    fields_of_run_and_view,
     has_iid_clients,
     pooled_targets,
     repeats_other_contrast,
-    run_coordinates,
     target_truth,
-    view_coordinates,
 )
 from fedaudit.fl.hooks import ClientContext
 from fedaudit.metrics import (
@@ -185,7 +185,7 @@ def _single_sample_estimates(
         if is_member.all() or not is_member.any():
             continue
         yield Estimate(
-            **view_coordinates(setup),
+            **fields_of_run_and_view(setup),
             attack=name,
             target=truth.target,
             contrast=contrast,
@@ -204,7 +204,7 @@ def _add_estimates(
     results: EvaluationResults,
 ) -> None:
     study = setup.study
-    attack = AttackRun(attack=name, **view_coordinates(setup))
+    attack = AttackRun(attack=name, **fields_of_run_and_view(setup))
     add_estimates(attack, scores, truth, results, study.figures.fprs)
     for metric in study.figures.metrics:
         rng = seeded_numpy(setup.seed, "metric", metric, truth.target, name)
@@ -290,7 +290,7 @@ def _add_pooled(setup: Setup, audited: Sequence[UnitTruth], results: EvaluationR
     draws are pooled.
     """
     for name in setup.membership_attacks:
-        attack = AttackRun(attack=name, **view_coordinates(setup))
+        attack = AttackRun(attack=name, **fields_of_run_and_view(setup))
         truths, scores_by_client = list[UnitTruth](), []
         for truth in pooled_targets(setup, audited):
             client_scores = results.scores.get((setup.seed, truth.target, name))
@@ -408,7 +408,7 @@ def bound_estimate(
     """
     estimate = partial(
         Estimate,
-        **view_coordinates(coins.run),
+        **fields_of_run_and_view(coins.run),
         attack=coins.attack,
         unit=coins.unit,
         target=coins.target,
@@ -495,7 +495,7 @@ def _may_train_on(
     return defense.assigned_classes(client_context, classes=setup.dataset.classes)[labels]
 
 
-class _AttackFields(RunCoordinates):
+class _AttackFields(RunFields):
     attack: str
     target: int
 
@@ -508,7 +508,7 @@ def _add_plots(
     results: EvaluationResults,
 ) -> None:
     """Add ROC curves, a histogram and the most exposed members of one attack."""
-    fields: _AttackFields = {**run_coordinates(setup), "attack": name, "target": truth.target}
+    fields: _AttackFields = {**fields_of_run(setup), "attack": name, "target": truth.target}
     for contrast, compared in truth.comparisons.items():
         mask = compared.mask
         if truth.is_member[mask].all():
@@ -551,7 +551,7 @@ def _group_estimates(
         # The intervals assume independent samples, but samples of the same person are dependent.
         return
     estimate = partial(
-        Estimate, **run_coordinates(setup), metric=AUC, attack=name, target=truth.target
+        Estimate, **fields_of_run(setup), metric=AUC, attack=name, target=truth.target
     )
     for row in auc_by_group(scores, truth.is_member, groups=truth.labels):
         fields = asdict(row) | {"group": str(row.group)}
@@ -572,7 +572,7 @@ def trajectories(
         values = all_values[:, truth.origin == origin]
         if values.shape[1]:
             yield Trajectory(
-                **run_coordinates(setup),
+                **fields_of_run(setup),
                 signal=name,
                 target=truth.target,
                 origin=_ORIGIN_NAMES[origin],

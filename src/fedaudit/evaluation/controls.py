@@ -39,10 +39,10 @@ from fedaudit.datasets.dataset import number_rows
 from fedaudit.evaluation.truth import (
     EvaluationResults,
     TargetTruth,
+    fields_of_run,
     has_iid_clients,
     mean_by,
     origin_of,
-    run_coordinates,
     target_truth,
 )
 from fedaudit.fl.algorithms.base import SendsControlVariates
@@ -192,7 +192,7 @@ def exact_copies(setup: Setup) -> Iterator[ControlResult]:
         n_copies, n_nonmembers = int(is_copy.sum()), int((is_held_out | is_of_other_client).sum())
         if n_copies:
             yield ControlResult(
-                **run_coordinates(setup),
+                **fields_of_run(setup),
                 control="exact copies",
                 target=target,
                 expected="fewer than 5 % of non-members are exact copies of training samples",
@@ -218,7 +218,7 @@ def _permuted(
             permutations=setup.study.figures.permutations,
         )
         yield ControlResult(
-            **run_coordinates(setup),
+            **fields_of_run(setup),
             control="permuted members",
             attack=name,
             target=truth.target,
@@ -322,7 +322,7 @@ def _blind_control(
     result = run_control(
         partial(
             ControlResult,
-            **run_coordinates(setup),
+            **fields_of_run(setup),
             control="blind classifier",
             target=target,
             # Reports group controls by this text, so the note describes the non-members.
@@ -369,7 +369,7 @@ def _attacks_on_untrained(
     for name, attack in setup.membership_attacks.items():
         control = partial(
             ControlResult,
-            **run_coordinates(setup),
+            **fields_of_run(setup),
             control="untrained model",
             attack=name,
             target=truth.target,

@@ -31,7 +31,7 @@ from fedaudit.evaluation.controls import (
     measurements_for,
     run_control,
 )
-from fedaudit.evaluation.truth import EvaluationResults, run_coordinates, view_coordinates
+from fedaudit.evaluation.truth import EvaluationResults, fields_of_run, fields_of_run_and_view
 from fedaudit.metrics import EstimateWithLimits
 from fedaudit.metrics.source import (
     ExcessOverLabels,
@@ -256,7 +256,7 @@ def _evaluate(
     measured_clients = {client for m in measurements.values() for client in m.clients}
     answers = SourceResult(
         attack=name,
-        **view_coordinates(run),
+        **fields_of_run_and_view(run),
         clients=list(queries.clients),
         samples=len(queries.owner),
         confusion=confusion_matrix(inferred, queries.owner, len(queries.clients)).tolist(),
@@ -477,7 +477,7 @@ def source_controls(run: Setup, device: torch.device = CPU) -> Iterator[ControlR
     for name, attack in run.source_attacks.items():
         control = partial(
             ControlResult,
-            **run_coordinates(run),
+            **fields_of_run(run),
             control="untrained model",
             attack=name,
             expected="success no higher than label distributions explain, on untrained models",

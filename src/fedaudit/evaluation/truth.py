@@ -21,27 +21,27 @@ from fedaudit.results.estimate import Estimate
 from fedaudit.results.record import Curve, ExposedSample, Histogram, Trajectory
 
 
-class RunCoordinates(TypedDict):
+class RunFields(TypedDict):
     """Fields that all estimates and controls of a run share."""
 
     defense: str
     seed: int
 
 
-class ViewCoordinates(RunCoordinates):
+class RunAndViewFields(RunFields):
     """Fields that all estimates of attacks in a run share."""
 
     view: str
 
 
-def run_coordinates(run: Setup) -> RunCoordinates:
+def fields_of_run(run: Setup) -> RunFields:
     """Return the defense and the seed of a run."""
     return {"defense": run.study.defense.label, "seed": run.seed}
 
 
-def view_coordinates(run: Setup) -> ViewCoordinates:
+def fields_of_run_and_view(run: Setup) -> RunAndViewFields:
     """Return the defense, the seed and the view of a run."""
-    return {**run_coordinates(run), "view": run.view.name}
+    return {**fields_of_run(run), "view": run.view.name}
 
 
 class Comparison(NamedTuple):

@@ -22,7 +22,7 @@ import torch
 from fedaudit.core.devices import CPU
 from fedaudit.core.modules import outputs_of
 from fedaudit.core.values import ClientId, Model, Params, Samples
-from fedaudit.evaluation.truth import run_coordinates
+from fedaudit.evaluation.truth import fields_of_run
 from fedaudit.metrics.intervals import clopper_pearson_lower, clopper_pearson_upper
 from fedaudit.observe.measurements import StoredRound
 from fedaudit.observe.round import Round
@@ -132,7 +132,7 @@ def peer_controls(run: Setup, stored: Sequence[StoredRound]) -> Iterator[Control
     note = f"{len(n_rounds)} clients in {len(rounds)} rounds"
     for name in attacks:
         yield ControlResult(
-            **run_coordinates(run),
+            **fields_of_run(run),
             control=_PEER_CONTROL,
             attack=name,
             clients=sorted(flagged),
@@ -313,7 +313,7 @@ def reported_controls(run: Setup, stored: Sequence[StoredRound]) -> Iterator[Con
             passed = None
             note += f"; inconclusive with fewer than {_MIN_SAMPLES} audited members"
         yield ControlResult(
-            **run_coordinates(run),
+            **fields_of_run(run),
             control=_REPORTED_CONTROL,
             target=client,
             expected="reported training accuracy or loss agrees with the upload's on members",

@@ -37,9 +37,9 @@ from fedaudit.observe.views import View, with_resources
 from fedaudit.plan.algorithm import server_risk
 from fedaudit.plan.assignment import (
     draw_assignment,
-    exclude_held_out,
     shifted_groups,
     training_samples,
+    treat_held_out_as_unseen,
 )
 from fedaudit.plan.named import defense_key, defenses_of, representatives
 from fedaudit.plan.optional import OPTIONAL_SECTIONS, DefenseSection, ShadowSection
@@ -91,13 +91,13 @@ class FederationPlan(NamedTuple):
 
     Attributes:
         defense: Defenses of the federation's clients.
-        representative: Maps each audited client to the federation's client that represents it,
+        representatives: Maps each audited client to the federation's client that represents it,
             which has the number of the first audited client with an equal defense.
         undefended: Audited clients with a defense that the federation does not use.
     """
 
     defense: DefenseSection
-    representative: Mapping[ClientId, ClientId]
+    representatives: Mapping[ClientId, ClientId]
     undefended: tuple[ClientId, ...] = ()
 
     @staticmethod
@@ -121,7 +121,7 @@ class FederationPlan(NamedTuple):
     @property
     def targets(self) -> tuple[ClientId, ...]:
         """Clients of the federation that represent audited clients."""
-        return tuple(dict.fromkeys(self.representative.values()))
+        return tuple(dict.fromkeys(self.representatives.values()))
 
 
 @dataclass(frozen=True)
@@ -137,8 +137,8 @@ class AdversaryFederations(Extension):
     # A field with a default, since the base class defines a property, which could not be set.
     federations: tuple[Setup, ...] = ()
 
-    attacks: ClassVar[str]
-    """Attacks that use these models: the subject of the sentence that :meth:`untested` returns."""
+    attacks_noun: ClassVar[str]
+    """What attacks do with these models, as the subject of a sentence, such as "Comparisons"."""
 
     @property
     def knows_defense(self) -> bool:
@@ -154,7 +154,7 @@ class AdversaryFederations(Extension):
             return ""
         clients = _clients(self.plan.undefended)
         return (
-            f"{self.attacks} with models that use the defense of {clients}: these models are "
+            f"{self.attacks_noun} with models that use the defense of {clients}: these models are "
             f"undefended ({self.table}.defense), which may miss a leak."
         )
 
@@ -203,13 +203,13 @@ class ExampleSource(Extension):
 class Shadow(AdversaryFederations, ExampleSource):
     """A shadow federation, with the defenses of the audited run or without defenses."""
 
-    attacks = "Attacks that learn"
+    attacks_noun = "Attacks that learn"
 
     def fit(self, run: Setup, context: FitContext) -> Setup:
         """Fit every attack that learns, on fairly drawn samples of the shadow federation."""
         if not _learning_attacks(run):
             return run
-        return _fit_attacks(run, context, self._examples(context), self.plan.representative)
+        return _fit_attacks(run, context, self._examples(context), self.plan.representatives)
 
     def _examples(self, context: FitContext) -> dict[ClientId, TrainingExamples]:
         (shadow,) = self.federations
@@ -314,7 +314,7 @@ def _fit_attacks(
     run: Setup,
     context: FitContext,
     examples: Mapping[ClientId, TrainingExamples],
-    representative: Mapping[ClientId, ClientId],
+    representatives: Mapping[ClientId, ClientId],
 ) -> Setup:
     """Return the run with fitted attacks.
 
@@ -322,7 +322,7 @@ def _fit_attacks(
         run: The audited run.
         context: Functions for the fit, of which only the progress callback is used.
         examples: Training examples by client.
-        representative: Maps each audited client to the client that provides the examples for
+        representatives: Maps each audited client to the client that provides the examples for
             attacks on it.
     """
     learning = _learning_attacks(run)
@@ -393,7 +393,7 @@ def _shadow(run: Setup, section: ShadowSection, dataset: Dataset) -> Shadow:
         samples=section.fair or default_size,
         attacks=_learning_attacks(run),
     )
-    assignment = exclude_held_out(federation.assignment, federation.holdout)
+    assignment = treat_held_out_as_unseen(federation.assignment, federation.holdout)
     return Shadow(plan, (replace(federation, assignment=assignment),))
 
 

@@ -28,7 +28,7 @@ from fedaudit.core.modules import in_model_dtype, load_module
 from fedaudit.core.seeds import seeded_numpy
 from fedaudit.core.values import Capability, ClientId, Model
 from fedaudit.datasets.dataset import Dataset
-from fedaudit.evaluation.truth import view_coordinates
+from fedaudit.evaluation.truth import fields_of_run_and_view
 from fedaudit.metrics.labels import PermutedAuc, label_inference_auc
 from fedaudit.observe.measurements import (
     MeasuredRound,
@@ -150,7 +150,7 @@ def _estimate(measured: MeasuredRun) -> Estimate:
     )
     n_members, n_pairs = int(extension.has_class[rows].sum()), scores.size
     return Estimate(
-        **view_coordinates(run),
+        **fields_of_run_and_view(run),
         topic=LABEL_INFERENCE,
         metric=AUC,
         value=result.value,
@@ -169,8 +169,8 @@ def _estimate(measured: MeasuredRun) -> Estimate:
 
 
 def _test(null: str, permuted: PermutedAuc) -> Test:
-    level, high, p_value = permuted
-    return Test(null=null, level=level, high=high, p_value=p_value)
+    chance_level, upper_quantile, p_value = permuted
+    return Test(null=null, level=chance_level, high=upper_quantile, p_value=p_value)
 
 
 def _read_rounds(measured: MeasuredRun, extension: LabelInference) -> list[MeasuredRound]:

@@ -19,7 +19,7 @@ from fedaudit.datasets.draws.audit_set import Assignment, AuditSet
 from fedaudit.extensions.examples import AdversaryFederations, FederationPlan, adversary_federation
 from fedaudit.observe.measurements import stacked
 from fedaudit.observe.views import View, with_resources
-from fedaudit.plan.assignment import exclude_held_out, training_samples
+from fedaudit.plan.assignment import training_samples, treat_held_out_as_unseen
 from fedaudit.plan.optional import ReferencesSection
 from fedaudit.plan.parts import FitContext, Setup
 from fedaudit.plan.sections import Study
@@ -30,13 +30,14 @@ class References(AdversaryFederations):
     """Reference federations of a run, with models that calibrate the scores of attacks.
 
     Attributes:
-        attacked: Number of attacked samples. In measurements, tuning samples follow them.
+        attacked: Number of attacked samples, which are the first columns of measurements. Samples
+            on which attacks tune their settings follow (see :func:`_with_tuning_samples`).
     """
 
     attacked: int = field(kw_only=True)
 
     table: ClassVar[str] = "references"
-    attacks = "Comparisons"
+    attacks_noun = "Comparisons"
 
     @classmethod
     def extend_view(cls, study: Study, view: View) -> View:
@@ -121,7 +122,7 @@ class References(AdversaryFederations):
                 measurements,
                 self.plan.targets[0],
                 self._trained_on,
-                self.plan.representative,
+                self.plan.representatives,
                 self._owners,
             )
             for name, attack in attacks.items()
@@ -137,7 +138,8 @@ def _has_references(study: Study, view: View) -> bool:
     """Return True if a study requests references, or if the view shows no client's update.
 
     Most attacks without references need clients' updates. If these are hidden, references are
-    therefore trained by default.
+    therefore trained by default. A study also requests references if it names its attacks, since
+    each of them must then be run.
     """
     is_requested = study.references is not None or bool(study.attacks)
     return is_requested or Capability.UPLOADS not in view.offers
@@ -182,9 +184,10 @@ def _reference(
     clients, owner = _insert_audited_samples(
         reference.assignment, samples, trained_on, seed_for(reference.seed, "references")
     )
+    # No fair draw decided which of these samples are members.
     audit = AuditSet(samples, owner, fair_target=_no_clients(len(samples)))
     assignment = Assignment(clients, audit, reference.assignment.reported_sizes)
-    return replace(reference, assignment=exclude_held_out(assignment, reference.holdout))
+    return replace(reference, assignment=treat_held_out_as_unseen(assignment, reference.holdout))
 
 
 _UNUSED_SAMPLES = 4
@@ -206,14 +209,14 @@ def _with_tuning_samples(references: tuple[Setup, ...]) -> tuple[Setup, ...]:
     The adversary knows which reference trained on each tuning sample. So it can tune an attack by
     attacking one reference with the help of the others.
     """
-    tuned_references = []
+    tuning_samples = []
     for reference in references[:MAX_ATTACKED_REFERENCES]:
         rng = seeded_numpy(reference.seed, "tuning")
         for client in reference.study.audit.targets:
             data = reference.assignment.clients[client]
             positions = rng.permutation(len(data))[:_N_TUNING_SAMPLES]
-            tuned_references.append(data.take(torch.from_numpy(positions)))
-    samples = Samples.concatenate(*tuned_references)
+            tuning_samples.append(data.take(torch.from_numpy(positions)))
+    samples = Samples.concatenate(*tuning_samples)
     first_positions = np.unique(samples.ids.numpy(), return_index=True)[1]
     samples = samples.take(torch.from_numpy(np.sort(first_positions)))
     return tuple(_extend_audit_set(reference, samples) for reference in references)

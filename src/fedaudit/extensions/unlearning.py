@@ -41,9 +41,9 @@ from fedaudit.evaluation.analysis import evaluate_attacks
 from fedaudit.evaluation.final_models import models_in_checkpoint
 from fedaudit.evaluation.truth import (
     EvaluationResults,
-    run_coordinates,
+    fields_of_run,
+    fields_of_run_and_view,
     target_truth,
-    view_coordinates,
 )
 from fedaudit.extensions.examples import additional_setup, additional_study
 from fedaudit.fl.algorithms.fedavg import FedAvg, FedProx
@@ -405,7 +405,7 @@ def _auc_estimates(
     assert result.retrained is not None
     estimate = partial(
         Estimate,
-        **view_coordinates(run),
+        **fields_of_run_and_view(run),
         topic=UNLEARNING,
         metric=AUC,
         attack=name,
@@ -466,7 +466,9 @@ def unlearning_controls(run: Setup, estimates: Sequence[Estimate]) -> list[Contr
     the retrained model, all attacks must be at chance level.
     """
     run_estimates = [estimate for estimate in estimates if estimate.seed == run.seed]
-    aucs = [estimate for estimate in run_estimates if estimate.attack and not estimate.against]
+    aucs = [
+        estimate for estimate in run_estimates if estimate.is_of_attack and not estimate.against
+    ]
     leaks = [auc for auc in aucs if auc.point == BEFORE and (auc.low or 0.0) > 0.5]
     n_above = 0
     for leak in leaks:
@@ -478,7 +480,7 @@ def unlearning_controls(run: Setup, estimates: Sequence[Estimate]) -> list[Contr
     smallest = min((p for p in holm(p_values).adjusted if p is not None), default=None)
     return [
         ControlResult(
-            **run_coordinates(run),
+            **fields_of_run(run),
             control="nothing deleted",
             expected="an attack that finds members before unlearning has a higher AUC there than "
             "on the retrained federation",
@@ -489,7 +491,7 @@ def unlearning_controls(run: Setup, estimates: Sequence[Estimate]) -> list[Contr
             else "no attack finds members before unlearning, so the control is inconclusive",
         ),
         ControlResult(
-            **run_coordinates(run),
+            **fields_of_run(run),
             control="retrained federation",
             expected="no attack distinguishes forgotten from unseen samples in the retrained "
             "federation",

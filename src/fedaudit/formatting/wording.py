@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel
 
@@ -57,20 +57,24 @@ def _with_plurals(term: str) -> str:
     return "|".join(f"{n[:-1]}(?:y|ies)" if n.endswith("y") else f"{n}s?" for n in names)
 
 
-def _round(value: float, digits: int, side: int) -> float:
+Rounding: TypeAlias = Literal["nearest", "up", "down"]
+"""Direction of rounding: "up" for upper limits, "down" for lower limits."""
+
+
+def _round(value: float, digits: int, rounding: Rounding) -> float:
+    """Round up or down. For "nearest", return the value, which formatting then rounds."""
+    if rounding == "nearest":
+        return value
     # Rounding errors must not raise 0.646 to 0.647.
     scaled = round(value * 10**digits, 6)
-    return (math.ceil(scaled) if side > 0 else math.floor(scaled)) / 10**digits if side else value
+    return (math.ceil(scaled) if rounding == "up" else math.floor(scaled)) / 10**digits
 
 
-def format_percent(fraction: float, side: int = 0) -> str:
-    """Format a fraction in per cent: one decimal, two near 0 and 100 %, none at 0 and 100 %.
-
-    A ``side`` of 1 rounds up (for upper limits), -1 down (for lower limits), 0 to the nearest.
-    """
+def format_percent(fraction: float, *, rounding: Rounding = "nearest") -> str:
+    """Format a fraction in per cent: one decimal, two near 0 and 100 %, none at 0 and 100 %."""
     value = 100 * fraction
     digits = 2 if abs(value) < 1 or 99 < value < 100 else 1
-    value = _round(value, digits, side)
+    value = _round(value, digits, rounding)
     if value in (0, 100):
         return f"{value:.0f}%"
     if 0 < value < 0.005:
@@ -79,13 +83,13 @@ def format_percent(fraction: float, side: int = 0) -> str:
     return f"{min(value, 99.99) if value < 100 else value:.{digits}f}%"
 
 
-def format_number(value: float, side: int = 0) -> str:
+def format_number(value: float, *, rounding: Rounding = "nearest") -> str:
     """Format a number that is not a fraction: three decimals below 10, otherwise one decimal."""
     size = abs(value)
     if size >= 100_000 or 0 < size < 0.0005:
         return f"{value:.2e}".replace("-", "−")
     digits = 3 if size < 10 else 1
-    return f"{_round(value, digits, side):,.{digits}f}".replace("-", "−")
+    return f"{_round(value, digits, rounding):,.{digits}f}".replace("-", "−")
 
 
 def format_range(
@@ -110,7 +114,7 @@ def format_optional(
     return None if value is None else text(value)
 
 
-def format_value(value: float | None, metric: str, side: int = 0) -> str:
+def format_value(value: float | None, metric: str, *, rounding: Rounding = "nearest") -> str:
     """Format a metric's value, in per cent if it is a fraction; return a dash for None."""
     if value is None:
         return MISSING
@@ -118,23 +122,29 @@ def format_value(value: float | None, metric: str, side: int = 0) -> str:
         return format_amount(value)
     if metric == GROUP_AGREEMENT:
         return f"{value:.2f}".replace("-", "−")
-    return format_percent(value, side) if is_proportion(metric) else format_number(value, side)
+    return (
+        format_percent(value, rounding=rounding)
+        if is_proportion(metric)
+        else format_number(value, rounding=rounding)
+    )
 
 
-def format_points(change: float, side: int = 0) -> str:
+def format_points(change: float, *, rounding: Rounding = "nearest") -> str:
     """Format a difference of two fractions in percentage points, with its sign."""
-    return _signed(100 * change, 1, side)
+    return _signed(100 * change, 1, rounding)
 
 
-def format_change(value: float, metric: str, side: int = 0) -> str:
+def format_change(value: float, metric: str, *, rounding: Rounding = "nearest") -> str:
     """Format a difference of two values of a metric, with its sign; fractions in points."""
     if is_proportion(metric):
-        return format_points(value, side)
-    return _signed(value, 1 if metric in COUNTS else 2 if metric == GROUP_AGREEMENT else 3, side)
+        return format_points(value, rounding=rounding)
+    return _signed(
+        value, 1 if metric in COUNTS else 2 if metric == GROUP_AGREEMENT else 3, rounding
+    )
 
 
-def _signed(value: float, digits: int, side: int) -> str:
-    size = f"{abs(_round(value, digits, side)):.{digits}f}"
+def _signed(value: float, digits: int, rounding: Rounding) -> str:
+    size = f"{abs(_round(value, digits, rounding)):.{digits}f}"
     return size if float(size) == 0 else ("+" if value > 0 else "−") + size
 
 
@@ -142,16 +152,16 @@ def limits_of_change(low: float | None, high: float | None, metric: str) -> str:
     """Format both limits of a difference; return "" without them."""
     if low is None or high is None:
         return ""
-    return f"{format_change(low, metric, -1)} to {format_change(high, metric, 1)}"
+    lower = format_change(low, metric, rounding="down")
+    return f"{lower} to {format_change(high, metric, rounding='up')}"
 
 
 def value_text(estimate: Estimate) -> str:
     """Format the value of an estimate, with its sign if it is a difference."""
     if estimate.against and estimate.value is not None:
         return format_change(estimate.value, estimate.metric)
-    return format_value(
-        estimate.value, estimate.metric, -1 if estimate.metric in LOWER_BOUNDS else 0
-    )
+    rounding: Rounding = "down" if estimate.metric in LOWER_BOUNDS else "nearest"
+    return format_value(estimate.value, estimate.metric, rounding=rounding)
 
 
 def format_interval(low: float | None, high: float | None, metric: str) -> str:
@@ -159,7 +169,8 @@ def format_interval(low: float | None, high: float | None, metric: str) -> str:
 
     The lower limit is rounded down and the upper limit up, so that coverage does not decrease.
     """
-    lower, upper = format_value(low, metric, -1), format_value(high, metric, 1)
+    lower = format_value(low, metric, rounding="down")
+    upper = format_value(high, metric, rounding="up")
     if low is None or high is None:
         return "" if low is high else f"≤ {upper}" if low is None else f"≥ {lower}"
     if lower.endswith("%") and upper.endswith("%"):

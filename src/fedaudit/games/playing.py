@@ -168,7 +168,7 @@ def _play_in_rounds(
             held_out.append(trained.held_out)
             for index, (number, count) in enumerate(chunk.items()):
                 progress("games", done, total)
-                played_targets.append(games.play(number, trained.neurons.at(index), count))
+                played_targets.append(games.play(number, trained.neurons.only(index), count))
                 done += count
     progress("games", done, total)
     played = PlayedInRounds(*map(torch.cat, zip(*played_targets, strict=True)))

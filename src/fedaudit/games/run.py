@@ -156,7 +156,7 @@ class _Session:
     def play(self, point: Point[GameStudy], title: str) -> PointPlayed:
         """Return the results of a point, which is played unless its results are stored."""
         study = point.study
-        key = result_key(study, self.samples(study).digest, "detector")
+        key = result_key(study, self.samples(study).digest, excluded=("detector",))
         with _naming_point(point):
             played = self._read_result(key, title, PointPlayed)
             if played is None:
@@ -177,7 +177,10 @@ class _Session:
         )
 
     def detect(self, point: Point[GameStudy]) -> Detection:
-        """Return the results of a study's detector, which runs unless its results are stored."""
+        """Return the results of a study's detector, which runs unless its results are stored.
+
+        A detector inspects models on a client, to find those in which a server planted a neuron.
+        """
         study = point.study
         key = f"detector-{result_key(study, self.samples(study).digest)}"
         with _naming_point(point):
@@ -205,7 +208,7 @@ class _Session:
         write_object(self._folder / f"{key}.json", result.model_dump_json() + "\n")
 
 
-def result_key(study: GameStudy, samples_digest: str, *excluded: str) -> str:
+def result_key(study: GameStudy, samples_digest: str, *, excluded: tuple[str, ...] = ()) -> str:
     """Return the key of a result: a digest of its settings and samples, which names its file.
 
     Args:
@@ -213,6 +216,7 @@ def result_key(study: GameStudy, samples_digest: str, *excluded: str) -> str:
         samples_digest: Digest of the samples.
         excluded: Sections that have no effect on the games.
     """
+    # Results of older versions, which had no section [code], thus keep their keys.
     unused = () if study.code else ("code",)
     settings = study.model_dump(mode="json", exclude={*DESCRIPTIVE_SETTINGS, *excluded, *unused})
     text = json.dumps([_VERSION, settings, samples_digest], sort_keys=True)
@@ -229,5 +233,6 @@ def _has_settings_of(played: PointPlayed, study: GameStudy) -> bool:
         and played.shared_mask == mechanism.shared_mask
         and played.delta == mechanism.delta
         and (played.targets, played.batch) == (study.game.targets, study.game.batch)
+        # Results have a part on rounds only if games are played over whole rounds.
         and (played.rounds is not None) == (study.rounds.play == "rounds")
     )

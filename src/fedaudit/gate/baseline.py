@@ -167,7 +167,7 @@ def baseline_checks(record: Record, baseline: Record, policy: Policy) -> Iterato
 
 def _contrasts(record: Record, policy: Policy, metric: str) -> Sequence[str]:
     """Return the kinds of non-members to compare; "" for metrics without non-members."""
-    if not any(f.metric == metric and f.attack for f in record.findings):
+    if not any(f.metric == metric and f.is_of_attack for f in record.findings):
         return ("",)
     membership = policy.membership or MembershipPolicy()
     unfair = unfair_contrasts(record)
@@ -211,7 +211,7 @@ def _by_subject(
 
 def _candidates(record: Record) -> list[Estimate]:
     return [
-        *(figure for figure in record.findings if figure.attack),
+        *(figure for figure in record.findings if figure.is_of_attack),
         *record.source_estimates,
         *(estimate for point in record.games for estimate in point.estimates),
     ]

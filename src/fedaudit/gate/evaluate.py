@@ -237,7 +237,7 @@ def _inapplicable(policy: Policy, *, is_games: bool) -> list[str]:
 
 def _unjudged(record: Record, policy: Policy) -> list[str]:
     """List results that the policy does not judge."""
-    has_membership = any(figure.attack for figure in record.findings)
+    has_membership = any(figure.is_of_attack for figure in record.findings)
     questions = []
     if policy.membership is not None:
         questions += [
@@ -255,7 +255,7 @@ def _unjudged(record: Record, policy: Policy) -> list[str]:
             and is_too_small_for(record, policy, f"tpr@{rate}", contrast)
         ]
         questions += _missing_figures(record, policy)
-        metrics = {figure.metric for figure in record.findings if figure.attack}
+        metrics = {figure.metric for figure in record.findings if figure.is_of_attack}
         if AUC in metrics and policy.membership.auc is None:
             questions.append("AUC (no auc in [membership])")
         if any(map(rate_of, metrics)) and not policy.membership.tpr:

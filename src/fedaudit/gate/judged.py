@@ -56,10 +56,11 @@ def unfair_contrasts(record: Record) -> list[str]:
 
     In the other contrasts, a random choice (fair draw) decided which samples became members. The
     returned contrasts are not judged, since other differences between clients could look like
-    leakage. A recording of a live federation (``watched``) may have no value for such a contrast:
-    other clients' samples are compared within classes, and possibly no two clients share a class.
+    leakage. In recordings of live federations (``watched``), such a contrast is listed even without
+    a value: other clients' samples are compared within classes, so there is no value if no two
+    clients share a class.
     """
-    figures = [figure for figure in record.findings if figure.attack]
+    figures = [figure for figure in record.findings if figure.is_of_attack]
     fair = {figure.contrast for figure in figures if figure.fair and figure.value is not None}
     present = {figure.contrast for figure in figures if record.watched or figure.value is not None}
     return [name for name in CONTRASTS if fair and name not in fair and name in present]
@@ -124,7 +125,7 @@ def judged_attacks(record: Record, policy: MembershipPolicy | None) -> list[str]
     if policy is None:
         return []
     sources = {source.attack for source in record.sources}
-    names = [figure.attack for figure in record.findings if figure.attack]
+    names = [figure.attack for figure in record.findings if figure.is_of_attack]
     names += [
         row.name
         for row in record.attacks
@@ -175,7 +176,7 @@ def raise_if_too_many_figures(n_figures: int) -> None:
 
 def _audited_clients(record: Record) -> list[int]:
     """Return clients that must have estimates: those in the settings, and those with estimates."""
-    targets = {figure.target for figure in record.findings if figure.attack}
+    targets = {figure.target for figure in record.findings if figure.is_of_attack}
     for section in ("audit", "recording"):
         table = record.config.get(section)
         names = table.get("targets") if isinstance(table, Mapping) else None
@@ -197,10 +198,13 @@ def judged_runs(
         policy: Policy on membership, which states whether single runs or means are judged.
         every_seed: Whether to return single runs even if the policy judges means.
     """
-    attacks, figures = judged_attacks(record, policy), [f for f in record.findings if f.attack]
+    attacks = judged_attacks(record, policy)
+    figures = [figure for figure in record.findings if figure.is_of_attack]
     targets = policy.client_numbers or _audited_clients(record)
-    # "these runs" judges the mean over the seeds of the record. If there is only one seed, its run
-    # is the mean. "further runs" judges no single run, because it needs several seeds.
+    # "these runs" states a conclusion about the record's seeds only, from the mean over them. If
+    # there is only one seed, its run is the mean. "further runs" states a conclusion about seeds
+    # that were not run. Its interval covers the differences between seeds, so it judges no single
+    # run. "each" judges every run separately.
     has_one_run = policy.seeds == "these runs" and len(set(record.seeds)) == 1
     uses_single_runs = every_seed or has_one_run or policy.seeds == "each"
     defenses = dict.fromkeys(figure.defense for figure in figures) or {"none": None}
@@ -262,20 +266,22 @@ def clients_without_bound(record: Record, policy: MembershipPolicy | None) -> li
     """Return clients of a recording for which no lower bound on epsilon could be computed.
 
     For these clients, membership was decided at random for too few samples. The gate does not
-    require a bound for them, since a bound can never lead to a pass.
+    require a bound for them, since a lower bound can only cause a fail, never a pass.
     """
     if policy is None or policy.judges_each_client or not record.watched:
         return []
-    # A client may lack a bound if other clients have one, or if the members of no estimate were
-    # chosen at random. Otherwise the record should have bounds, so that they are required.
+    # If members were chosen at random and yet no client has a bound, the bounds are missing by
+    # error, so they stay required.
     bounded = {f.target for f in record.findings if f.metric == EPSILON and f.value is not None}
-    has_fair_figures = any(f.attack and f.fair and f.value is not None for f in record.findings)
+    has_fair_figures = any(
+        f.is_of_attack and f.fair and f.value is not None for f in record.findings
+    )
     may_lack_bound = bounded or not has_fair_figures
     return [c for c in _audited_clients(record) if c not in bounded and may_lack_bound]
 
 
 def undecided_pooled_clients(record: Record, policy: MembershipPolicy | None) -> list[int]:
-    """Return clients with an individual AUC that is not shown to be below the ceiling.
+    """Return clients whose AUC is neither shown to be below the ceiling nor shows a leak.
 
     Only clients that are also part of an estimate over all clients are considered.
     """

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import nn
 
 from fedaudit.core.errors import BadInput
-from fedaudit.core.files import regular_size
+from fedaudit.core.files import raise_if_not_regular
 from fedaudit.core.importing import convert_exits_to_errors
 from fedaudit.core.progress import print_to_stderr
 from fedaudit.datasets.draws.audit_set import AuditSet
@@ -182,7 +182,7 @@ def _function(root: Path, code: str) -> Callable[..., object]:
     file, _, name = code.rpartition(":")
     path = root / file
     try:
-        regular_size(path)
+        raise_if_not_regular(path)
         spec = spec_from_file_location(f"fedaudit_site_{path.stem}", path)
         assert spec is not None
         assert spec.loader is not None

@@ -38,7 +38,8 @@ class _Upload(NamedTuple):
         number: Number of the message, which the reply repeats.
         round: Number of the round.
         client: The client.
-        gradient_scale: See :class:`~fedaudit.observe.round.ObservedModels`.
+        gradient_scale: Factor that turns the negative update into a sum of gradients; None if
+            unknown.
     """
 
     number: int

@@ -112,17 +112,17 @@ class Round:
 
     Attributes:
         index: Number of the round, from 1.
-        observed: Reconstructed models by client. A group of merged clients has one entry, under the
-            number of one of its clients. In views of the global model, the only key is
-            ``ALL_CLIENTS``.
+        observed: Reconstructed models by client. Clients of which only the average is visible
+            (merged clients) have one entry, under the number of one of them. In views of the global
+            model, the only key is ``ALL_CLIENTS``.
         sent: The message to each client.
         uploads: The upload of each client; empty if the view hides uploads.
         weights: Weights of the clients in the average; they sum to 1 over ``answered``.
         selected: Clients that the server selected for the round and sent a message to.
         answered: Selected clients that sent an upload, without dropouts.
         after: The server's models after the round, by name ("global" for a single one).
-        group_of: For each client that is merged into a group, the client whose number the group
-            has.
+        group_of: For each merged client, the client under whose number their average is in
+            ``observed``.
         client_notes: Values that each client recorded about its training, such as the ids of the
             samples that it used.
         private_models: Models that never leave the clients (federated distillation), by client.

@@ -90,7 +90,7 @@ def hidden_parts(record: Record, smallest: int) -> HiddenParts:
     totals = {
         _division(figure, division): Size(figure.n_members, figure.n_nonmembers)
         for figure in record.findings
-        if figure.attack and figure.metric == AUC and not figure.within
+        if figure.is_of_attack and figure.metric == AUC and not figure.within
         for division in ("class", "client")
     }
     groups = {

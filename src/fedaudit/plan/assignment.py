@@ -58,7 +58,7 @@ class HoldOutRule(NamedTuple):
     seed: int
 
 
-def exclude_held_out(assignment: Assignment, rule: HoldOutRule) -> Assignment:
+def treat_held_out_as_unseen(assignment: Assignment, rule: HoldOutRule) -> Assignment:
     """Return the assignment, in which audited samples that clients hold out count as unseen.
 
     Membership of such a sample follows from the hold-out rule and not from a random draw, so it

@@ -68,8 +68,9 @@ def config_of(study: AnyStudy) -> dict[str, object]:
 
 
 def _unused_sections(study: AnyStudy) -> set[str]:
-    has_detector = not isinstance(study, GameStudy) or study.detector.runs
-    return {*(() if study.code else ("code",)), *(() if has_detector else ("detector",))}
+    """Return sections without effect, which keys and records leave out, as older versions did."""
+    drops_detector = isinstance(study, GameStudy) and not study.detector.runs
+    return {*(() if study.code else ("code",)), *(("detector",) if drops_detector else ())}
 
 
 def study_key(study: AnyStudy) -> str:
@@ -85,15 +86,15 @@ def run_key(study: Study, seed: int, kind: str = "cpu") -> str:
         seed: Seed of the run.
         kind: Type of device, since devices differ in the last digits of their results.
     """
-    # A shadow federation is a separate run with a separate key. A known split is measured in this
-    # run.
-    trains_shadow = study.shadow is None or study.shadow.mode == "federation"
+    # A shadow federation is a separate run with a separate key. In the other mode, the adversary
+    # knows some members and non-members of this run, which are measured in it.
+    is_shadow_separate = study.shadow is None or study.shadow.mode == "federation"
     parts = [part for part in named_custom_parts(study) if part[0] not in _AFTER_TRAINING]
     keys = {code_key(*part) for part in parts}
     code = {key: digest for key, digest in study.code.items() if key in keys}
     study = study.model_copy(update={"code": code})
-    without_shadow = {"shadow"} if trains_shadow else set()
-    settings = _settings(study, DESCRIPTIVE_SETTINGS | _NOT_IN_RUN_KEY | without_shadow)
+    excluded = DESCRIPTIVE_SETTINGS | _NOT_IN_RUN_KEY
+    settings = _settings(study, excluded | {"shadow"} if is_shadow_separate else excluded)
     # For CPUs, the device is left out, since the keys of the first version contained no device.
     device = [] if kind == "cpu" else [kind]
     return _digest([settings, seed, *device])
@@ -117,7 +118,8 @@ def _parts(study: AnyStudy) -> list[tuple[str, str]]:
             ("defense", study.mechanism.name),
             ("defense", study.rounds.defense),
         ]
-    parts = [part for group in study.defense.groups(0) for part in group.parts]
+    # The number of clients does not affect which defenses are used.
+    parts = [part for group in study.defense.groups(clients=0) for part in group.parts]
     filters = [part.options.get("path") for part in parts if part.name == "filter"]
     return [
         ("data set", study.data.name),
@@ -152,13 +154,14 @@ def with_code(study: StudyKind) -> StudyKind:
     modules = {key.partition(":")[0] for key in code if not is_not_importable(key)}
     for key, digest in study.code.items():
         is_module = key in modules
+        # A file or an object that the study no longer uses has no digest here, and is not checked.
         current = module_digest(key) if is_module else code.get(key, digest)
         if current == digest:
             continue
         if is_not_importable(key):
             raise BadInput(
                 f"{key!r} has changed since the audit {study.name!r} began; restore it, or choose "
-                "another folder"
+                "another output folder"
             )
         what = f"the module {key!r}" if is_module else f"{key!r}"
         raise BadInput(
@@ -182,8 +185,9 @@ def _settings(study: AnyStudy, excluded: Collection[str]) -> dict[str, object]:
     label = study.defense.label if isinstance(study, Study) else ""
     for name in ADVERSARY_FEDERATIONS:
         table = settings.get(name)
+        # ``defense`` of the adversary's federations: "same" uses the study's defense, "none" none.
         # Older versions had no such setting and behaved as with "none". If the study has no
-        # defense, "same" has the same meaning.
+        # defense, both values have the same effect.
         if isinstance(table, dict) and "none" in (table["defense"], label):
             del table["defense"]
     return settings

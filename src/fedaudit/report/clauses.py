@@ -362,7 +362,9 @@ def measured_epsilon(record: Record) -> ClauseAnswer:
     """Return the lower bounds on epsilon that attacks, canaries and games have measured."""
     nothing = fixed_text("answers.proves_nothing")
     if record.games:
-        proven = wording.format_number(max(point.empirical_epsilon for point in record.games), -1)
+        proven = wording.format_number(
+            max(point.empirical_epsilon for point in record.games), rounding="down"
+        )
         text = f"ε at least {proven} for one sample, against a server that tampers"
         return ClauseAnswer("figure", text, nothing)
     bounds = epsilon_bounds(record)
@@ -398,7 +400,9 @@ def _largest_limit(record: Record, metric: str) -> _UpperLimit | None:
 
     It is valid for the strongest attack, with the confidence of a single limit.
     """
-    estimates = [f for f in record.findings if f.attack and f.metric == metric and not f.against]
+    estimates = [
+        f for f in record.findings if f.is_of_attack and f.metric == metric and not f.against
+    ]
     estimates = [estimate for estimate in estimates if estimate.fair] or estimates
     with_limit = list(filter(_has_limit, estimates))
     failed = evidence.outcomes_of(record.controls).failed
@@ -436,7 +440,7 @@ def bound_on_success(record: Record) -> ClauseAnswer:
     limit = _largest_limit(record, AUC)
     if limit is None:
         return _unbounded(record, AUC)
-    auc = wording.format_number(limit.value, 1)
+    auc = wording.format_number(limit.value, rounding="up")
     text = f"AUC at most {auc} with 95% confidence ({limit.figure})"
     return ClauseAnswer("figure", text, fixed_text("answers.bound") + limit.without)
 
@@ -458,12 +462,14 @@ def flagged(record: Record) -> ClauseAnswer:
     limit = _largest_limit(record, _RATE)
     if limit is None:
         return _unbounded(record, _RATE)
+    values = {prior: predictive_value(limit.value, FPR, prior) for prior in PRIORS}
     chances = [
-        f"{wording.format_percent(predictive_value(limit.value, FPR, p), 1)} at a prior of {p:.0%}"
-        for p in PRIORS
+        f"{wording.format_percent(value, rounding='up')} at a prior of {prior:.0%}"
+        for prior, value in values.items()
     ]
     basis = fixed_text(
-        "answers.flagged", limit=f"{wording.format_percent(limit.value, 1)}: {limit.figure}"
+        "answers.flagged",
+        limit=f"{wording.format_percent(limit.value, rounding='up')}: {limit.figure}",
     )
     return ClauseAnswer("figure", f"At most {wording.join_and(chances)}", basis + limit.without)
 
@@ -508,7 +514,7 @@ def residual_risks(record: Record) -> list[str]:
     return [
         fixed_text(f"answers.risks.{name}", most=share, of=estimate)
         for name, (value, estimate) in limits.items()
-        if (share := wording.format_percent(value, 1)) != "100%"
+        if (share := wording.format_percent(value, rounding="up")) != "100%"
     ]
 
 

@@ -287,7 +287,9 @@ def most_summarised(estimates: Iterable[Estimate], *, headline: bool = True) -> 
     """
     estimates = list(estimates)
     contrasts = {
-        estimate.contrast for estimate in estimates if estimate.attack and estimate.n_nonmembers
+        estimate.contrast
+        for estimate in estimates
+        if estimate.is_of_attack and estimate.n_nonmembers
     }
     # If there is only one other kind of non-members, "mixed" equals it.
     repeats = len(contrasts) == 2 and "mixed" in contrasts
@@ -295,7 +297,7 @@ def most_summarised(estimates: Iterable[Estimate], *, headline: bool = True) -> 
         f
         for f in estimates
         if not (repeats and f.contrast == "mixed")
-        and (bool(f.attack) and f.metric in metric_names.HEADLINE_METRICS) == headline
+        and (f.is_of_attack and f.metric in metric_names.HEADLINE_METRICS) == headline
     ]
     levels = group_by(shown, lambda f: (f.attack, f.defense, f.view, "" if headline else f.metric))
     return [

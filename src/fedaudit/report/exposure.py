@@ -1,8 +1,8 @@
 """What a record shows about the most exposed sample or person.
 
 Confidence limits of attacks describe the average member. A limit for the most exposed member does
-not follow from them: that member is chosen by its score, and among as many members as
-non-members some member has the highest score even without a leak. A proven epsilon limits the
+not follow from them: that member is chosen by its score, and by chance alone the
+highest score is often a member's. A proven epsilon limits the
 success on every single sample.
 """
 
@@ -21,7 +21,7 @@ from fedaudit.results.estimate import FIXED_THRESHOLD_METHOD, Estimate
 from fedaudit.results.guessing import without_failed_controls
 from fedaudit.results.record import Record
 
-_FPR = 0.01  # false-positive rate of the limit by a proven epsilon
+_FPR = 0.01  # false-positive rate at which the TPR limit of a proven epsilon is stated
 _VACUOUS_TPR = 0.99  # a limit of at least this TPR excludes nothing
 _ACCOUNTED = re.compile(r"Renyi accountant, delta (\d{1,9}(?:\.\d{1,9})?(?:e-\d{1,3})?)")
 _LARGEST_EPSILON = 50.0  # from here on, a limit is 1 in floating-point arithmetic
@@ -63,7 +63,7 @@ def exposure(record: Record) -> Exposure:
     epsilon = wording.format_number(claim.epsilon)
     if largest_rate >= _VACUOUS_TPR:
         return Exposure(found, fixed_text("exposure.useless", epsilon=epsilon), is_limited=False)
-    share = wording.format_percent(largest_rate, 1)
+    share = wording.format_percent(largest_rate, rounding="up")
     limit = fixed_text("exposure.limit", epsilon=epsilon, most=share, fpr=_as_percent(_FPR))
     return Exposure(found, limit, is_limited=True)
 
@@ -74,9 +74,10 @@ def exposure_sentence(record: Record) -> str:
 
 
 def exposed_class_sentence(record: Record) -> str:
-    """Return a sentence for summaries on the class with the largest AUC; empty without membership.
+    """Return a sentence for summaries on the class with the largest AUC.
 
-    The largest of many AUCs is probably too large, so the sentence states their number.
+    It is empty if no membership attack was evaluated. The largest of many AUCs is probably too
+    large, so the sentence states their number.
     """
     if record.games or not evidence.has_membership(record):
         return ""
@@ -102,7 +103,7 @@ def exposed_class_sentence(record: Record) -> str:
 
 
 def largest_tpr(epsilon: float, delta: float, fpr: float) -> float:
-    """Return the largest true-positive rate of any attack on one record.
+    """Return the largest true-positive rate of any attack on one sample.
 
     Args:
         epsilon: Proven epsilon, at least 0.
@@ -134,7 +135,7 @@ def proven_for_samples(record: Record) -> ProvenPrivacy | None:
     if claim is None or record.unit != "sample" or "unit: one sample" not in claim.note:
         return None
     accounted = _ACCOUNTED.fullmatch(claim.method)
-    defenses = {estimate.defense for estimate in record.findings if estimate.attack}
+    defenses = {estimate.defense for estimate in record.findings if estimate.is_of_attack}
     is_refuted = any(
         measured.bound.number > claim.number
         for bounds in epsilon_bounds(record)
@@ -148,11 +149,12 @@ def proven_for_samples(record: Record) -> ProvenPrivacy | None:
 
 
 def _found(record: Record) -> str:
-    """Describe the lower limit on the fraction of members found, by the rate with most leakage."""
+    """Describe the lower limit on the fraction of members found, from the TPR that leaks most."""
     estimates = without_failed_controls(evidence.main_estimates(record))
     for best in evidence.leading_estimates(estimates):
         fpr = metric_names.rate_of(best.metric)
-        # A lower limit at or below the false-positive rate is no more than guessing.
+        # A lower limit at or below the false-positive rate is no more than guessing. Limits that
+        # treat the threshold as fixed are too narrow, so no statement is based on them.
         if fpr and best.low and best.low > fpr and FIXED_THRESHOLD_METHOD not in best.method:
             same_metric = [estimate for estimate in estimates if estimate.metric == best.metric]
             return fixed_text(
@@ -173,7 +175,7 @@ def _lower_limit_texts(
     label = labels_by_setting(same_metric)[setting_of(best)]
     mean = "mean over seeds" * (is_mean and "over seeds" not in label)
     return {
-        "least": f"{wording.format_percent(low, -1)} of members{count}",
+        "least": f"{wording.format_percent(low, rounding='down')} of members{count}",
         "where": wording.join_parts(shorten(best.attack, 60), label, mean, by="; "),
     }
 

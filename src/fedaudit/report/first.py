@@ -181,8 +181,8 @@ def _situation(record: Record, conclusion: PlainVerdict) -> str:
         if after_deletion in _STEPS["situations"]:
             return after_deletion
     if status in LEAKS:
-        defended, *other_sides = caveats.estimates_by_side(record).values()
-        if other_sides and not any(map(above_chance, defended)):
+        defended, *other_groups = caveats.estimates_by_client_group(record).values()
+        if other_groups and not any(map(above_chance, defended)):
             return "leak without the defense"
         return "leak with a defense" if caveats.is_defended(record) else "leak"
     if conclusion.warning and not unusable:
@@ -221,15 +221,15 @@ def tiles_of(record: Record) -> dict[str, list[Tile]]:
 
 
 def _tiles_by_side(record: Record) -> list[Tile]:
-    sides = caveats.estimates_by_side(record)
-    if len(sides) == 1:
-        (estimates,) = sides.values()
+    client_groups = caveats.estimates_by_client_group(record)
+    if len(client_groups) == 1:
+        (estimates,) = client_groups.values()
         return _membership_tiles(estimates, record.unit)
     return [
         number._replace(
             label=f"{wording.capitalise(name)}: {wording.without_capital(number.label)}"
         )
-        for name, estimates in sides.items()
+        for name, estimates in client_groups.items()
         for number in _membership_tiles(estimates, record.unit)[:1]
     ]
 
@@ -238,11 +238,13 @@ def _epsilon_tile(bounds: EpsilonBounds) -> Tile:
     lead, ceiling = bounds.measured[0], bounds.lead.ceiling
     return tile(
         f"{wording.capitalise(bounds.unit)}, epsilon at least",
-        wording.format_number(bounds.lead.number, -1),
-        lead.assumes,
+        wording.format_number(bounds.lead.number, rounding="down"),
+        lead.assumption,
         bounds.against_claim,
         *(other.text for other in bounds.measured[1:]),
-        "" if ceiling is None else f"at most {wording.format_number(ceiling, -1)} could be shown",
+        ""
+        if ceiling is None
+        else f"at most {wording.format_number(ceiling, rounding='down')} could be shown",
         shorten(bounds.lead.method, 60),
         tone="alarm" * bounds.refutes,
     )
@@ -297,7 +299,7 @@ def _larger_limits(best: Estimate, estimates: list[Estimate]) -> str:
         return ""
     limits = limits_to_print([f for f in estimates if f.contrast == best.contrast], best.metric)
     texts = [
-        f"up to {wording.format_value(limit.value, best.metric, 1)} for {limit.name}"
+        f"up to {wording.format_value(limit.value, best.metric, rounding='up')} for {limit.name}"
         for limit in limits
         if limit.value > evidence.upper_limit(best)
     ]

@@ -16,7 +16,7 @@ from fedaudit.report.comparison.tradeoffs import (
     strongest_entry,
     tradeoffs,
 )
-from fedaudit.report.deciding.caveats import are_cluster_risks_doubted, estimates_by_side
+from fedaudit.report.deciding.caveats import are_cluster_risks_doubted, estimates_by_client_group
 from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.deciding.membership import are_several, client_label
 from fedaudit.report.figures.charts import OKABE_ITO, Axis, Style
@@ -36,7 +36,7 @@ from fedaudit.report.figures.forest import (
 from fedaudit.report.sources import SourceAttack, source_attacks, source_labels, source_marker
 from fedaudit.report.text import points
 from fedaudit.report.unlearning import WITHHELD, deletion_result
-from fedaudit.results.comparison import STRONGEST_ATTACK, Comparison
+from fedaudit.results.comparison import DEFENDING_CLIENTS, STRONGEST_ATTACK, Comparison
 from fedaudit.results.estimate import (
     MODEL_ESTIMATE,
     MODEL_RISK,
@@ -58,13 +58,18 @@ def first_picture(record: Record, *, topics: Sequence[str] = ()) -> Picture:
         return ()
     builders = {"membership": _membership, "sources": _sources, "clusters": _clusters}
     parts = [builders[topic](record) for topic in topics or builders]
-    # Studies of deletion, canaries or a round's sum are about these estimates, so they come first.
-    return tuple(f for part in (_deletion(record), _epsilons(record), *parts) for f in part)
+    # A study that measures deletion or epsilon is about these results, so they come first.
+    pictures = (_deletion(record), _epsilons(record), *parts)
+    return tuple(chart for picture in pictures for chart in picture)
+
+
+_RETRAINED, _BEFORE_DELETION = DEFENDED[1], DEFENDED[2]
+_CLAIMED = _CONTRADICTED = _WITH_DEFENSE = DEFENDED[0]
 
 
 def _deletion(record: Record) -> Picture:
     margin = wording.study_setting(record, "unlearning", "margin")
-    looks = {"after": PLAIN, "retrained": DEFENDED[1], "before": DEFENDED[2]}
+    looks = {"after": PLAIN, "retrained": _RETRAINED, "before": _BEFORE_DELETION}
     decision = deletion_result(record)
     doubt = NOT_RELIED_ON if decision and decision.verdict == WITHHELD else ""
     lines = []
@@ -95,42 +100,49 @@ def _epsilons(record: Record) -> Picture:
     if bounds is None:
         return ()
     claims = {
-        wording.capitalise(bounds.word): bounds.claim,
+        wording.capitalise(bounds.claim_kind): bounds.claim,
+        # Audited training includes canary clients, and deployed training does not.
         "Claimed, as deployed": bounds.deployed,
     }
     claimed = [(name, claim) for name, claim in claims.items() if claim is not None]
     lines = []
     for measured in bounds.measured:
-        name, value = wording.capitalise(measured.assumes or "measured"), measured.bound.number
-        text, ceiling = wording.format_number(value, -1), measured.bound.ceiling
-        limits = (
-            ""
-            if ceiling is None
-            else f"at most {wording.format_number(ceiling, -1)} could be shown"
-        )
+        # A bound is called by its assumption, such as "if the mechanism is Gaussian".
+        name = wording.capitalise(measured.assumption or "measured")
+        value, largest_possible = measured.bound.number, measured.bound.ceiling
+        text = wording.format_number(value, rounding="down")
+        limits = ""
+        if largest_possible is not None:
+            highest = wording.format_number(largest_possible, rounding="down")
+            limits = f"at most {highest} could be shown"
         mark = Mark(value, value, None, PLAIN, f"{name}: {text}")
         lines.append(ForestRow(name, (TrackCell((mark,), f"≥ {text}", limits),)))
     for name, claim in claimed:
         text = wording.format_number(claim.number)
-        mark = Mark(claim.number, None, claim.number, DEFENDED[0], f"{name}: {text}")
+        mark = Mark(claim.number, None, claim.number, _CLAIMED, f"{name}: {text}")
         lines.append(ForestRow(name, (TrackCell((mark,), f"≤ {text}"),)))
     kind = "measured against claimed" if claimed else "lower bounds"
     caption = fixed_text("pictures.claimed" if claimed else "pictures.measured")
-    looks = {"measured at least": PLAIN, "claimed at most": DEFENDED[0]}
+    looks = {"measured at least": PLAIN, "claimed at most": _CLAIMED}
     title = f"Epsilon of {bounds.unit}: {kind}"
     return build_forest(title, "epsilon", caption, [Axis("ε")], lines, looks)
 
 
 def _membership(record: Record) -> Picture:
-    """Return charts of attacks by contrast; in partly defended runs, the worse group is first."""
+    """Return charts of attacks by contrast, for each group of clients if some are undefended.
+
+    The group with the larger leak is first.
+    """
     picture: Picture = ()
-    sides = estimates_by_side(record).items()
-    for side, every in sorted(sides, key=lambda item: -_largest_lower_limit(item[1])):
+    groups = estimates_by_client_group(record).items()
+    for group, every in sorted(groups, key=lambda item: -_largest_lower_limit(item[1])):
         estimates = [estimate for estimate in every if estimate.value is not None]
-        contrasts, lead = evidence.by_contrast(estimates), evidence.leading_estimates(estimates)
+        contrasts, leading = evidence.by_contrast(estimates), evidence.leading_estimates(estimates)
         # The contrast of the estimate that leads the verdict comes first.
-        for contrast in sorted(contrasts, key=lambda name: bool(lead) and name != lead[0].contrast):
-            picture += _of_contrast(side, contrasts[contrast], estimates)
+        for contrast in sorted(
+            contrasts, key=lambda name: bool(leading) and name != leading[0].contrast
+        ):
+            picture += _of_contrast(group, contrasts[contrast], estimates)
     return picture
 
 
@@ -151,7 +163,9 @@ def _drawn_rate(estimates: Sequence[Estimate]) -> str:
     return next(frequent, tpr_at(0.01))
 
 
-def _of_contrast(side: str, estimates: Sequence[Estimate], every: Sequence[Estimate]) -> Picture:
+def _of_contrast(
+    client_group: str, estimates: Sequence[Estimate], every: Sequence[Estimate]
+) -> Picture:
     contrast, has_several_clients = estimates[0].contrast, are_several(estimates)
     names = evidence.unique_items(estimate.defense for estimate in every)
     defenses = sorted(names, key=lambda name: name != NO_DEFENSE)
@@ -159,21 +173,23 @@ def _of_contrast(side: str, estimates: Sequence[Estimate], every: Sequence[Estim
     rate, labels = _drawn_rate(every), evidence.labels_by_setting(estimates)
     rate_track = Axis(wording.metric_name(rate), form="%", guess=rate_of(rate))
     tracks = {AUC: Axis("AUC", guess=0.5), rate: rate_track}
-    shown_attacks = [
+    shown_estimates = [
         estimate
         for estimate in estimates
         if estimate.defense in looks and estimate.metric in tracks
     ]
     # A metric without values needs no track.
-    tracks = {m: track for m, track in tracks.items() if any(f.metric == m for f in shown_attacks)}
+    tracks = {
+        m: track for m, track in tracks.items() if any(f.metric == m for f in shown_estimates)
+    }
     # Each client has a separate row, since marks have no names.
     rows = evidence.group_by(
-        shown_attacks, lambda f: (f.attack, f.target if has_several_clients else None)
+        shown_estimates, lambda f: (f.attack, f.target if has_several_clients else None)
     )
-    lead = next(iter(tracks), AUC)
+    first_metric = next(iter(tracks), AUC)
 
     def order(row: Sequence[Estimate]) -> tuple[bool, float]:
-        values = [estimate.number for estimate in row if estimate.metric == lead]
+        values = [estimate.number for estimate in row if estimate.metric == first_metric]
         return has_several_clients and row[0].target is not None, -max(values, default=-1.0)
 
     lines = []
@@ -183,15 +199,16 @@ def _of_contrast(side: str, estimates: Sequence[Estimate], every: Sequence[Estim
         name = shorten(row[0].attack, 60)
         if has_several_clients:
             name = f"{shorten_middle(client_label(row[0], estimates), 40)} · {name}"
-        tone = evidence.marker_of(_largest(by_metric[lead])).tone if by_metric[lead] else ""
+        of_first_metric = by_metric[first_metric]
+        tone = evidence.marker_of(_largest(of_first_metric)).tone if of_first_metric else ""
         lines.append(ForestRow(name, tuple(cells), tone))
     every_attack = "attack and client" if has_several_clients else "attack"
     others = wording.contrast_meaning(contrast, estimates[0].unit)
     caption = fixed_text("pictures.membership", attack=every_attack, others=others)
     if not any(estimate.fair for estimate in estimates):
         caption += f" {wording.capitalise(fixed_text('members.unfair'))}."
-    title = wording.join_parts("Attacks against guessing", side, by=": ")
-    label = wording.join_parts(f"members {wording.nonmember_heading(contrast)}", side)
+    title = wording.join_parts("Attacks against guessing", client_group, by=": ")
+    label = wording.join_parts(f"members {wording.nonmember_heading(contrast)}", client_group)
     by_name = {shorten(wording.defense_name(name)): look for name, look in looks.items()}
     return build_forest(title, label, caption, tuple(tracks.values()), lines, by_name)
 
@@ -226,25 +243,25 @@ def _sources(record: Record) -> Picture:
     return _source_rows("Source inference against guessing", "each attack", ordered)
 
 
-def _source_rows(title: str, client_text: str, rows: Sequence[tuple[str, SourceAttack]]) -> Picture:
+def _source_rows(title: str, attack_text: str, rows: Sequence[tuple[str, SourceAttack]]) -> Picture:
     by_labels = "label distributions alone"
-    looks = {"attack": PLAIN, "attack, with a defense": DEFENDED[0], by_labels: BASELINE}
+    looks = {"attack": PLAIN, "attack, with a defense": _WITH_DEFENSE, by_labels: BASELINE}
     lines = []
     for label, attack in rows:
-        success, sign = attack.success, source_marker(attack)
-        look = PLAIN if success.defense in ("", NO_DEFENSE) else DEFENDED[0]
+        success, marker = attack.success, source_marker(attack)
+        look = PLAIN if success.defense in ("", NO_DEFENSE) else _WITH_DEFENSE
         level, fair = wording.format_percent(attack.label_level), attack.on_fair_draw
-        labels = Mark(attack.label_level, None, None, BASELINE, f"{by_labels} {level}")
-        marks = [mark_of(success, look, f"{label}: success"), labels]
-        cell = track_cell(success, marks, sign.sign)
+        baseline_mark = Mark(attack.label_level, None, None, BASELINE, f"{by_labels} {level}")
+        marks = [mark_of(success, look, f"{label}: success"), baseline_mark]
+        cell = track_cell(success, marks, marker.sign)
         on_fair = f"on the fair draw {wording.format_percent(fair.number)}" if fair else ""
         cell = cell._replace(
             limits=wording.join_parts(cell.limits, f"labels alone {level}", on_fair)
         )
-        lines.append(ForestRow(shorten(label, 60), (cell,), sign.tone))
+        lines.append(ForestRow(shorten(label, 60), (cell,), marker.tone))
     chances = {round(attack.chance, 6) for _, attack in rows}
     track = Axis("Attack success rate", form="%", guess=max(chances) if len(chances) == 1 else None)
-    caption = fixed_text("pictures.sources", attack=client_text)
+    caption = fixed_text("pictures.sources", attack=attack_text)
     return build_forest(title, "source inference", caption, [track], lines, looks)
 
 
@@ -290,29 +307,29 @@ def _model_line(
         text = f"{label}: estimated {wording.format_percent(estimated.number)}"
         marks.append(Mark(estimated.number, None, None, BASELINE, text))
     accepted = _accepted(study, name, is_doubted=is_doubted)
-    leak = None if is_doubted else risk_size(risk)
-    cell = track_cell(risk, [*marks, *accepted], "▲ " * bool(leak))
-    above = study.mean(VIOLATIONS, name if len(group_names(study)) > 1 else ALL_CLIENTS)
-    if above is not None and accepted and not is_doubted:
-        count = (
-            f"{wording.value_text(above)} of {wording.format_count(len(accepted), 'client')} above"
-        )
+    leak_size = None if is_doubted else risk_size(risk)
+    cell = track_cell(risk, [*marks, *accepted], "▲ " * bool(leak_size))
+    # With a single group, only the number over all clients is stored.
+    violation_count = study.mean(VIOLATIONS, name if len(group_names(study)) > 1 else ALL_CLIENTS)
+    if violation_count is not None and accepted and not is_doubted:
+        clients = wording.format_count(len(accepted), "client")
+        count = f"{wording.value_text(violation_count)} of {clients} above"
         cell = cell._replace(limits=wording.join_parts(cell.limits, count))
-    return ForestRow(label, (cell,), evidence.tone_of(leak) if leak else "")
+    return ForestRow(label, (cell,), evidence.tone_of(leak_size) if leak_size else "")
 
 
 def _accepted(study: ClusteredRuns, name: str, *, is_doubted: bool) -> list[Mark]:
     run = study.runs[0]
     group = run.group_names.index(name)
-    model = models_of_groups(run)[group]
-    of_group = None if model is None else run.rounds[-1].models[model]
+    model_index = models_of_groups(run)[group]
+    group_model = None if model_index is None else run.rounds[-1].models[model_index]
     members = [index for index, other in enumerate(run.group) if other == group]
     marks = []
     for index, used_model in zip(members, models_used_by(run, group), strict=True):
         limit = run.thresholds[index]
         text = f"{wording.client_name(run.clients[index])} accepts {wording.format_percent(limit)}"
-        look = _ACCEPTS if used_model is None or used_model is of_group else _HAS_ANOTHER_MODEL
-        if used_model is not None and used_model is not of_group and used_model.risk is not None:
+        look = _ACCEPTS if used_model is None or used_model is group_model else _HAS_ANOTHER_MODEL
+        if used_model is not None and used_model is not group_model and used_model.risk is not None:
             text += f" and chose a model of risk {wording.format_percent(used_model.risk)}"
         used_risk = None if used_model is None else used_model.risk
         if used_risk is not None and used_risk > limit and not is_doubted:
@@ -322,7 +339,7 @@ def _accepted(study: ClusteredRuns, name: str, *, is_doubted: bool) -> list[Mark
 
 
 def comparison_picture(comparison: Comparison, records: Sequence[Record]) -> Picture:
-    """Return charts on membership, sources and clusters for a comparison without a front."""
+    """Return charts on membership, sources and clusters for a comparison without trade-offs."""
     labels = labels_of(comparison)
     by_row = [(label, attacks_of(comparison, row)) for row, label in enumerate(labels)]
     strongest = [
@@ -351,16 +368,16 @@ def membership_rows(comparison: Comparison, records: Sequence[Record]) -> Pictur
     strongest = [
         entry
         for entry in comparison.entries
-        if (entry.part, entry.metric, entry.attack) == ("inside", AUC, STRONGEST_ATTACK)
+        if (entry.part, entry.metric, entry.attack) == (DEFENDING_CLIENTS, AUC, STRONGEST_ATTACK)
         and entry.value is not None
     ]
     if not strongest:
         return ()
-    falls = tradeoffs(comparison)
+    tradeoff_rows = tradeoffs(comparison)
     largest = max(strongest, key=lambda entry: entry.value or 0.0)
-    contrast = falls[0].contrast if falls else largest.contrast
+    contrast = tradeoff_rows[0].contrast if tradeoff_rows else largest.contrast
     accuracies = {entry.row: entry.figure for entry in comparison.on("utility", TEST_ACCURACY)}
-    # As in a front, the undefended row is about the defending clients if they are always the same.
+    # If all defended rows have the same defending clients, the undefended row is about them, too.
     defending = {clients_of(e) for e in strongest if comparison.rows[e.row].family != NO_DEFENSE}
     clients = defending.pop() if len(defending) == 1 else None
     lines = []
@@ -369,7 +386,8 @@ def membership_rows(comparison: Comparison, records: Sequence[Record]) -> Pictur
         if (best := strongest_entry(comparison, row, contrast, clients)) is not None:
             auc = estimate_of(best, comparison, records)
             marks = [mark_of(auc, PLAIN, f"{label}: AUC")]
-            cells[0] = track_cell(auc, marks, "▲ " * bool(best.above))
+            is_above_chance = bool(best.above)
+            cells[0] = track_cell(auc, marks, "▲ " * is_above_chance)
         if (accuracy := accuracies.get(row)) is not None:
             cells[1] = track_cell(accuracy, [mark_of(accuracy, PLAIN, f"{label}: accuracy")])
         lines.append(ForestRow(label, tuple(cells if accuracies else cells[:1])))
@@ -387,7 +405,7 @@ def membership_rows(comparison: Comparison, records: Sequence[Record]) -> Pictur
 _AT_CLAIM = Style(OKABE_ITO[2], "", "triangle-down")
 _GAME_LOOKS = {
     "success": PLAIN,
-    "contradicts its ε or noise bound": DEFENDED[0],
+    "contradicts its ε or noise bound": _CONTRADICTED,
     "most that the claimed ε allows any server": _AT_CLAIM,
     "most that the actual ε or the noise allows": BASELINE,
 }
@@ -423,7 +441,7 @@ def games_picture(record: Record) -> Picture:
 def _point_line(item: points.ShownPoint) -> ForestRow:
     point, success = item.point, item.point.success
     value, limits = wording.rate_texts(success)
-    look = DEFENDED[0] if points.is_contradicted(point) else PLAIN
+    look = _CONTRADICTED if points.is_contradicted(point) else PLAIN
     text = f"{item.name}: right in {value} ({limits})"
     marks = [Mark(success.value, success.low, success.high, look, text)]
     actual = point.largest_success if point.largest_success < 1 else None

@@ -168,7 +168,8 @@ def source_meaning(status: evidence.Status, attacks: Sequence[SourceAttack]) -> 
     if status != "no leak shown":
         return meaning
     highest = max(evidence.upper_limit(attack.success) for attack in attacks)
-    return f"{meaning} {fixed_text('sources.open', most=wording.format_percent(highest, 1))}"
+    highest_text = wording.format_percent(highest, rounding="up")
+    return f"{meaning} {fixed_text('sources.open', most=highest_text)}"
 
 
 def source_question(record: Record) -> str:

@@ -83,7 +83,7 @@ def unlearning_section(record: Record) -> Section | None:
         return None
     has_several_targets = len({row.after.target for row in rows}) > 1
     estimates = record.where(topic=unlearning.UNLEARNING, seed=None)
-    estimates = [estimate for estimate in estimates if estimate.attack or estimate.value]
+    estimates = [estimate for estimate in estimates if estimate.is_of_attack or estimate.value]
     cells = [
         (_EXCESS if estimate.against else _HEADINGS[estimate.point], estimate)
         for estimate in estimates
@@ -99,7 +99,7 @@ def unlearning_section(record: Record) -> Section | None:
     def content(column: str, estimate: Estimate) -> Content:
         if column == _VERDICT:
             return verdict_text(deletion_verdict(record, estimate.note))
-        with_doubt = estimate.attack and deletion.verdict == WITHHELD
+        with_doubt = estimate.is_of_attack and deletion.verdict == WITHHELD
         return value_cell(
             estimate.with_doubt(NOT_RELIED_ON) if with_doubt else estimate, unbounded=""
         )

@@ -5,7 +5,7 @@ by their content hashes, and is recomputed from them whenever it is rendered.
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field
 
@@ -21,6 +21,8 @@ EVERY_ATTACK = "mean over attacks"
 NOT_SET = "not set"
 """Stands for the value of a setting that other rows of a comparison have and this row does not."""
 STRONGEST_ATTACK = "strongest attack"
+DEFENDING_CLIENTS: Final = "inside"
+"""Part of a row for the audited clients that use its defense; see :class:`AttackEntry`."""
 MIRRORED = "mirrored"
 """Suffix of the name of an attack whose AUC is replaced by 1 - AUC."""
 OF_SEVERAL = (EVERY_ATTACK, STRONGEST_ATTACK)

@@ -150,6 +150,11 @@ class Coordinates(RecordPart):
     point: str = ""
     seed: Count | None = None
 
+    @property
+    def is_of_attack(self) -> bool:
+        """True for an estimate of an attack, False for one of the run, such as a proven epsilon."""
+        return bool(self.attack)
+
 
 class Interval(RecordLimits[Finite]):
     """Confidence limits of an estimate.

@@ -102,7 +102,7 @@ def _raise_if_missing_samples(record: Record, path: Path) -> None:
         is_from_scores = estimate.metric in (AUC, BALANCED_ACCURACY) or estimate.metric.startswith(
             "tpr@"
         )
-        if not (estimate.attack and is_from_scores):
+        if not (estimate.is_of_attack and is_from_scores):
             continue
         if estimate.value is not None and min(estimate.n_members, estimate.n_nonmembers) < 1:
             raise Damaged(

@@ -467,7 +467,7 @@ class Record(RecordPart):
         return [
             estimate
             for estimate in self._on_membership
-            if estimate.attack and estimate.unit != unit
+            if estimate.is_of_attack and estimate.unit != unit
         ]
 
     @property

@@ -74,7 +74,7 @@ def directions_of(undefended: Sequence[Estimate]) -> Directions:
     """
     groups: dict[AttackKey, dict[int | None, list[Estimate]]] = {}
     for estimate in undefended:
-        if estimate.attack and estimate.value is not None:
+        if estimate.is_of_attack and estimate.value is not None:
             key = AttackKey(estimate.attack, estimate.contrast, estimate.metric)
             groups.setdefault(key, {}).setdefault(estimate.target, []).append(estimate)
     tested = Counter(

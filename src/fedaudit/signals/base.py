@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 ComputeProducts: TypeAlias = Callable[..., "GradientProducts"]
-"""Function with the parameters of :func:`gradient_products` from ``base`` to ``device``."""
+"""Function that computes products of updates and samples' gradients.
+
+It has the parameters ``base``, ``updates``, ``features`` and ``labels``, and the keywords
+``workers`` and ``device``, with the meaning that they have for :func:`gradient_products`.
+"""
 
 _MAX_CLIENTS_PER_PASS = 256
 """Largest number of clients whose updates are processed in one pass over the samples."""
@@ -38,7 +42,8 @@ class _ClientSummary(NamedTuple):
     Attributes:
         base: The model that the client received; None if hidden. Clients may share it.
         shows_update: True if the client's update is visible.
-        gradient_scale: Scale as in :class:`~fedaudit.observe.round.ObservedModels`.
+        gradient_scale: Factor that turns the negative update into a sum of gradients; None if
+            unknown.
     """
 
     base: Model | None
@@ -98,13 +103,13 @@ class VisibleRound:
         """The single global model after the round."""
         if not self.round.after:
             raise NotVisible(
-                "this view hides the global models after the rounds, which the snapshot 'global' "
-                "needs; use the snapshot 'local'"
+                "snapshot = 'global' measures the global model after each round, which this view "
+                "hides; set snapshot = 'local' to measure the clients' models"
             )
         if len(self.round.after) != 1:
             raise NotVisible(
-                f"the snapshot 'global' needs a single global model, but this round has "
-                f"{len(self.round.after)}; use the snapshot 'local'"
+                "snapshot = 'global' measures a single global model, but this round has "
+                f"{len(self.round.after)}; set snapshot = 'local' to measure the clients' models"
             )
         (model,) = self.round.after.values()
         return model
@@ -124,7 +129,10 @@ class VisibleRound:
 
     @cached_property
     def bases(self) -> Int[Tensor, " clients"]:
-        """Number of the model that each client received; equal for clients with the same model."""
+        """Position of the model that each client received in `received_models`.
+
+        If the view hides received models, it is 0 for all clients.
+        """
         bases = [summary.base for summary in self._summaries if summary.base is not None]
         if len(bases) < len(self.clients):
             # If received models are hidden, all clients form one group.
@@ -133,7 +141,7 @@ class VisibleRound:
 
     @cached_property
     def received_models(self) -> list[Model]:
-        """The distinct models that clients received, in the order of their numbers in `bases`."""
+        """The distinct models that clients received. `bases` gives each client's position here."""
         bases = [summary.base for summary in self._summaries if summary.base is not None]
         _raise_if_hidden(bases, self.clients, "the models the clients were sent")
         return group_models(bases).distinct

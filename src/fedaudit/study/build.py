@@ -38,10 +38,10 @@ from fedaudit.plan.assignment import (
     GroupedData,
     HoldOutRule,
     draw_assignment,
-    exclude_held_out,
     raise_if_empty_split,
     shifted_groups,
     training_samples,
+    treat_held_out_as_unseen,
 )
 from fedaudit.plan.identity import StudyKind, with_code
 from fedaudit.plan.named import (
@@ -137,7 +137,7 @@ def _setup(
     parts.server.raise_if_misfit(data.assignment.clients.keys(), study.training.rounds)
     holdout = HoldOutRule(defenses, algorithm, study.training.rounds, seed_for(seed, "federation"))
     raise_if_empty_split(data.assignment.clients, holdout)
-    assignment = exclude_held_out(data.assignment, holdout)
+    assignment = treat_held_out_as_unseen(data.assignment, holdout)
     if study.audit.sources:
         prepared = training_samples(data.assignment.clients, holdout)
         # Source inference uses the original samples, since a defense may change prepared samples.

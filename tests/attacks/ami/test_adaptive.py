@@ -71,7 +71,7 @@ def test_one_row_fires_for_its_target_alone_and_changes_nothing_else() -> None:
     assert float((row_values(planted, fresh) > 0).double().mean()) < 0.02
     (row,) = planted.rows
     for name, value in planted.model.params.items():
-        others = torch.arange(len(value)) != (0 if name in (row.weight, row.bias) else -1)
+        others = torch.arange(len(value)) != (0 if name in (row.weight_name, row.bias_name) else -1)
         assert torch.equal(value[others], HONEST.params[name][others])
     torch.testing.assert_close(lengths(planted.model, 1), lengths(HONEST, 1))
 

@@ -1,4 +1,4 @@
-"""Planted neurons in federated rounds."""
+"""Neurons that a malicious server plants in a model to detect a sample, in federated rounds."""
 
 import pytest
 import torch
@@ -21,6 +21,7 @@ from fedaudit.observe.round import Gradient, Round
 FEATURES, UNITS, TARGETS = 12, 30, 3
 NET = Architecture("net", MLP(hidden=f"{UNITS * TARGETS},6").for_samples((FEATURES,), 4))
 TRAINING = NeuronTraining(hidden=UNITS, epochs=60)
+# Copies are randomised versions of the target, in the neuron's training and validation data.
 RULES = GameRules(
     batch=20, copies=1, background=20, validation=50, validation_copies=1, training=TRAINING
 )
@@ -31,6 +32,7 @@ POOLS = SampleSources(
 
 
 def neurons() -> Neurons:
+    """Train neurons for the first targets, as in a contest, which is a series of games."""
     return Contest(POOLS, RULES, seed=1).neurons(range(TARGETS))
 
 
@@ -58,25 +60,26 @@ def run(*lied_to: int) -> Round:
     return round
 
 
-def test_the_verdict_from_a_real_gradient_is_the_sign_of_the_neuron() -> None:
+def test_gradient_reveals_whether_neuron_fired() -> None:
     data = clients()
     round = run(*data)
-    places = plant(honest(), neurons()).rows
+    planted_rows = plant(honest(), neurons()).rows
     verdicts = set()
     for client, samples in data.items():
         upload = round.uploads[client]
         fires = neurons().fires(samples.features.expand(TARGETS, -1, -1)).any(1)
-        for place, expected in zip(places, fires.tolist(), strict=True):
+        for planted_row, expected in zip(planted_rows, fires.tolist(), strict=True):
             verdicts.add(expected)
-            assert fired_in_batch(upload, place) is expected
+            assert fired_in_batch(upload, planted_row) is expected
     assert verdicts == {True, False}
 
 
 def test_only_the_attacked_client_receives_the_neurons() -> None:
     round = run(2)
-    place = plant(honest(), neurons()).rows[0]
+    planted_row = plant(honest(), neurons()).rows[0]
     for client, sent in round.sent.items():
-        row = sent.model.params[place.weight][place.row, :UNITS]
+        row = sent.model.params[planted_row.weight_name][planted_row.row, :UNITS]
+        # The first planted neuron is row 0 of the second layer, and reads the first units.
         assert torch.equal(row, neurons().second[0]) is (client == 2)
 
 
@@ -104,12 +107,12 @@ def test_the_models_second_layer_is_the_neurons() -> None:
     values = second_layer_values(model, POOLS.clients)[:, :TARGETS].T
     expected = neurons().values(POOLS.clients.expand(TARGETS, -1, -1))
     torch.testing.assert_close(values, expected, rtol=1e-4, atol=1e-4)
-    assert [place.row for place in model.rows] == [0, 1, 2]
+    assert [planted_row.row for planted_row in model.rows] == [0, 1, 2]
 
 
 def test_planting_does_not_change_other_neurons() -> None:
     before = honest()
-    after = plant(before, neurons().at(1)).model
+    after = plant(before, neurons().only(1)).model
     first, second = "1.weight", "3.weight"
     assert torch.equal(after.params[first][UNITS:], before.params[first][UNITS:])
     assert torch.equal(after.params[second][1:, UNITS:], before.params[second][1:, UNITS:])
@@ -118,16 +121,16 @@ def test_planting_does_not_change_other_neurons() -> None:
 
 
 def test_a_gradient_row_matches_hand_calculation() -> None:
-    place = plant(honest(), neurons()).rows[1]
+    planted_row = plant(honest(), neurons()).rows[1]
     values = {"3.weight": torch.zeros(6, 90), "3.bias": torch.zeros(6)}
     gradient = Gradient(values, {}, 20)
-    assert not fired_in_batch(gradient, place)
+    assert not fired_in_batch(gradient, planted_row)
     values["3.bias"][1] = -1e-30
-    assert fired_in_batch(gradient, place)
-    assert gradient_row(values, place).shape == (91,)
+    assert fired_in_batch(gradient, planted_row)
+    assert gradient_row(values, planted_row).shape == (91,)
     values["3.bias"][1] = 0.0
     values["3.weight"][2] = 1.0
-    assert not fired_in_batch(gradient, place)
+    assert not fired_in_batch(gradient, planted_row)
 
 
 def test_uploads_whose_rows_change_for_other_reasons_are_refused() -> None:

@@ -106,7 +106,7 @@ def test_joint_training_equals_separate_training_of_each_neuron() -> None:
     together = trained(data)
     for number, neuron in enumerate(alone):
         mine = data[number][None]
-        ours, theirs = together.at(number).values(mine), neuron.values(mine)
+        ours, theirs = together.only(number).values(mine), neuron.values(mine)
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
@@ -129,8 +129,8 @@ def test_training_stops_once_validation_rows_are_separated(count: int, offset: f
     for number, epochs in enumerate(result.epochs.tolist()):
         assert 3 < epochs < 300
         assert epochs % 3 == 0
-        ended, before = (train(n, 0).neurons.at(number) for n in (epochs, epochs - 3))
-        torch.testing.assert_close(ended.first, result.neurons.at(number).first)
+        ended, before = (train(n, 0).neurons.only(number) for n in (epochs, epochs - 3))
+        torch.testing.assert_close(ended.first, result.neurons.only(number).first)
         rows_, is_target = watched.at(number)
         assert ended.values(rows_)[is_target].min() > ended.values(rows_)[~is_target].max()
         assert before.values(rows_)[is_target].min() <= before.values(rows_)[~is_target].max()

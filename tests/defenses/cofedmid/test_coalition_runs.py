@@ -90,7 +90,11 @@ def test_all_samples_of_assigned_classes_are_used_in_every_epoch() -> None:
 def test_classes_rotate_if_one_round_cannot_cover_all() -> None:
     guided = ClassGuided(clients=PAIR, m_max=1, m_min=1)
     covered = [
-        set(np.flatnonzero(guided.assignment_in(CLASSES, 2, context(t)).sets.any(0)).tolist())
+        set(
+            np.flatnonzero(
+                guided.assignment_in(CLASSES, context(t), n_present=2).sets.any(0)
+            ).tolist()
+        )
         for t in range(1, 7)
     ]
     assert all(len(classes) == 2 for classes in covered)

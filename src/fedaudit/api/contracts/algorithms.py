@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedaudit.algorithms import FederatedTask
-from fedaudit.api.contracts.base import GLOBAL_GENERATOR, are_equal, uses_global_generator
+from fedaudit.api.contracts.base import GLOBAL_GENERATOR_MESSAGE, are_equal, uses_global_generator
 from fedaudit.core.errors import Unsupported
 from fedaudit.core.objects import canonical_repr
 from fedaudit.core.seeds import seeded
@@ -63,7 +63,7 @@ def settings_identify_the_algorithm(case: AlgorithmCase) -> str:
 def runs_depend_on_the_seed(case: AlgorithmCase) -> str:
     """A run depends only on its seed."""
     if uses_global_generator(lambda: list(case.run())):
-        return GLOBAL_GENERATOR
+        return GLOBAL_GENERATOR_MESSAGE
     if not are_equal(_contents(case.run()), _contents(case.run())):
         return "two runs with the same seed differ; draw random numbers from the seed of the task"
     if are_equal(_contents(case.run()), _contents(case.run(seed=4))):

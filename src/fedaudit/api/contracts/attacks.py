@@ -1,4 +1,8 @@
-"""Contracts of attacks, with their signals and rules."""
+"""Contracts of attacks. Each returns a message if it is violated, and otherwise "".
+
+An attack consists of signals, which it measures, and of a rule, the function that turns the
+measurements into scores.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedaudit.api.contracts.base import GLOBAL_GENERATOR, uses_global_generator
+from fedaudit.api.contracts.base import GLOBAL_GENERATOR_MESSAGE, uses_global_generator
 from fedaudit.attacks.base import Attack
 from fedaudit.core.errors import Unsupported
 from fedaudit.core.seeds import seeded
@@ -21,7 +25,7 @@ from fedaudit.observe.measurements import Measurements, stacked
 from fedaudit.observe.round import Round
 from fedaudit.signals.measure import measure
 
-_FEATURES, _CLASSES, _CLIENTS, _CANARIES = 96, 4, 5, 60
+_FEATURES, _CLASSES, _CLIENTS, _SAMPLES_PER_SET = 96, 4, 5, 60
 _TARGET: ClientId = 1
 
 
@@ -33,7 +37,8 @@ class AttackCase:
         attack: The attack, with all that it needs to score.
         measured: Measurements by signal.
         target: The attacked client.
-        n_members: Number of the first samples, which the target memorised; the others are unseen.
+        n_members: The first ``n_members`` samples are members, which the target memorised; the
+            others are unseen.
     """
 
     attack: Attack
@@ -69,9 +74,9 @@ def scores_are_finite(case: AttackCase) -> str:
 def scores_are_deterministic(case: AttackCase) -> str:
     """The same measurements give the same scores."""
     if uses_global_generator(lambda: case.scores):
-        return GLOBAL_GENERATOR
+        return GLOBAL_GENERATOR_MESSAGE
     same = torch.equal(case.scores, case.scores)
-    return "" if same else "two calls differ; leave out random draws, or give the rule a seed"
+    return "" if same else "two calls differ; use no random numbers, or draw them from a fixed seed"
 
 
 def order_does_not_matter(case: AttackCase) -> str:
@@ -156,23 +161,25 @@ def attack_case(attack: Attack) -> AttackCase:
             "contracts exist for membership attacks, but this attack identifies the client of a "
             "sample; check it on a study with a known answer"
         )
-    held, unseen = _samples("held"), _samples("unseen", _CANARIES)
-    audited = Samples.concatenate(held, unseen)
+    memorised, unseen = _samples("held"), _samples("unseen", first_id=_SAMPLES_PER_SET)
+    audited = Samples.concatenate(memorised, unseen)
+    # In each of the five rounds, the target may have trained on every sample.
     attack = attack.with_side_information(dict.fromkeys(range(1, 6), torch.tensor(True)))
-    shadow_held, shadow_unseen = _samples("shadow held", 20_000), _samples("shadow unseen", 21_000)
+    shadow_memorised = _samples("shadow held", first_id=20_000)
+    shadow_unseen = _samples("shadow unseen", first_id=21_000)
     if attack.needs_references:
         references = [
-            stacked(measure(_federation(shadow_held, seed), attack.signals, audited))
+            stacked(measure(_federation(shadow_memorised, seed), attack.signals, audited))
             for seed in (6, 7)
         ]
-        never = torch.zeros(len(references), len(audited), dtype=torch.bool)
-        attack = attack.with_references(references, _TARGET, never)
+        trained_on = torch.zeros(len(references), len(audited), dtype=torch.bool)
+        attack = attack.with_references(references, _TARGET, trained_on)
     elif attack.learns:
-        shadow = Samples.concatenate(shadow_held, shadow_unseen)
-        cubes = stacked(measure(_federation(shadow_held, 4), attack.signals, shadow))
-        attack = attack.fitted(cubes, torch.arange(len(shadow)) < _CANARIES, _TARGET, 5)
-    measured = stacked(measure(_federation(held, 3), attack.signals, audited))
-    return AttackCase(attack, measured, _TARGET, len(held))
+        shadow = Samples.concatenate(shadow_memorised, shadow_unseen)
+        cubes = stacked(measure(_federation(shadow_memorised, 4), attack.signals, shadow))
+        attack = attack.fitted(cubes, torch.arange(len(shadow)) < _SAMPLES_PER_SET, _TARGET, 5)
+    measured = stacked(measure(_federation(memorised, 3), attack.signals, audited))
+    return AttackCase(attack, measured, _TARGET, len(memorised))
 
 
 def _net() -> nn.Module:
@@ -180,19 +187,21 @@ def _net() -> nn.Module:
 
 
 @cache
-def _samples(purpose: str, first_id: int = 0) -> Samples:
+def _samples(purpose: str, *, first_id: int = 0) -> Samples:
     rng = seeded(5, purpose)
     # Labels that are independent of the features can only be memorised.
     return Samples(
-        torch.randn(_CANARIES, _FEATURES, generator=rng),
-        torch.randint(0, _CLASSES, (_CANARIES,), generator=rng),
-        torch.arange(_CANARIES) + first_id,
+        torch.randn(_SAMPLES_PER_SET, _FEATURES, generator=rng),
+        torch.randint(0, _CLASSES, (_SAMPLES_PER_SET,), generator=rng),
+        torch.arange(_SAMPLES_PER_SET) + first_id,
     )
 
 
 def _federation(memorised: Samples, seed: int) -> Sequence[Round]:
     """Simulate a run in which the target memorises some samples."""
-    clients = {c: _samples(f"client {c} of {seed}", 1000 * (c + 1)) for c in range(_CLIENTS)}
+    clients = {
+        c: _samples(f"client {c} of {seed}", first_id=1000 * (c + 1)) for c in range(_CLIENTS)
+    }
     clients[_TARGET] = Samples.concatenate(*[memorised] * 5)
     algorithm = FedAvg(
         Architecture("net", partial(_net)), LocalTraining(epochs=2, batch_size=16, lr=0.1)

@@ -50,7 +50,7 @@ def _fault(contract: Callable[[Case], str], case: Case) -> str:
         return f"it raises {type(error).__name__}: {error} ({location_of(error)})"
 
 
-GLOBAL_GENERATOR = (
+GLOBAL_GENERATOR_MESSAGE = (
     "it draws from torch's global generator, so results are not reproducible; draw from the "
     "generator that it is given, such as context.rng(purpose)"
 )

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from fedaudit.api.contracts.base import GLOBAL_GENERATOR, are_equal, uses_global_generator
+from fedaudit.api.contracts.base import GLOBAL_GENERATOR_MESSAGE, are_equal, uses_global_generator
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, ClientId, Model, Samples
 from fedaudit.fl.algorithms.fedavg import FedAvg
@@ -43,7 +43,7 @@ class DefenseCase:
 def runs_are_deterministic(case: DefenseCase) -> str:
     """Two runs with the same seed have the same uploads."""
     if uses_global_generator(case.run):
-        return GLOBAL_GENERATOR
+        return GLOBAL_GENERATOR_MESSAGE
     for first, second in zip(case.run(), case.run(), strict=True):
         for client, upload in first.uploads.items():
             if not are_equal(upload.values, second.uploads[client].values):

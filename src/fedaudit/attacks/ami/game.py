@@ -187,7 +187,7 @@ class Contest:
         """Play the given number of games of each target."""
         trained = self.train_targets(list(games))
         outcomes = [
-            self._games(number, trained.neurons.at(i), count)
+            self._games(number, trained.neurons.only(i), count)
             for i, (number, count) in enumerate(games.items())
         ]
         contains_target, by_target, by_others = map(torch.cat, zip(*outcomes, strict=True))

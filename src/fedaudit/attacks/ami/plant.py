@@ -87,7 +87,8 @@ class Neurons(NamedTuple):
     def shifted(self, shift: Float[Tensor, " neurons"]) -> "Neurons":
         return self._replace(second_bias=self.second_bias + shift)
 
-    def at(self, index: int) -> "Neurons":
+    def only(self, index: int) -> "Neurons":
+        """Return a single neuron."""
         return Neurons(*(tensor[index : index + 1] for tensor in self))
 
     @staticmethod
@@ -99,13 +100,13 @@ class PlantedRow(NamedTuple):
     """Row of the second layer that belongs to a planted neuron.
 
     Attributes:
-        weight: Name of the layer's weight.
-        bias: Name of the layer's bias.
+        weight_name: Name of the layer's weight among the model's parameters.
+        bias_name: Name of the layer's bias.
         row: Row of both.
     """
 
-    weight: str
-    bias: str
+    weight_name: str
+    bias_name: str
     row: int
 
 
@@ -166,8 +167,8 @@ def silence(model: Model, rows: Iterable[PlantedRow]) -> Model:
     """
     values = {name: value.clone() for name, value in model.params.items()}
     for planted in rows:
-        values[planted.weight][planted.row] = 0
-        values[planted.bias][planted.row] = -1
+        values[planted.weight_name][planted.row] = 0
+        values[planted.bias_name][planted.row] = -1
     return Model(model.architecture, values, model.buffers)
 
 
@@ -178,14 +179,14 @@ def silence_other_neurons(planted: PlantedModel) -> PlantedModel:
     """
     first = planted.rows[0]
     planted_rows = {planted_row.row for planted_row in planted.rows}
-    all_rows = range(len(planted.model.params[first.bias]))
+    all_rows = range(len(planted.model.params[first.bias_name]))
     other_neurons = (first._replace(row=row) for row in all_rows if row not in planted_rows)
     return planted._replace(model=silence(planted.model, other_neurons))
 
 
 def gradient_row(gradient: Params, row: PlantedRow) -> Tensor:
     """Return the gradient of a planted neuron's weights, followed by that of its bias."""
-    return torch.cat([gradient[row.weight][row.row], gradient[row.bias][row.row, None]])
+    return torch.cat([gradient[row.weight_name][row.row], gradient[row.bias_name][row.row, None]])
 
 
 def fired_in_batch(upload: Upload, row: PlantedRow) -> bool:
@@ -276,7 +277,7 @@ def plant_disguised(model: Model, neurons: Neurons) -> PlantedModel:
         here, the server makes their norms equal.
     """
     planted = plant(model, neurons)
-    second, second_bias = planted.rows[0].weight, planted.rows[0].bias
+    second, second_bias = planted.rows[0].weight_name, planted.rows[0].bias_name
     first, first_bias = list(model.params)[:2]
     values = {name: value.clone() for name, value in planted.model.params.items()}
     n_units = neurons.first.shape[0] * neurons.first.shape[1]

@@ -105,7 +105,7 @@ def _read_values(path: Path, file: GzipFile | BufferedReader) -> UInt8[ndarray, 
     shape = tuple(int(size) for size in np.frombuffer(sizes, ">u4"))
     count = math.prod(shape)
     # Features become 32-bit numbers.
-    raise_if_oversized(path.name, 4 * count, on_disk=path.stat().st_size)
+    raise_if_oversized(path.name, 4 * count, file_bytes=path.stat().st_size)
     # Read one byte more than declared, to detect a file that is too long.
     data = file.read(count + 1)
     if len(data) != count or not count:

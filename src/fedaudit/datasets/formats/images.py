@@ -45,7 +45,7 @@ def stack_pictures(
     *,
     size: int,
     grey: bool,
-    on_disk: int,
+    file_bytes: int,
 ) -> Pictures:
     """Return all pictures in one array.
 
@@ -55,7 +55,7 @@ def stack_pictures(
         size: Height and width in pixels to which every picture is resized. With 0, all pictures
             must have one size.
         grey: Whether to convert pictures to one channel, their brightness.
-        on_disk: Size of all files in bytes, which limits the memory of the array.
+        file_bytes: Size of all files in bytes, which limits the memory of the array.
 
     Raises:
         BadInput: Pictures have several sizes or depths, or are too many or too large.
@@ -72,7 +72,7 @@ def stack_pictures(
                     f"{what} are more than the limit of {MAX_VALUES} values; set a smaller size"
                 )
             # Features become 32-bit numbers.
-            raise_if_oversized(what, 4 * count * pixels.size, on_disk=on_disk)
+            raise_if_oversized(what, 4 * count * pixels.size, file_bytes=file_bytes)
             array = np.empty((count, *pixels.shape), dtype=pixels.dtype)
         if pixels.shape != array.shape[1:]:
             raise BadInput(
@@ -425,7 +425,7 @@ def _raise_if_links(folders: Iterable[Path]) -> None:
 def _read_files(files: _PictureFiles, size: int, grey: bool) -> Pictures:
     try:
         # The memory limit depends on the size of all files, so it is known before one is opened.
-        on_disk = sum(regular_size(path, within=_bounds(path, files)) for path in files.paths)
+        file_bytes = sum(regular_size(path, within=_bounds(path, files)) for path in files.paths)
     except OSError as error:
         raise BadInput(
             f"{error.filename} cannot be read as a picture ({error.strerror}); replace it with a "
@@ -436,7 +436,7 @@ def _read_files(files: _PictureFiles, size: int, grey: bool) -> Pictures:
         for path in files.paths
     )
     return stack_pictures(
-        decode_pictures(encoded), len(files.paths), size=size, grey=grey, on_disk=on_disk
+        decode_pictures(encoded), len(files.paths), size=size, grey=grey, file_bytes=file_bytes
     )
 
 
@@ -487,7 +487,7 @@ def decode_pictures(pictures: Iterable[EncodedPicture]) -> Iterator[DecodedPictu
     for name, open_picture in pictures:
         try:
             with open_picture() as file:
-                on_disk = file.seek(0, os.SEEK_END)
+                file_bytes = file.seek(0, os.SEEK_END)
                 file.seek(0)
                 with _read_header(file) as picture:
                     pixels = picture.width * picture.height
@@ -496,7 +496,7 @@ def decode_pictures(pictures: Iterable[EncodedPicture]) -> Iterator[DecodedPictu
                             f"{name} has {picture.width} x {picture.height} pixels, and at most "
                             f"{_MAX_PIXELS} are read; shrink it first"
                         )
-                    raise_if_oversized(name, _BYTES_PER_PIXEL * pixels, on_disk=on_disk)
+                    raise_if_oversized(name, _BYTES_PER_PIXEL * pixels, file_bytes=file_bytes)
                     # The layout of the file, such as "RGB;16B". Pillow removes it in load().
                     layout = str(getattr(picture, "tile", ""))
                     picture.load()

@@ -138,7 +138,7 @@ class npz(DataFile):
                 columns=[str(column) for column in stored["columns"]],
                 vocabulary_json=stored["vocab_json"].tobytes(),
                 group=self.group,
-                on_disk=path.stat().st_size,
+                file_bytes=path.stat().st_size,
             )
         if self.group:
             raise BadInput(
@@ -260,9 +260,9 @@ def read_npz(path: Path) -> dict[str, AnyArray]:
                 entries = archive.infolist()
                 _raise_if_unusual_entries(path, entries)
                 lzma_bytes = max((_lzma_dictionary_bytes(file, e) for e in entries), default=0)
-                raise_if_oversized(path.name, lzma_bytes, on_disk=size)
+                raise_if_oversized(path.name, lzma_bytes, file_bytes=size)
                 needed = sum(_declared_bytes(path, archive, entry) for entry in entries)
-            raise_if_oversized(path.name, needed, on_disk=size)
+            raise_if_oversized(path.name, needed, file_bytes=size)
             file.seek(0)
             with np.load(file, allow_pickle=False) as arrays:
                 stored = {name: arrays[name] for name in arrays.files}
@@ -382,7 +382,7 @@ def _coded_table(
     columns: Sequence[str],
     vocabulary_json: bytes,
     group: str = "",
-    on_disk: int,
+    file_bytes: int,
 ) -> Dataset:
     """Return a data set from a table of integer-coded categories and numbers.
 
@@ -397,7 +397,7 @@ def _coded_table(
         raise unknown_name("column of categories", group, vocabulary)
     width = sum(len(vocabulary[column]) if column in vocabulary else 1 for column in columns)
     rows = len(arrays.x_train) + len(arrays.x_test)
-    raise_if_oversized(f"the table {name!r} as features", rows * width * 4, on_disk=on_disk)
+    raise_if_oversized(f"the table {name!r} as features", rows * width * 4, file_bytes=file_bytes)
     numeric = [index for index, column in enumerate(columns) if column not in vocabulary]
     numbers = scale_columns(arrays.x_train[:, numeric], arrays.x_test[:, numeric])
     scaled = ScaledFeatures(

@@ -54,14 +54,14 @@ class parquet(TableSource, DataFile):
                 unpacked = 0
                 for part_size in unpacked_sizes(path):
                     unpacked += part_size
-                    raise_if_oversized(path.name, unpacked, on_disk=size)
+                    raise_if_oversized(path.name, unpacked, file_bytes=size)
                 with reader.ParquetFile(file) as opened:
                     names = opened.schema_arrow.names
                     raise_if_names_invalid(path.name, names)
                     rows = opened.metadata.num_rows
                     used_names = [name for name in names if self.reads(name)]
                     # Numbers become 64-bit numbers.
-                    raise_if_oversized(path.name, 8 * rows * len(used_names), on_disk=size)
+                    raise_if_oversized(path.name, 8 * rows * len(used_names), file_bytes=size)
                     columns = {
                         name: column_of(path.name, name, opened.read([name]).column(0))
                         for name in used_names

@@ -31,8 +31,8 @@ from fedaudit.datasets.formats.npz import read_npz
 
 _FEATURE_NAMES, _LABEL_NAMES = ("x", "features"), ("y", "label", "labels")
 FORMATS = (
-    "a .npz file with x, a .csv file with one row, a .json list of numbers or object of a table's "
-    "columns, or a picture"
+    "a .npz file with x, a .csv file with one row, a .json list of numbers, a .json object with "
+    "the value of each column, or a picture"
 )
 
 
@@ -110,12 +110,16 @@ def _from_picture(path: Path, shape: tuple[int, ...]) -> SingleSample:
             "as a .npz, .csv or .json file"
         )
     pictures = decode_pictures([EncodedPicture(str(path), partial(open_regular, path))])
+    # Pictures are only resized to squares; 0 keeps the size of the file.
     size = shape[1] if shape[1] == shape[2] else 0
-    images = stack_pictures(pictures, 1, size=size, grey=shape[0] == 1, on_disk=regular_size(path))
+    images = stack_pictures(
+        pictures, 1, size=size, grey=shape[0] == 1, file_bytes=regular_size(path)
+    )
     if images.values.dtype.kind != "u":
         raise BadInput(
             f"{path} has more than 16 bits per value, and such values are scaled by the range of "
-            "the data set's training pictures; ask by the sample's row in the scores instead"
+            "the data set's training pictures; give the sample's row number in the scores file "
+            "instead"
         )
     return SingleSample(images.values[0])
 
@@ -142,7 +146,8 @@ def _from_table(path: Path, text: str) -> SingleSample:
     label = None
     if position is not None:
         label_text = values[0].pop(position)
-        # A label that is not whole is a target of a regression, so the row is only known as cells.
+        # A label that is not whole is a target of a regression, so only the columns' values are
+        # returned.
         if not float(label_text).is_integer():
             return SingleSample(None, None, cells)
         label = int(float(label_text))
@@ -185,7 +190,7 @@ def _check_cells(subject: object, cells: Mapping[str, object]) -> dict[str, obje
 
 
 def sample_of_cells(cells: Mapping[str, object]) -> SingleSample:
-    """Return a sample that is known by the values of a table's columns.
+    """Return a sample that is given only as the values of a table's columns.
 
     Raises:
         BadInput: A value is not a number, a text, true, false or None.

@@ -69,12 +69,12 @@ class UndecodedDataset(NamedTuple):
 
     Attributes:
         splits: Columns of each split, by the names of the split and the column.
-        on_disk: Size in bytes of the data set's files.
+        file_bytes: Size in bytes of the data set's files.
         folders: Folders from which pictures may be read, if a column contains paths.
     """
 
     splits: Mapping[str, Mapping[str, LazyColumn]]
-    on_disk: int
+    file_bytes: int
     folders: Sequence[Path] = ()
 
 
@@ -289,7 +289,7 @@ def _table(
     splits = source.splits
     rows = sum(len(next(iter(split.values()))) for split in splits.values())
     # Numbers become 64-bit numbers.
-    raise_if_oversized(name, 8 * rows * len(columns), on_disk=source.on_disk)
+    raise_if_oversized(name, 8 * rows * len(columns), file_bytes=source.file_bytes)
     values = {
         column: join_columns(
             name, column, [_column(split, column).column() for split in splits.values()]
@@ -297,7 +297,7 @@ def _table(
         for column in columns
     }
     description = f"Hugging Face ({', '.join(splits)})"
-    return Table(name, values, description, source.on_disk, unread=tuple(unread), is_typed=True)
+    return Table(name, values, description, source.file_bytes, unread=tuple(unread), is_typed=True)
 
 
 def _load(name: str, config: str) -> UndecodedDataset:
@@ -322,7 +322,7 @@ def _load(name: str, config: str) -> UndecodedDataset:
             "config and network, and that its files are complete"
         ) from error
     # Every split states the size of all files.
-    on_disk = next(iter(splits.values())).info.download_size or 0 if splits else 0
+    file_bytes = next(iter(splits.values())).info.download_size or 0 if splits else 0
     folders = [Path(datasets.config.HF_CACHE_HOME), Path(datasets.config.HF_DATASETS_CACHE)]
     folders += [Path(name)] if Path(name).is_dir() else []
     columns = {
@@ -331,14 +331,14 @@ def _load(name: str, config: str) -> UndecodedDataset:
                 name,
                 column,
                 table.data.column(column),
-                on_disk,
+                file_bytes,
                 getattr(table.features[column], "names", None),
             )
             for column in table.column_names
         }
         for split, table in splits.items()
     }
-    return UndecodedDataset(columns, on_disk, folders)
+    return UndecodedDataset(columns, file_bytes, folders)
 
 
 def _check_parquet(name: str, files: Mapping[str, Sequence[str]]) -> None:
@@ -354,13 +354,13 @@ def _check_parquet(name: str, files: Mapping[str, Sequence[str]]) -> None:
     from datasets import DownloadManager
 
     paths = [Path(path) for path in DownloadManager(dataset_name=name).download(parquet)]
-    on_disk = sum(path.stat().st_size for path in paths)
+    file_bytes = sum(path.stat().st_size for path in paths)
     unpacked = 0
     for path in paths:
         try:
             for size in unpacked_sizes(path):
                 unpacked += size
-                raise_if_oversized(f"{name} ({path.name})", unpacked, on_disk=on_disk)
+                raise_if_oversized(f"{name} ({path.name})", unpacked, file_bytes=file_bytes)
         except FedauditError:
             raise
         # pyarrow raises a dozen kinds of errors on damaged files.
@@ -391,7 +391,7 @@ def _features(source: UndecodedDataset, split: str, settings: hf) -> AnyArray | 
             len(column),
             size=settings.size,
             grey=settings.grey,
-            on_disk=source.on_disk,
+            file_bytes=source.file_bytes,
         )
     rows = column.array()
     if rows.ndim == 1:
@@ -414,7 +414,7 @@ def _tokens(source: UndecodedDataset, split: str, settings: hf) -> AnyArray:
     columns = [_column(source.splits[split], name) for name in names]
     longest = settings.longest or 64
     # Tokens become 64-bit numbers.
-    raise_if_oversized(settings.name, 8 * longest * len(columns[0]), on_disk=source.on_disk)
+    raise_if_oversized(settings.name, 8 * longest * len(columns[0]), file_bytes=source.file_bytes)
     texts = list[tuple[str, ...]]()
     for row, values in enumerate(zip(*columns, strict=True)):
         missing = [name for name, text in zip(names, values, strict=True) if type(text) is not str]

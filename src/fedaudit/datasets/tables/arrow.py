@@ -88,14 +88,14 @@ class ArrowColumn:
         table: Name of the table, for messages.
         name: Name of the column.
         values: Chunks of values.
-        on_disk: Size in bytes of the table's files.
+        file_bytes: Size in bytes of the table's files.
         texts: Text of each code, if the values are codes; else None.
     """
 
     table: str
     name: str
     values: "pyarrow.ChunkedArray"
-    on_disk: int
+    file_bytes: int
     texts: Sequence[str] | None = None
 
     def __len__(self) -> int:
@@ -134,7 +134,7 @@ class ArrowColumn:
                 values = values.flatten()
             # Features become 32-bit numbers.
             memory = max(values.nbytes, 4 * len(values))
-            raise_if_oversized(what, memory, on_disk=self.on_disk)
+            raise_if_oversized(what, memory, file_bytes=self.file_bytes)
             return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(shape)
         except pyarrow.ArrowException as error:
             raise BadInput(

@@ -71,7 +71,7 @@ class Table:
         name: Name of the table, for messages.
         columns: The columns by name, in order.
         source: Description of how the table was read.
-        on_disk: Size in bytes on disk, which limits the memory of features.
+        file_bytes: Size in bytes on disk, which limits the memory of features.
         lines: Line number of each row in its file; None if the table is in memory.
         decimal: Decimal mark of numbers in texts.
         unread: Names of columns that are ignored, which may have any type.
@@ -82,7 +82,7 @@ class Table:
     name: str
     columns: Mapping[str, Column]
     source: str
-    on_disk: int
+    file_bytes: int
     lines: Int[ndarray, " rows"] | None = None
     decimal: Decimal = "."
     unread: tuple[str, ...] = ()

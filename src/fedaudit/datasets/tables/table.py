@@ -109,7 +109,9 @@ def dataset_of(stored: StoredTable, seed: int) -> Dataset:
         settings.hash_width,
     )
     width = max_feature_count(columns, encoding, has_clients=clients is not None)
-    raise_if_oversized(f"{table.name} as features", 8 * width * table.rows, on_disk=table.on_disk)
+    raise_if_oversized(
+        f"{table.name} as features", 8 * width * table.rows, file_bytes=table.file_bytes
+    )
     if width * table.rows > MAX_VALUES:
         raise BadInput(
             f"{table.name} has {width * table.rows:,} feature values and at most {MAX_VALUES:,} "

@@ -70,7 +70,7 @@ class NeutralNoise(CoalitionDefense):
         if self.sigma == 0 or (len(clients) < 2 and not self.independent):
             return upload
         if not self.independent:
-            # The paper counts two numbers with one byte each.
+            # Clients of a coalition exchange two numbers of one byte each (CoFedMID).
             context.note("extra_bytes", torch.tensor([2]))
         size = tail_size(upload.values, self.ratio)
         weights = {client: context.weights[client] for client in clients}

@@ -42,8 +42,12 @@ class CoalitionDefense(ConfiguredDefense):
 def cooperating_clients(
     coalition: tuple[ClientId, ...], client_context: ClientContext, *, independent: bool
 ) -> tuple[ClientId, ...]:
-    """Return the client's coalition, or only the client itself if it acts independently."""
-    present_clients(coalition, client_context)
+    """Return the client's coalition, or only the client itself if it acts independently.
+
+    Raises:
+        BadInput: The client is not in the coalition.
+    """
+    _raise_if_not_in_coalition(coalition, client_context)
     return (client_context.client,) if independent else coalition
 
 
@@ -55,12 +59,18 @@ def present_clients(
     Raises:
         BadInput: The client is not in the coalition.
     """
+    _raise_if_not_in_coalition(coalition, client_context)
+    return tuple(sorted(set(coalition) & {*client_context.cohort, client_context.client}))
+
+
+def _raise_if_not_in_coalition(
+    coalition: tuple[ClientId, ...], client_context: ClientContext
+) -> None:
     if client_context.client not in coalition:
         raise BadInput(
             f"client {client_context.client} uses the defense of the coalition {coalition} and is "
             "not in it; give it a separate coalition, or add it to its clients"
         )
-    return tuple(sorted(set(coalition) & {*client_context.cohort, client_context.client}))
 
 
 def shared_seed(coalition: tuple[ClientId, ...], client_context: ClientContext) -> int:
@@ -199,7 +209,7 @@ class ClassAssignment(NamedTuple):
 
     Attributes:
         sets: Whether each client (row) has each class (column).
-        bound: Upper bound on the number of classes that two clients have in common.
+        bound: Largest number of classes that two clients may have in common.
     """
 
     sets: Bool[ndarray, "clients classes"]
@@ -207,7 +217,10 @@ class ClassAssignment(NamedTuple):
 
 
 def overlap_bound(classes: int, clients: int, size: int) -> int:
-    """Return a lower bound on the largest overlap of two clients' sets, at least 0.
+    """Return the smallest number of common classes of two clients that may be achievable.
+
+    In every assignment, some two clients have at least this many classes in common. The search for
+    an assignment starts with this limit.
 
     Source: Bai et al. 2026 (CoFedMID), section 4.1 (a Johnson-type bound).
     Differs: The bound is clipped at 0, since the formula can be negative. It is 0 for a single
@@ -348,7 +361,7 @@ class ClassGuided(CoalitionDefense):
         classes = class_count(context, data.features)
         is_assigned = self.assigned_classes(context, classes=classes)
         if not self.independent:
-            # The paper counts one byte per class.
+            # Clients of a coalition exchange one byte per class (CoFedMID).
             context.note("extra_bytes", torch.tensor([classes]))
         return is_assigned.to(data.labels.device)[data.labels]
 
@@ -357,20 +370,20 @@ class ClassGuided(CoalitionDefense):
     ) -> Bool[Tensor, " classes"]:
         """Return a mask of the client's classes in a round, which its coalition can compute."""
         clients = present_clients(self._group(client_context), client_context)
-        assignment = self.assignment_in(classes, len(clients), client_context)
+        assignment = self.assignment_in(classes, client_context, n_present=len(clients))
         return torch.from_numpy(assignment.sets[clients.index(client_context.client)])
 
     def assignment_in(
-        self, classes: int, clients: int, client_context: ClientContext
+        self, classes: int, client_context: ClientContext, *, n_present: int
     ) -> ClassAssignment:
-        """Return the assignment of classes to clients in a round."""
+        """Return the assignment of classes in a round to the coalition's ``n_present`` clients."""
         group = self._group(client_context)
         return _assignment(
             self.sizes(classes, client_context.rounds),
             client_context.round,
             classes=classes,
-            coalition=len(group),
-            clients=clients,
+            coalition_size=len(group),
+            n_present=n_present,
             assignment=self.assignment,
             seed=shared_seed(group, client_context),
         )
@@ -397,18 +410,18 @@ def _assignment(
     round: int,
     *,
     classes: int,
-    coalition: int,
-    clients: int,
+    coalition_size: int,
+    n_present: int,
     assignment: str,
     seed: int,
 ) -> ClassAssignment:
     size = sizes[round - 1]
     rng = seeded_numpy(seed, "classes", round)
     if assignment == "random":
-        return assign_at_random(clients, size, classes=classes, rng=rng)
+        return assign_at_random(n_present, size, classes=classes, rng=rng)
     # Preferred classes rotate: a round continues in this order where the previous round ended.
     order = seeded_numpy(seed, "rotation").permutation(classes)
-    start = coalition * sum(sizes[: round - 1])
+    start = coalition_size * sum(sizes[: round - 1])
     preferred = np.zeros(classes, dtype=bool)
-    preferred[order[(start + np.arange(min(classes, clients * size))) % classes]] = True
-    return assign_with_bound(clients, size, preferred=preferred, rng=rng)
+    preferred[order[(start + np.arange(min(classes, n_present * size))) % classes]] = True
+    return assign_with_bound(n_present, size, preferred=preferred, rng=rng)

@@ -145,7 +145,7 @@ def _read_torch(path: Path, file: BufferedReader) -> Mapping[str, Tensor] | list
     raise_if_oversized(
         path_in_folder(path),
         sum(value.numel() * value.element_size() for value in tensors),
-        on_disk=path.stat().st_size,
+        file_bytes=path.stat().st_size,
     )
     return weights
 
@@ -219,7 +219,7 @@ def _names_to_replace(path: Path, file: BufferedReader) -> Collection[str]:
                 f"most {MAX_TENSORS:,} and {MAX_HEADER:,} are read"
             )
         needed = sum(entry.file_size for entry in entries) + _MEMORY_PER_BYTE * entry.file_size
-        raise_if_oversized(path_in_folder(path), needed, on_disk=size)
+        raise_if_oversized(path_in_folder(path), needed, file_bytes=size)
         imported_names = set(_imported_names(path, archive.read(entry), len(entries)))
         # Torch writes checksums, and does not compare them when it reads a file.
         if (changed := archive.testzip()) is not None:

@@ -13,7 +13,14 @@ from fedaudit.report.deciding.caveats import client_list
 from fedaudit.report.evidence import outcomes_of
 from fedaudit.report.text.verdict import learning_warning
 from fedaudit.results import comparison as parts
-from fedaudit.results.comparison import STRONGEST_ATTACK, AttackEntry, Comparison, Front, Row
+from fedaudit.results.comparison import (
+    DEFENDING_CLIENTS,
+    STRONGEST_ATTACK,
+    AttackEntry,
+    Comparison,
+    Front,
+    Row,
+)
 from fedaudit.results.estimate import NO_DEFENSE, Estimate, tests_of
 from fedaudit.results.record import Record
 
@@ -274,11 +281,11 @@ def strongest_entry(
         for entry in comparison.entries
         if (entry.row, entry.contrast, entry.metric) == (row, contrast, AUC)
         and entry.attack == STRONGEST_ATTACK
-        and entry.part in ("inside", "reference")
+        and entry.part in (DEFENDING_CLIENTS, "reference")
         and entry.value is not None
     ]
     same = [e for e in entries if clients is not None and clients_of(e) == tuple(clients)]
-    return next(iter([*same, *(e for e in entries if e.part == "inside")]), None)
+    return next(iter([*same, *(e for e in entries if e.part == DEFENDING_CLIENTS)]), None)
 
 
 def _limits(
@@ -303,7 +310,7 @@ def largest_difference(comparison: Comparison) -> str:
     changes = [
         (entry.change, entry.row, base, entry.contrast)
         for entry in comparison.entries
-        if (entry.metric, entry.attack, entry.part) == (AUC, STRONGEST_ATTACK, "inside")
+        if (entry.metric, entry.attack, entry.part) == (AUC, STRONGEST_ATTACK, DEFENDING_CLIENTS)
         and entry.change is not None
         and (base := comparison.rows[entry.row].base) is not None
     ]

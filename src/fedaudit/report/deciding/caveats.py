@@ -38,7 +38,7 @@ def client_list(clients: Sequence[int]) -> str:
     return f"client{'s' * (len(clients) > 1)} {wording.join_and([str(c) for c in clients])}"
 
 
-def estimates_by_side(record: Record) -> dict[str, list[Estimate]]:
+def estimates_by_client_group(record: Record) -> dict[str, list[Estimate]]:
     """Return the main estimates of defended and of undefended clients, by group description.
 
     If only one of the two groups was audited, the only key is "", with all estimates.
@@ -294,7 +294,7 @@ def range_headline(figures: Sequence[Estimate]) -> str:
 
 def unseen_release(record: Record) -> list[str]:
     """Return a sentence if attacks ran, but none of an adversary that sees only the final model."""
-    views = {estimate.view for estimate in record.findings if estimate.attack}
+    views = {estimate.view for estimate in record.findings if estimate.is_of_attack}
     return [fixed_text("answers.caveats.released")] if views and "final" not in views else []
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fedaudit.core import metric_names
 from fedaudit.formatting import wording
@@ -18,13 +18,13 @@ class ConditionalBound(NamedTuple):
     """A lower bound, and the assumption under which it is valid; empty if it needs none."""
 
     bound: Estimate
-    assumes: str = ""
+    assumption: str = ""
 
     @property
     def text(self) -> str:
         """The bound with its assumption, such as "2.120 if the mechanism is Gaussian"."""
-        bound = wording.format_number(self.bound.number, -1)
-        return f"{bound} {self.assumes or 'without an assumption'}"
+        bound = wording.format_number(self.bound.number, rounding="down")
+        return f"{bound} {self.assumption or 'without an assumption'}"
 
 
 class EpsilonBounds(NamedTuple):
@@ -35,7 +35,7 @@ class EpsilonBounds(NamedTuple):
         observer: The adversary against which the bounds were measured.
         measured: The bounds, the leading one first.
         claim: The epsilon that the audited training claims; None if it claims none.
-        word: "proven" or "claimed"; empty for units for which no training claims an epsilon.
+        claim_kind: "proven" or "claimed"; empty for units for which no training claims an epsilon.
         deployed: The epsilon that is claimed without canary clients; None without such a claim.
         is_ordinary: True for ordinary samples, whose bounds headlines do not mention.
     """
@@ -44,7 +44,7 @@ class EpsilonBounds(NamedTuple):
     observer: str
     measured: tuple[ConditionalBound, ...]
     claim: Estimate | None = None
-    word: str = ""
+    claim_kind: str = ""
     deployed: Estimate | None = None
     is_ordinary: bool = False
 
@@ -59,8 +59,9 @@ class EpsilonBounds(NamedTuple):
         highest = self.lead.ceiling
         at_ceiling = bool(highest) and self.lead.number >= (highest or 0.0) * (1 - 1e-9)
         ceiling = ", the most this test can show" * at_ceiling
-        assumes = f" {self.measured[0].assumes}" * bool(self.measured[0].assumes)
-        return f"epsilon at least {wording.format_number(self.lead.number, -1)}{ceiling}{assumes}"
+        assumption = f" {self.measured[0].assumption}" * bool(self.measured[0].assumption)
+        bound = wording.format_number(self.lead.number, rounding="down")
+        return f"epsilon at least {bound}{ceiling}{assumption}"
 
     @property
     def refutes(self) -> bool:
@@ -71,13 +72,14 @@ class EpsilonBounds(NamedTuple):
     def against_claim(self) -> str:
         """The outcome: "the claimed 2.000 is refuted"; empty if no training claims an epsilon."""
         if self.claim is None:
-            return f"none is {self.word}" if self.word else ""
+            return f"none is {self.claim_kind}" if self.claim_kind else ""
         outcome = "refuted" if self.refutes else "not refuted, which proves nothing"
         deployed = ""
         if self.deployed is not None:
             without = wording.format_number(self.deployed.number)
             deployed = f" (without canary clients, as deployed, {without})"
-        return f"the {self.word} {wording.format_number(self.claim.number)}{deployed} is {outcome}"
+        claimed = f"{self.claim_kind} {wording.format_number(self.claim.number)}"
+        return f"the {claimed}{deployed} is {outcome}"
 
     @property
     def sentence(self) -> str:
@@ -87,7 +89,7 @@ class EpsilonBounds(NamedTuple):
         if self.measured[1:] and not all(measured.bound.number for measured in self.measured):
             others = f" ({'; '.join(measured.text for measured in self.measured[1:])})"
         joint = "; " if self.claim is not None else ", and "
-        claim = f"{joint}{self.against_claim}" if self.claim or self.word == "claimed" else ""
+        claim = f"{joint}{self.against_claim}" if self.claim or self.claim_kind == "claimed" else ""
         return f"{wording.capitalise(self.unit)}: {self.at_least}{others}{claim}"
 
 
@@ -101,7 +103,9 @@ def epsilon_bounds(record: Record) -> list[EpsilonBounds]:
     if measured := _measured(record, of_attacks, "sample"):
         lead = measured[0].bound
         claim = None if is_ordinary else of_run(metric_names.FORMAL_EPSILON, same_defense_as=lead)
-        of_sample = _bounds("sample", measured, claim, "" if is_ordinary else "proven")
+        of_sample = _bounds(
+            "sample", measured, claim=claim, claim_kind="" if is_ordinary else "proven"
+        )
         unit = f"one {unit_of(record)}"
         bounds.append(of_sample._replace(unit=unit, is_ordinary=is_ordinary))
     if measured := _measured(record, of_run, "client"):
@@ -109,16 +113,32 @@ def epsilon_bounds(record: Record) -> list[EpsilonBounds]:
         claim = of_run(metric_names.CLAIMED_CLIENT_EPSILON, same_defense_as=lead)
         without_canaries = metric_names.CLAIMED_CLIENT_EPSILON_WITHOUT_CANARIES
         deployed = of_run(without_canaries, same_defense_as=lead)
-        bounds.append(_bounds("client", measured, claim, "claimed", deployed))
+        bounds.append(
+            _bounds("client", measured, claim=claim, claim_kind="claimed", deployed=deployed)
+        )
     if measured := _measured(record, of_run, "sum"):
         # A positive bound comes before a trivial bound of 0.
         bounds.append(_bounds("sum", sorted(measured, key=lambda item: not item.bound.number)))
     return bounds
 
 
-def _bounds(kind: str, measured: Sequence[ConditionalBound], *claims: Any) -> EpsilonBounds:
-    unit, observer = fixed_text(f"epsilons.{kind}.unit"), fixed_text(f"epsilons.{kind}.observer")
-    return EpsilonBounds(unit, observer, tuple(measured), *claims)
+def _bounds(
+    unit: str,
+    measured: Sequence[ConditionalBound],
+    *,
+    claim: Estimate | None = None,
+    claim_kind: str = "",
+    deployed: Estimate | None = None,
+) -> EpsilonBounds:
+    """Return bounds for a unit ("sample", "client" or "sum"), with the names of the fixed texts."""
+    return EpsilonBounds(
+        fixed_text(f"epsilons.{unit}.unit"),
+        fixed_text(f"epsilons.{unit}.observer"),
+        tuple(measured),
+        claim,
+        claim_kind,
+        deployed,
+    )
 
 
 def shown_bounds(record: Record) -> list[EpsilonBounds]:
@@ -133,8 +153,12 @@ def _measured(
     record: Record, find: Callable[[str], Estimate | None], kind: str
 ) -> list[ConditionalBound]:
     metrics = fixed_texts(f"epsilons.{kind}.metrics").items()
-    bounds = [(find(metric), assumes) for metric, assumes in metrics]
-    return [ConditionalBound(b, assumes) for b, assumes in bounds if b and _relied_on(record, [b])]
+    bounds = [(find(metric), assumption) for metric, assumption in metrics]
+    return [
+        ConditionalBound(bound, assumption)
+        for bound, assumption in bounds
+        if bound and _relied_on(record, [bound])
+    ]
 
 
 def _relied_on(record: Record, estimates: list[Estimate]) -> list[Estimate]:

@@ -55,10 +55,10 @@ def _fixed(name: str, status: evidence.Status, topic: str = "membership") -> Fin
 
 
 def _on_membership(record: Record, *, alone: bool) -> Finding:
-    sides = list(caveats.estimates_by_side(record).values())
-    statuses = [member_status(record, estimates) for estimates in sides]
+    client_groups = list(caveats.estimates_by_client_group(record).values())
+    statuses = [member_status(record, estimates) for estimates in client_groups]
     status = evidence.worst_status(statuses)
-    ranged = status == "trace of a leak" and any(map(caveats.range_headline, sides))
+    ranged = status == "trace of a leak" and any(map(caveats.range_headline, client_groups))
     return Finding(
         "membership",
         status,

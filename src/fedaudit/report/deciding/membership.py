@@ -142,7 +142,7 @@ def pooled_over(record: Record) -> Callable[[str], str]:
 
     Pooled estimates omit clients that took part in too few measured rounds.
     """
-    estimates = [estimate for estimate in record.findings if estimate.attack]
+    estimates = [estimate for estimate in record.findings if estimate.is_of_attack]
     by_attack = evidence.group_by(
         (f for f in estimates if f.fair), lambda estimate: estimate.attack
     )

@@ -87,7 +87,9 @@ def _estimates_table(
     caption: str, estimates: list[Estimate], labels: Mapping[Setting, str] | None = None
 ) -> Grid:
     notes = Footnotes()
-    has_several_targets = len({estimate.target for estimate in estimates if estimate.attack}) > 1
+    has_several_targets = (
+        len({estimate.target for estimate in estimates if estimate.is_of_attack}) > 1
+    )
     metrics = unique_items((*HEADLINE_METRICS, *(estimate.metric for estimate in estimates)))
     ordered = sorted(
         estimates,
@@ -107,7 +109,11 @@ def _estimates_table(
     }
 
     def contrast(estimate: Estimate) -> str:
-        return wording.contrast_name(estimate.contrast) if estimate.attack else "Without an attack"
+        return (
+            wording.contrast_name(estimate.contrast)
+            if estimate.is_of_attack
+            else "Without an attack"
+        )
 
     def heading(estimate: Estimate) -> Cell:
         client = (
@@ -158,7 +164,7 @@ def estimate_cell(estimate: Estimate, notes: Footnotes) -> Cell | None:
         counts,
         ""
         if ceiling is None
-        else f"of at most {wording.format_value(ceiling, estimate.metric, -1)}",
+        else f"of at most {wording.format_value(ceiling, estimate.metric, rounding='down')}",
         "" if labels is None else f"labels alone {wording.format_number(labels)}",
     )
     return value_cell(estimate, evidence.marker_of(estimate), *lines, mark=mark)

@@ -24,11 +24,11 @@ RATES = ("tpr@0.01", "tpr@0.001")  # true-positive rates at low false-positive r
 
 def member_headline(record: Record, status: Status, *, alone: bool) -> str:
     """Return the headline on membership with its caveats; ``alone`` if it is the only topic."""
-    sides = caveats.estimates_by_side(record)
-    names, front = list(sides), next(iter(sides.values()))
+    client_groups = caveats.estimates_by_client_group(record)
+    names, front = list(client_groups), next(iter(client_groups.values()))
     text = _headline(record, status, front, alone=alone)
-    if len(sides) > 1:
-        other = membership.member_status(record, sides[names[1]])
+    if len(client_groups) > 1:
+        other = membership.member_status(record, client_groups[names[1]])
         text = f"{wording.capitalise(names[0])}: {wording.without_capital(text)}"
         text += f". {wording.capitalise(names[1])}: {other}"
     estimates = main_estimates(record)
@@ -126,7 +126,7 @@ def upper_bounds(estimates: list[Estimate], metrics: tuple[str, ...] = (AUC, *RA
     has_several_clients, parts = membership.are_several(estimates), []
     for metric in metrics:
         limits = [
-            wording.format_value(limit.value, metric, 1)
+            wording.format_value(limit.value, metric, rounding="up")
             + f" for {limit.name}" * has_several_clients
             for limit in membership.limits_to_print(estimates, metric)
         ]

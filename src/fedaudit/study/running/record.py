@@ -21,7 +21,7 @@ from fedaudit.evaluation.analysis import evaluate_attacks
 from fedaudit.evaluation.controls import evaluate_controls, planted_leak
 from fedaudit.evaluation.final_models import read_digests
 from fedaudit.evaluation.sample_scores import write_scores
-from fedaudit.evaluation.truth import EvaluationResults, run_coordinates
+from fedaudit.evaluation.truth import EvaluationResults, fields_of_run
 from fedaudit.evaluation.uploads import peer_controls, reported_controls
 from fedaudit.fl.algorithms.base import ChoosesModels
 from fedaudit.metrics.intervals import FEWEST_RUNS
@@ -504,7 +504,7 @@ def usage_rows(run: Setup, usage: Usage) -> Iterator[UsageRow]:
         cosines = usage.filter_cosine[:, index]
         cosines = cosines[~cosines.isnan()]
         yield UsageRow(
-            **run_coordinates(run),
+            **fields_of_run(run),
             client=client,
             defended=client in run.defenses,
             samples=len(usage.ids[client]),
