@@ -72,7 +72,7 @@ def reason_of(result: ClaimResult, share: float) -> str:
 
 
 def price_words(result: ClaimResult, share: float) -> str:
-    """Return the price of a verdict in a few words; empty if the claim is decided."""
+    """Return the cost of deciding an open claim in a few words; empty if it is decided."""
     if result.verdict == "not run":
         return "not run"
     if result.verdict == "not found at this scale":

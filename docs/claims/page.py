@@ -52,8 +52,8 @@ MEANINGS = (
     ),
     (
         "contradicted",
-        "The 95 % interval lies on the opposite side in at least two regimes (or one), and the "
-        "claim holds in none.",
+        "The 95 % interval lies entirely on the other side of the margin in at least two regimes "
+        "(or one), and the claim holds in none.",
     ),
     (
         "not found at this scale",
@@ -104,7 +104,7 @@ The [leak ladder](ladder.md) shows when federations begin to leak.
 ## Read a row
 
 Each paper has a table of verdicts, with one figure of a regime that supports the verdict, the
-values for which the claim holds, and the price of a verdict on open claims. The table of details
+values for which the claim holds, and the cost of deciding open claims. The table of details
 has all regimes. Its figures start with the metric and the values for which the claim holds. Then
 each regime has a line with its verdict, the two figures, and their difference with its 95 %
 interval.
@@ -136,9 +136,9 @@ A decided claim is marked *these runs only* if the second interval gives another
 of games hold only for the target samples that were used. If each game has a separate target, they
 also hold for other samples.
 
-For each kind of interval, the main claims of a paper, its details and our own questions each share
-an error of 5 % (Holm's correction). A paper with all three can thus have a wrong decision with a
-probability of up to 15 %. Details are claims that need one regime. The interval of a single
+For each kind of interval, the main claims of a paper, its minor claims (those for which one regime
+is enough) and our own questions each share an error of 5 % (Holm's correction). A paper with all
+three can thus have a wrong decision with a probability of up to 15 %. The interval of a single
 comparison is not corrected, and it has two sides: a one-sided test at the same error corresponds to
 an interval of 90 %. Without a margin, and for rates and asymmetric limits, tests have two sides.
 The p-value of a verdict (p) is the probability of figures that support it at least as clearly, if
@@ -346,8 +346,8 @@ def _section(paper: Paper, claims: Sequence[ClaimResult]) -> str:
 def _verdict_rows(
     head: str, shown: Sequence[ClaimResult], claims: Sequence[ClaimResult]
 ) -> list[str]:
-    """Return the table of verdicts, with one figure and the price of each claim."""
-    heads = [head, "verdict", "our figure; needed", "price of a verdict"]
+    """Return the table of verdicts, with one figure and the cost of deciding each claim."""
+    heads = [head, "verdict", "our figure; needed", "cost of deciding"]
     lines = [_row(heads), _row(["---"] * len(heads))]
     for result in shown:
         claim = result.claim

@@ -182,13 +182,24 @@ def regimes_words(results: Sequence[RegimeResult]) -> list[str]:
     return [line for head, below in lines.items() for line in (head, *below)]
 
 
+_UNNAMED_RATES = {"adv", "success", "test_accuracy", "accuracy", "tpr", "tnr"}
+"""Rates that tables print without their name."""
+
+
 def short_words(part: PartResult) -> str:
-    """Return the figure or difference of a comparison, and the values for which a claim holds."""
+    """Return the figure or difference of a comparison, and the values for which a claim holds.
+
+    Other metrics than AUCs and rates are named.
+    """
     digits = 1 if (part.test.one.figure or part.test.figure) in COUNTS else None
     is_figure = part.other.value is not None
     figure = part.one if is_figure else part.gap
     assert figure is not None
-    return f"{with_limits(figure._replace(further=None), digits)}; {needed(part.test, part.other)}"
+    metric = part.test.one.figure or part.test.figure
+    is_named = not (_is_membership(metric) or metric in _UNNAMED_RATES)
+    name = f"{figure_words(metric)}: " if is_named else ""
+    values = with_limits(figure._replace(further=None), digits)
+    return f"{name}{values}; {needed(part.test, part.other)}"
 
 
 def within_words(part: PartResult) -> str:
