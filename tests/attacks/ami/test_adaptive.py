@@ -83,7 +83,7 @@ def test_a_duplicate_sample_gives_the_same_bias_on_every_processor() -> None:
     usual = plant_one_row(HONEST, target, others, batch=1)
     with RoundedByPlace():
         rounded = plant_one_row(HONEST, target, others, batch=1)
-    bias = usual.rows[0].bias
+    bias = usual.rows[0].bias_name
     torch.testing.assert_close(rounded.model.params[bias], usual.model.params[bias])
     # The threshold between equal samples would be at the sample itself.
     assert row_values(rounded, target).abs().item() > 1e-3
