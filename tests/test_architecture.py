@@ -75,7 +75,7 @@ OPENED_ELSEWHERE = {
     "observe.tensors.has_hash": "the same",
     "observe.tensors.write_tensors": "a file that was just written",
     "datasets.generated.diabetes._bundled_patients": "an installed package",
-    "datasets.generated.digits._bundled_digits": "an installed package",
+    "datasets.generated.digits._read_table": "an installed package",
     "datasets.hubs.hf._load": "files of the datasets package, Parquet after a check",
     "datasets.formats.idx._read_array": "a stream of open_regular",
     "datasets.formats.images._read_header": "a stream of open_regular",
