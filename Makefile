@@ -54,8 +54,11 @@ docs: $(STAMP)
 	$(BIN)/sphinx-build -W -q docs docs/_build
 	$(BIN)/python docs/links.py docs/_build
 
+# `benchmarks.gpu` and `benchmarks.sampling` need arguments; see benchmarks/README.md.
+BENCHMARKS := $(filter-out __init__ gpu sampling,$(basename $(notdir $(wildcard benchmarks/*.py))))
+
 bench: $(STAMP)
-	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+	for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name || exit 1; done
 
 clean:
 	rm -rf $(VENV) docs/_build docs/jupyter_execute docs/results docs/results.md docs/papers docs/papers.md build .mypy_cache .ruff_cache .pytest_cache .hypothesis
