@@ -189,7 +189,8 @@ def attack_process(reference: str, timeout: float) -> Iterator[AttackProcess]:
     """Start the process of an attack, and stop it at the end of the context.
 
     Args:
-        reference: See :func:`fedaudit.benchmark.child.load_attack`. Files have absolute paths.
+        reference: ``file.py``, ``file.py:name``, ``module:object`` or a name of the catalogue.
+            Files have absolute paths.
         timeout: Maximum number of seconds for one recording.
     """
     with tempfile.TemporaryDirectory(prefix="fedaudit-") as scratch:

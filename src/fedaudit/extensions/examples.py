@@ -337,7 +337,7 @@ def _fit_attacks(
         }
         fitted = next(iter(by_client.values()))
         if len(by_client) > 1:
-            rules = {t: cast(Rule, by_client[client].rule) for t, client in representative.items()}
+            rules = {t: cast(Rule, by_client[client].rule) for t, client in representatives.items()}
             fitted = replace(fitted, rule=PerClient(rules))
         fitted_attacks[name] = fitted
     context.progress(phase, len(learning), len(learning))

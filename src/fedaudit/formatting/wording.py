@@ -66,8 +66,9 @@ def _round(value: float, digits: int, rounding: Rounding) -> float:
     if rounding == "nearest":
         return value
     # Rounding errors must not raise 0.646 to 0.647.
-    scaled = round(value * 10**digits, 6)
-    return (math.ceil(scaled) if rounding == "up" else math.floor(scaled)) / 10**digits
+    scale = 10.0**digits
+    scaled = round(value * scale, 6)
+    return (math.ceil(scaled) if rounding == "up" else math.floor(scaled)) / scale
 
 
 def format_percent(fraction: float, *, rounding: Rounding = "nearest") -> str:

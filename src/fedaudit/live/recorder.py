@@ -241,7 +241,7 @@ class Recorder:
             reason: Reason why the round cannot be recorded.
             selected: Known clients that were sent the model.
             answered: Clients that answered; None if some of them are not identified.
-            unnamed: See :meth:`round`.
+            unnamed: Number of unidentified clients that were sent the model and did not answer.
 
         Raises:
             BadInput: The recording is strict.

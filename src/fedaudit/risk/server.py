@@ -155,7 +155,8 @@ def shadow_sizes(samples: Sequence[int], available: int, sizes: str = "proportio
         samples: Number of samples of the clients of each model; 0 for a model that no client
             trains, which has no shadow model.
         available: Number of the server's samples; a shadow model is trained on at most half.
-        sizes: "proportional" or "capped", as in :class:`ShadowTraining`.
+        sizes: "proportional" reduces all sizes by the same factor, if the largest one is above the
+            limit; "capped" reduces only those above the limit.
     """
     half = available // 2
     largest = max(samples, default=0)

@@ -171,7 +171,7 @@ def test_randomisation_is_done_by_batch_and_kept_within_memory(
 
 def test_neurons_do_not_depend_on_other_targets() -> None:
     both, alone = contest().neurons([0, 1]), contest().neurons([1])
-    for ours, theirs in zip(both.at(1), alone, strict=True):
+    for ours, theirs in zip(both.only(1), alone, strict=True):
         assert torch.equal(ours, theirs)
 
 

@@ -44,10 +44,10 @@ class GameOutcomes(NamedTuple):
         contains_target: Whether the target was in the batch (the paper's b).
         by_target: Whether the target was in the batch and the neuron fired for it.
         by_others: Number of other samples for which the neuron fired.
-        epochs: As in :class:`TrainedTargets`, for each target.
-        separated: As in :class:`TrainedTargets`, for each target.
-        fit: As in :class:`TrainedTargets`, for each target.
-        held_out: As in :class:`TrainedTargets`, for each target.
+        epochs: Number of training epochs of each target's neuron.
+        separated: Whether early stopping ended the training of each target's neuron.
+        fit: AUC of each neuron's values on its training rows: target's rows compared with others.
+        held_out: The same AUC on new copies of the target and new samples of clients.
     """
 
     target: Int[Tensor, " games"]

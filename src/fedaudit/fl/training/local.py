@@ -163,7 +163,7 @@ class AddedTerms:
     """Terms that an algorithm adds to a client's objective.
 
     Attributes:
-        mu: Weight of a proximal term, as in :class:`ProximalOptimizer`; 0 for none.
+        mu: Weight of a proximal term, which pulls parameters towards ``centre``; 0 for none.
         centre: Parameters towards which the proximal term pulls; empty for the initial ones.
         correction: Tensors that are added to the gradient of each step, by parameter; empty for
             none.

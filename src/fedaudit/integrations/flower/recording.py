@@ -209,10 +209,12 @@ class RecordingGrid(_Wrapper, Grid):
         Args:
             inner: The grid that ``main`` of a ServerApp receives.
             recorder: A recorder of :func:`fedaudit.record`.
-            nodes: See :class:`fedaudit.integrations.flower.RecordingStrategy`.
-            node_timeout: See :class:`fedaudit.integrations.flower.RecordingStrategy`.
+            nodes: Number of nodes to wait for; by default the number of audited clients.
+            node_timeout: Seconds to wait for nodes. Afterwards, training starts with the connected
+                nodes and a warning; a strict recording raises an error.
             weighted_by: Name of the metric that is the weight of a reply in the average.
-            reads_metrics: See :class:`fedaudit.integrations.flower.RecordingStrategy`.
+            reads_metrics: Whether training metrics in replies are compared with the recorder's
+                values. Pass False if mods change the model after clients computed the metrics.
 
         Raises:
             BadInput: There are fewer nodes than audited clients.
