@@ -340,7 +340,7 @@ def _inspected_rounds(study: GameStudy) -> list[int]:
 
 def _weight_histograms(honest_model: Model, target: TargetKnowledge) -> WeightSpread:
     """Compute histograms of the weights of the replaced units, in honest and planted models."""
-    n_units = target.neuron.first.shape[1]
+    n_units = target.neuron.first_weights.shape[1]
     models = {HONEST: honest_model}
     for server in REPLACES_UNITS:
         models[server] = SERVERS[server](honest_model, target).model

@@ -335,7 +335,7 @@ class RoundGames:
 
     def _honest_model(self, number: int, neuron: Neurons) -> Model:
         """Return an untrained network that has units for the neurons."""
-        units, features = neuron.first.shape[1:]
+        units, features = neuron.first_weights.shape[1:]
         copies = self.settings.neurons
         model = MLP(hidden=f"{units * copies},{copies + _N_HONEST_UNITS}")
         net = Architecture("mlp", model.for_samples((features,), self.labels.classes))

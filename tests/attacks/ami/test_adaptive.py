@@ -58,7 +58,7 @@ def test_a_disguised_neuron_keeps_lengths_and_fired_samples(count: int) -> None:
 
 def test_zero_weights_give_a_finite_disguised_model() -> None:
     empty = neurons()
-    empty = empty._replace(first=torch.zeros_like(empty.first))
+    empty = empty._replace(first_weights=torch.zeros_like(empty.first_weights))
     disguised = plant_disguised(HONEST, empty)
     assert all(bool(value.isfinite().all()) for value in disguised.model.params.values())
 

@@ -90,7 +90,7 @@ def test_memorised_neurons_fail_on_held_out_copies() -> None:
 def test_without_validation_samples_the_trained_threshold_is_kept() -> None:
     trained = contest(rules=replace(RULES, validation=0, validation_copies=0)).train_targets([0])
     placed = contest().train_targets([0])
-    assert torch.equal(trained.neurons.first, placed.neurons.first)
+    assert torch.equal(trained.neurons.first_weights, placed.neurons.first_weights)
     assert not torch.equal(trained.neurons.second_bias, placed.neurons.second_bias)
     assert torch.equal(trained.held_out, placed.held_out)
 

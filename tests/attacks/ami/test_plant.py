@@ -80,7 +80,7 @@ def test_only_the_attacked_client_receives_the_neurons() -> None:
     for client, sent in round.sent.items():
         row = sent.model.params[planted_row.weight_name][planted_row.row, :UNITS]
         # The first planted neuron is row 0 of the second layer, and reads the first units.
-        assert torch.equal(row, neurons().second[0]) is (client == 2)
+        assert torch.equal(row, neurons().second_weights[0]) is (client == 2)
 
 
 def test_a_malicious_server_changes_only_the_chosen_rounds() -> None:

@@ -130,7 +130,7 @@ def test_training_stops_once_validation_rows_are_separated(count: int, offset: f
         assert 3 < epochs < 300
         assert epochs % 3 == 0
         ended, before = (train(n, 0).neurons.only(number) for n in (epochs, epochs - 3))
-        torch.testing.assert_close(ended.first, result.neurons.only(number).first)
+        torch.testing.assert_close(ended.first_weights, result.neurons.only(number).first_weights)
         rows_, is_target = watched.at(number)
         assert ended.values(rows_)[is_target].min() > ended.values(rows_)[~is_target].max()
         assert before.values(rows_)[is_target].min() <= before.values(rows_)[~is_target].max()
@@ -153,7 +153,9 @@ def test_inseparable_rows_use_all_epochs() -> None:
     )
     assert result.epochs.tolist() == [30, 30]
     assert not result.separated.any()
-    torch.testing.assert_close(result.neurons.first, trained(data, replace(how, check=0)).first)
+    torch.testing.assert_close(
+        result.neurons.first_weights, trained(data, replace(how, check=0)).first_weights
+    )
     with pytest.raises(BadInput, match="needs validation rows"):
         train_neurons(training, how, standardise=standard, rng=seeded(2))
 

@@ -51,25 +51,25 @@ class Neurons(NamedTuple):
     A neuron fires for a sample x if its value v(x) is positive.
 
     Attributes:
-        first: W, the weights of the first layer.
+        first_weights: W, the weights of the first layer.
         first_bias: c, the biases of the first layer.
-        second: h, the weights of the neuron in the second layer.
+        second_weights: h, the weights of the neuron in the second layer.
         second_bias: b, the bias of the neuron.
 
     Source: Nguyen et al. 2023 (AMI), Eqs. (5) and (7).
     Differs: The paper omits biases; its published code has both.
     """
 
-    first: Float[Tensor, "neurons hidden features"]
+    first_weights: Float[Tensor, "neurons hidden features"]
     first_bias: Float[Tensor, "neurons hidden"]
-    second: Float[Tensor, "neurons hidden"]
+    second_weights: Float[Tensor, "neurons hidden"]
     second_bias: Float[Tensor, " neurons"]
 
     def values(
         self, samples: Float[Tensor, "neurons samples features"]
     ) -> Float[Tensor, "neurons samples"]:
-        inner = torch.baddbmm(self.first_bias[:, None], samples, self.first.transpose(1, 2))
-        outer = torch.bmm(inner.relu_(), self.second[:, :, None]).squeeze(2)
+        inner = torch.baddbmm(self.first_bias[:, None], samples, self.first_weights.transpose(1, 2))
+        outer = torch.bmm(inner.relu_(), self.second_weights[:, :, None]).squeeze(2)
         return outer + self.second_bias[:, None]
 
     def consistent_values(
@@ -142,17 +142,17 @@ def plant(model: Model, neurons: Neurons) -> PlantedModel:
         gradients of single samples vanish.
     """
     first, second = first_two_layers(model.module())
-    count, hidden = neurons.first.shape[:2]
+    count, hidden = neurons.first_weights.shape[:2]
     values = {name: value.clone() for name, value in model.params.items()}
     units, features = values[f"{first}.weight"].shape
     _raise_if_misfit(neurons, units, features, len(values[f"{second}.weight"]))
-    values[f"{first}.weight"][: count * hidden] = neurons.first.flatten(0, 1)
+    values[f"{first}.weight"][: count * hidden] = neurons.first_weights.flatten(0, 1)
     values[f"{first}.bias"][: count * hidden] = neurons.first_bias.flatten()
     weight, bias = values[f"{second}.weight"], values[f"{second}.bias"]
     weight[:, : count * hidden] = 0
     weight[:count] = 0
     for row in range(count):
-        weight[row, row * hidden : (row + 1) * hidden] = neurons.second[row]
+        weight[row, row * hidden : (row + 1) * hidden] = neurons.second_weights[row]
     bias[:count] = neurons.second_bias
     rows = tuple(PlantedRow(f"{second}.weight", f"{second}.bias", row) for row in range(count))
     return PlantedModel(Model(model.architecture, values, model.buffers), rows)
@@ -231,7 +231,7 @@ def first_two_layers(module: nn.Module) -> tuple[str, str]:
 
 
 def _raise_if_misfit(neurons: Neurons, units: int, features: int, rows: int) -> None:
-    count, hidden, inputs = neurons.first.shape
+    count, hidden, inputs = neurons.first_weights.shape
     if inputs != features:
         raise BadInput(f"the model reads {features} features, and the neurons {inputs}")
     if count * hidden > units or count > rows:
@@ -257,9 +257,9 @@ def scale_first_layer(neurons: Neurons, factor: float) -> Neurons:
     server reads.
     """
     return neurons._replace(
-        first=neurons.first * factor,
+        first_weights=neurons.first_weights * factor,
         first_bias=neurons.first_bias * factor,
-        second=neurons.second / factor,
+        second_weights=neurons.second_weights / factor,
     )
 
 
@@ -280,7 +280,7 @@ def plant_disguised(model: Model, neurons: Neurons) -> PlantedModel:
     second, second_bias = planted.rows[0].weight_name, planted.rows[0].bias_name
     first, first_bias = list(model.params)[:2]
     values = {name: value.clone() for name, value in planted.model.params.items()}
-    n_units = neurons.first.shape[0] * neurons.first.shape[1]
+    n_units = neurons.first_weights.shape[0] * neurons.first_weights.shape[1]
     factor = _norm_ratios(model.params[first][:n_units], values[first][:n_units])
     values[first][:n_units] *= factor[:, None]
     values[first_bias][:n_units] *= factor
@@ -447,12 +447,12 @@ def range_over_box(
 
     Source: Gowal et al. 2018 (interval bound propagation).
     """
-    features = neurons.first.shape[2]
+    features = neurons.first_weights.shape[2]
     low, high = (limit.double().expand(features) for limit in (low, high))
     if not bool(((low <= high) & low.isfinite() & high.isfinite()).all()):
         raise BadInput("the limits of samples must be finite, with the lower below the upper limit")
     center, half_width = (low + high) / 2, (high - low) / 2
-    first, second = neurons.first.double(), neurons.second.double()
+    first, second = neurons.first_weights.double(), neurons.second_weights.double()
     unit_center = first @ center + neurons.first_bias.double()
     unit_radius = first.abs() @ half_width
     smallest, largest = (unit_center - unit_radius).relu(), (unit_center + unit_radius).relu()

@@ -178,8 +178,10 @@ class Standardisation(NamedTuple):
 
     def fold_into(self, neurons: Neurons) -> Neurons:
         """Return neurons that give the same values for rows that are not standardised."""
-        first = neurons.first * self.scale
-        return neurons._replace(first=first, first_bias=neurons.first_bias - first @ self.mean)
+        first = neurons.first_weights * self.scale
+        return neurons._replace(
+            first_weights=first, first_bias=neurons.first_bias - first @ self.mean
+        )
 
 
 class LabelledRows(NamedTuple):
