@@ -56,6 +56,8 @@ NEEDS_PACKAGES = {
 """What the data sets of the studies are like; their pictures are not needed to resolve a study."""
 
 
+EVALUATED = {"mnist"}
+"""Data sets on whose pictures a study evaluates a model before the first round."""
 GROUPS = {"sex": ("Female", "Male"), "race": ("White", "Black", "Other")}
 
 
@@ -63,6 +65,8 @@ def features(name: str, count: int) -> torch.Tensor:
     shape = (count, *SIZES[name].shape)
     if name in TOKENS:
         return torch.ones(shape, dtype=torch.int32)
+    if name in EVALUATED:
+        return torch.zeros(()).expand(shape)
     return torch.zeros(shape, device="meta")
 
 
