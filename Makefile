@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SLOW ?= slow
+SLOW_TESTS ?= tests
 # Tests use small tensors, so each worker has one thread and one core of a small machine. All tests
 # of a file run in the same worker, because they share trained models. Workers are not restarted
 # after a crash: with --dist loadfile, pytest-xdist would wait forever.
@@ -31,7 +32,7 @@ test: $(STAMP)
 
 # Tests with clusters, killed programs or a browser, and simulations of the coverage of limits.
 test-slow: $(STAMP)
-	$(TEST_ENV) $(BIN)/pytest $(TEST_ARGS) -m "$(SLOW)"
+	$(TEST_ENV) $(BIN)/pytest $(TEST_ARGS) -m "$(SLOW)" $(SLOW_TESTS)
 
 test-numerics: $(STAMP)
 	$(NARROW) $(TEST_ENV) $(BIN)/pytest $(TEST_ARGS) $(TYPED) -m "not slow and not simulation" $(NUMERICAL)
