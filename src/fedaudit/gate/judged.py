@@ -57,8 +57,8 @@ def unfair_contrasts(record: Record) -> list[str]:
     In the other contrasts, a random choice (fair draw) decided which samples became members. The
     returned contrasts are not judged, since other differences between clients could look like
     leakage. In recordings of live federations (``watched``), such a contrast is listed even without
-    a value: other clients' samples are compared within classes, so there is no value if no two
-    clients share a class.
+    a value, so that its absence is not reported as missing: other clients' samples are compared
+    within classes, and there is no value if no two clients share a class.
     """
     figures = [figure for figure in record.findings if figure.is_of_attack]
     fair = {figure.contrast for figure in figures if figure.fair and figure.value is not None}
@@ -124,12 +124,12 @@ def judged_attacks(record: Record, policy: MembershipPolicy | None) -> list[str]
     """
     if policy is None:
         return []
-    sources = {source.attack for source in record.sources}
+    source_attacks = {source.attack for source in record.sources}
     names = [figure.attack for figure in record.findings if figure.is_of_attack]
     names += [
         row.name
         for row in record.attacks
-        if row.status == "run" and not row.infers_source and row.name not in sources
+        if row.status == "run" and not row.infers_source and row.name not in source_attacks
     ]
     return list(policy.attacks) or list(dict.fromkeys(names))
 
@@ -160,7 +160,7 @@ def empirical_epsilon(point: PointPlayed, n_points: int) -> float:
 
 
 def point_name(point: PointPlayed, record: Record) -> str:
-    """Return the label of a point, or the record's name for the point with the study's settings."""
+    """Return the label of a point, or the record's name for the point that changes no setting."""
     return shorten(point.label or f"{record.name} (without changes)", 120)
 
 

@@ -63,7 +63,7 @@ def as_cpu_tensor(value: object, subject: str) -> Tensor:
         tensor = value.detach() if isinstance(value, Tensor) else torch.from_numpy(_native(value))
         is_dense = tensor.layout == torch.strided and not (tensor.is_quantized or tensor.is_nested)
         tensor = tensor.cpu()
-    # These errors are raised for NumPy's texts, dates and records, and for tensors without memory.
+    # These errors are raised for NumPy's texts, dates and records, and for meta tensors.
     except (TypeError, ValueError, RuntimeError) as error:
         raise BadInput(
             f"{subject} holds no numbers that torch knows, but {dtype} ({_one_line(error)})"
@@ -145,7 +145,7 @@ class NameTable:
     def _with_prefix(self, names: Mapping[str, str], subject: str) -> dict[str, str]:
         """Remove a prefix that all names share, or add a prefix that all names lack."""
         known = self._unwrapped.keys()
-        # Every possible prefix follows from one name; the shortest has the fewest candidates.
+        # Any name determines the possible prefixes. The fewest known names end the shortest one.
         first = min(names.values(), key=len, default="")
         candidates = list[dict[str, str]]()
         for known_name in known:
@@ -251,7 +251,8 @@ class ModelLayout:
                 buffers[name] = base.buffers[name].clone()
         missing = (self.unsent.declared & self.unsent.statistics) - arrays.keys()
         if missing and self.unsent.are_statistics_initial(buffers):
-            # The recorder has only initial values of a declared layer, so it is estimated instead.
+            # A layer that is not uploaded has only initial statistics. They are left out here, and
+            # estimated when the round is measured.
             buffers = {n: v for n, v in buffers.items() if n not in self.unsent.statistics}
         return buffers
 

@@ -38,8 +38,8 @@ from fedaudit.metrics.significance import (
 )
 
 FEWEST_DISORDERED = 5.0
-"""Smallest number of misordered disjoint pairs (or of correctly ordered ones, if these are fewer)
-at which a normal approximation is used."""
+"""Smallest number of misordered pairs (or of correctly ordered pairs, if these are fewer) for a
+normal approximation. A pair is a member and a non-member; no two pairs share a sample."""
 
 SEPARATE = "separate intervals"
 """Name of the method if a difference of AUCs has limits from the intervals of both AUCs."""
@@ -102,8 +102,9 @@ def auc_interval(
     disjoint pairs are independent and all of them are ordered correctly.
 
     If nearly all members (or nearly all non-members) have equal scores, their contribution to the
-    variance is near zero as well. It is then replaced by a Stringer bound on the mean of a variable
-    that is nearly always 0.
+    variance is near zero as well. It is then replaced by Stringer's bound on the mean of a variable
+    that is nearly always 0: how far a member's share of non-members with lower scores is from the
+    share of the members with the common score.
 
     Args:
         scores: One score per sample, larger for likelier members.
@@ -162,22 +163,28 @@ def _limits_if_few_differ(
     if not any(few_differ):
         return None
     quantile = -float(sp.special.ndtri((1 - confidence) / 2))
-    distances = []
+    distances = []  # of the lower and the upper limit from the AUC, due to each group
     for group, at_mode, is_few in zip(placements, at_modes, few_differ, strict=True):
         if is_few:
-            distances.append(_equal_contributions(group, at_mode).limit_distances(confidence))
+            distances.append(
+                _contributions_at_equal_weight(group, at_mode).limit_distances(confidence)
+            )
         else:
             variance = float(group.var(ddof=1)) / len(group)
             distances.append(normal_distances(variance, quantile))
     return limits_from_distances(placements.auc, distances)
 
 
-def _equal_contributions(
+def _contributions_at_equal_weight(
     placements: Float[np.ndarray, " samples"],
     at_mode: Bool[np.ndarray, " samples"],
     person: Int[np.ndarray, " samples"] | None = None,
 ) -> GroupContributions:
-    """Return the contributions of members (or of non-members) whose samples have equal weights."""
+    """Return how far members (or non-members) move the AUC from that of the most frequent score.
+
+    All samples have the same weight. The placement of a sample with the most frequent score is the
+    reference, so that only samples with other scores contribute.
+    """
     ones = np.ones(len(placements))
     return contributions_of(ones / len(ones), placements, placements[at_mode][0] * ones, person)
 
@@ -227,43 +234,44 @@ def clustered_auc(
     people, person = np.unique(cluster, return_inverse=True)
     value, n_people = placements.auc, len(people)
     # Entry 0 of each pair is for members, entry 1 for non-members.
-    persons = (person[truth], person[~truth])
-    n_persons = [len(np.unique(group)) for group in persons]
+    person_of = (person[truth], person[~truth])
+    people_per_group = [len(np.unique(group)) for group in person_of]
     # The sum of the centred placements of each person's samples.
     sums = [
-        np.bincount(group_persons, group - value, n_people) / len(group)
-        for group_persons, group in zip(persons, placements, strict=True)
+        np.bincount(person_of_sample, group - value, n_people) / len(group)
+        for person_of_sample, group in zip(person_of, placements, strict=True)
     ]
     variances = [
-        float(group @ group) * n / max(1, n - 1) for group, n in zip(sums, n_persons, strict=True)
+        float(group @ group) * n / max(1, n - 1)
+        for group, n in zip(sums, people_per_group, strict=True)
     ]
-    smallest_cluster_count, variance = min(n_persons), 0.0
-    if smallest_cluster_count >= 2:
+    fewer_people, variance = min(people_per_group), 0.0
+    if fewer_people >= 2:
         # The covariance is nonzero for people with both members and non-members.
         covariance = float(sums[0] @ sums[1]) * n_people / (n_people - 1)
         variance = variances[0] + variances[1] + covariance + covariance
-    if variance <= 0 or smallest_cluster_count * min(value, 1 - value) < FEWEST_DISORDERED:
-        low, high = clopper_pearson(
-            smallest_cluster_count * value, smallest_cluster_count, confidence=confidence
-        )
+    if variance <= 0 or fewer_people * min(value, 1 - value) < FEWEST_DISORDERED:
+        low, high = clopper_pearson(fewer_people * value, fewer_people, confidence=confidence)
         return AucInterval(
             value, low, high, f"exact on pairs of people {format_percent(confidence)}"
         )
-    quantile = -float(sp.special.stdtrit(smallest_cluster_count - 1, (1 - confidence) / 2))
+    quantile = -float(sp.special.stdtrit(fewer_people - 1, (1 - confidence) / 2))
     distances, any_few = [], False
     for index, group in enumerate(placements):
         at_mode = ranks[index] == most_frequent(ranks[index])
-        differing_persons = persons[index][~at_mode]
+        differing_people = person_of[index][~at_mode]
         if at_mode.any() and has_few_differing(
-            ~np.isin(np.unique(persons[index]), differing_persons)
+            ~np.isin(np.unique(person_of[index]), differing_people)
         ):
-            contributions = _equal_contributions(group, at_mode, persons[index])
+            contributions = _contributions_at_equal_weight(group, at_mode, person_of[index])
             distances.append(contributions.limit_distances(confidence))
             any_few = True
         else:
             distances.append(normal_distances(variances[index], quantile))
     if any_few:
-        low, high = limits_from_distances(value, distances, independent=sum(n_persons) == n_people)
+        low, high = limits_from_distances(
+            value, distances, independent=sum(people_per_group) == n_people
+        )
         return AucInterval(
             value, low, high, f"{FEW_DIFFER} between people {format_percent(confidence)}"
         )

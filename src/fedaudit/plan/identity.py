@@ -148,7 +148,7 @@ def with_code(study: StudyKind) -> StudyKind:
     parts = named_custom_parts(study)
     for kind, name in parts:
         if kind == "data set":
-            # For a misspelt format, this raises a better error than a failed import.
+            # For a misspelt prefix, this raises a better error than a failed import.
             custom_source(name)
     code = source_digests(parts)
     modules = {key.partition(":")[0] for key in code if not is_not_importable(key)}

@@ -149,7 +149,7 @@ def proven_for_samples(record: Record) -> ProvenPrivacy | None:
 
 
 def _found(record: Record) -> str:
-    """Describe the lower limit on the fraction of members found, from the TPR that leaks most."""
+    """Describe the lower limit of the TPR with the largest leak, the fraction of members found."""
     estimates = without_failed_controls(evidence.main_estimates(record))
     for best in evidence.leading_estimates(estimates):
         fpr = metric_names.rate_of(best.metric)
@@ -170,7 +170,7 @@ def _lower_limit_texts(
 ) -> dict[str, str]:
     """Return the lower limit of a rate, and its attack and setting, as texts."""
     low, is_mean = best.low or 0.0, best.seed is None and len(record.seeds) > 1
-    # The number of members of a mean is that of all runs together.
+    # The estimate of a mean counts the members of all runs together, so no count is stated.
     count = "" if is_mean else f", {math.ceil(low * best.n_members)} of {best.n_members:,}"
     label = labels_by_setting(same_metric)[setting_of(best)]
     mean = "mean over seeds" * (is_mean and "over seeds" not in label)

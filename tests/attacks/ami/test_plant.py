@@ -116,6 +116,7 @@ def test_planting_does_not_change_other_neurons() -> None:
     first, second = "1.weight", "3.weight"
     assert torch.equal(after.params[first][UNITS:], before.params[first][UNITS:])
     assert torch.equal(after.params[second][1:, UNITS:], before.params[second][1:, UNITS:])
+    # Other units of the second layer do not read the planted units.
     assert not after.params[second][1:, :UNITS].any()
     assert torch.equal(after.params["5.weight"], before.params["5.weight"])
 
@@ -123,7 +124,7 @@ def test_planting_does_not_change_other_neurons() -> None:
 def test_a_gradient_row_matches_hand_calculation() -> None:
     planted_row = plant(honest(), neurons()).rows[1]
     values = {"3.weight": torch.zeros(6, 90), "3.bias": torch.zeros(6)}
-    gradient = Gradient(values, {}, 20)
+    gradient = Gradient(values, samples=20)
     assert not fired_in_batch(gradient, planted_row)
     values["3.bias"][1] = -1e-30
     assert fired_in_batch(gradient, planted_row)

@@ -163,7 +163,7 @@ def attack_case(attack: Attack) -> AttackCase:
         )
     memorised, unseen = _samples("held"), _samples("unseen", first_id=_SAMPLES_PER_SET)
     audited = Samples.concatenate(memorised, unseen)
-    # In each of the five rounds, the target may have trained on every sample.
+    # The side information of a round states which samples the target may have trained on: here all.
     attack = attack.with_side_information(dict.fromkeys(range(1, 6), torch.tensor(True)))
     shadow_memorised = _samples("shadow held", first_id=20_000)
     shadow_unseen = _samples("shadow unseen", first_id=21_000)
@@ -177,7 +177,7 @@ def attack_case(attack: Attack) -> AttackCase:
     elif attack.learns:
         shadow = Samples.concatenate(shadow_memorised, shadow_unseen)
         cubes = stacked(measure(_federation(shadow_memorised, 4), attack.signals, shadow))
-        attack = attack.fitted(cubes, torch.arange(len(shadow)) < _SAMPLES_PER_SET, _TARGET, 5)
+        attack = attack.fitted(cubes, torch.arange(len(shadow)) < _SAMPLES_PER_SET, _TARGET, seed=5)
     measured = stacked(measure(_federation(memorised, 3), attack.signals, audited))
     return AttackCase(attack, measured, _TARGET, len(memorised))
 
