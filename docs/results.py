@@ -18,9 +18,15 @@ from fedaudit.formatting.grid import Grid
 from fedaudit.report.sources import SourceAttack, source_attacks
 from fedaudit.report.tables.games import points_table
 from fedaudit.results import estimate as clusters
-from fedaudit.results.estimate import GUESSING, TEST_ACCURACY, TRAIN_ACCURACY, Estimate
+from fedaudit.results.estimate import (
+    GUESSING,
+    LABEL_INFERENCE,
+    OTHER_CLIENT,
+    TEST_ACCURACY,
+    TRAIN_ACCURACY,
+    Estimate,
+)
 from fedaudit.results.guessing import above_chance, near_guessing
-from fedaudit.results.labels import OTHER_CLIENT, label_estimates
 from fedaudit.results.record import Record
 from fedaudit.results.runs import has_older_level
 
@@ -440,7 +446,7 @@ def _labels(study: Study) -> str:
     head = ["variant", "accuracy", "AUC", *nulls.values()]
     lines = []
     for name, record in study.records.items():
-        for estimate in label_estimates(record):
+        for estimate in record.where(topic=LABEL_INFERENCE, seed=None):
             levels = [test.level for null in nulls if (test := estimate.test(null))]
             cells = ["–" if level is None else f"{level:.3f}" for level in levels]
             other = estimate.test(OTHER_CLIENT)

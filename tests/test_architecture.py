@@ -85,7 +85,7 @@ OPENED_ELSEWHERE = {
     "datasets.formats.npz._declared_bytes": "an entry of a stream of open_regular",
     "pack.models._further_contents": "a stream of open_regular",
     "games.samples._net": "an installed package",
-    "report.style.package_file": "a file of this package",
+    "report.page.package_file": "a file of this package",
     "formatting.fixed._texts": "a file of this package",
     "gate.policy._examples": "a file of this package",
     "exports.ro_crate._list_contexts": "a file that was just written",

@@ -12,8 +12,7 @@ from docs.claims.figures import FigureName, counted, hypervolumes, rows
 from docs.claims.pairs import Pair, pairs, sides
 from fedaudit.metrics import EstimateWithLimits, mean_limits_if_dependent
 from fedaudit.results.aggregate import Values, difference, further_runs_interval, mean_difference
-from fedaudit.results.comparison import Difference
-from fedaudit.results.estimate import MODEL_RISK
+from fedaudit.results.estimate import MODEL_RISK, Difference
 from fedaudit.results.tradeoffs import Direction, average_attacks
 
 LEAST = {

@@ -12,11 +12,10 @@ from torch.nn import functional
 
 import fedaudit as fa
 from fedaudit.core.errors import BadInput
-from fedaudit.core.inputs import pack_inputs
 from fedaudit.core.modules import raise_if_unusable_model
 from fedaudit.core.objects import part_reference
 from fedaudit.core.task_catalogue import TASKS, of_loss, task_named
-from fedaudit.core.tasks import OutputKind, PerSampleLoss, missing_outputs_message
+from fedaudit.core.tasks import OutputKind, PerSampleLoss, missing_outputs_message, pack_inputs
 from fedaudit.core.values import Architecture, Samples
 from fedaudit.datasets.dataset import prepare_samples
 

@@ -21,8 +21,8 @@ from fedaudit.datasets.partitions.shifts import (
     brighten,
     minority_groups,
     rotate,
-    shift_clients,
 )
+from fedaudit.plan.assignment import similar_clients
 
 CLIENTS = 8
 SHIFT = Shift("brightness", 0.25, (0.2, 0.4), (0.8, 0.9))
@@ -102,7 +102,7 @@ def test_clients_draw_from_their_groups_range() -> None:
 
 def test_samples_get_the_shift_of_their_client_and_others_in_turn() -> None:
     world, assigned = dataset(), assignment(dataset())
-    place = shift_clients(world, assigned, (0, 5), seed=1)
+    place = similar_clients(world, assigned, (0, 5), seed=1)
     for client, samples in assigned.clients.items():
         assert set(place[samples.ids.numpy()].tolist()) == {client}
     unowned_ids = assigned.audit.samples.ids.numpy()[assigned.audit.owner < 0]
@@ -113,7 +113,7 @@ def test_samples_get_the_shift_of_their_client_and_others_in_turn() -> None:
 
 def test_a_sample_has_the_same_shift_in_all_parts_of_a_deal() -> None:
     world, assigned = dataset(), assignment(dataset())
-    place = shift_clients(world, assigned, (0,), seed=1)
+    place = similar_clients(world, assigned, (0,), seed=1)
     amounts = SHIFT.amounts(minority_groups(CLIENTS, 0.25), seed=1)
     new, dealt = apply_shift(world, assigned, SHIFT, place, seed=1)
     for before, after in (
@@ -141,7 +141,7 @@ def test_a_table_cannot_be_rotated() -> None:
             flat,
             assignment(flat),
             SHIFT,
-            shift_clients(flat, assignment(flat), (0,), seed=1),
+            similar_clients(flat, assignment(flat), (0,), seed=1),
             seed=1,
         )
 

@@ -8,8 +8,7 @@ from torch import nn
 
 from fedaudit.core.errors import BadInput, NotVisible
 from fedaudit.core.values import Architecture, Capability, ClientId, Model
-from fedaudit.observe.models import group_models
-from fedaudit.observe.round import ALL_CLIENTS, ObservedModels, Round, Update
+from fedaudit.observe.round import ALL_CLIENTS, ObservedModels, Round, Update, group_models
 from fedaudit.observe.views import (
     VIEWS,
     every_nth,

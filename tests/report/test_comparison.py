@@ -8,7 +8,7 @@ import pytest
 
 from fedaudit.formatting.grid import Grid
 from fedaudit.formatting.wording import clean_texts
-from fedaudit.report.comparison.screen import first_of_comparison, front_figure
+from fedaudit.report.comparison.screen import first_of_comparison, front_figure, membership_rows
 from fedaudit.report.comparison.tables import (
     attack_tables,
     hypervolume_table,
@@ -17,7 +17,6 @@ from fedaudit.report.comparison.tables import (
 )
 from fedaudit.report.comparison.tradeoffs import cautions, labels_of, tradeoffs, users_text
 from fedaudit.report.page import comparison_html, write_comparison
-from fedaudit.report.pictures import membership_rows
 from fedaudit.report.text.verdict import summarise_verdict
 from fedaudit.results.comparison import NOT_SET, STRONGEST_ATTACK, Comparison, Row, Source
 from fedaudit.study.comparing import compare_records

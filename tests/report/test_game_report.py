@@ -12,10 +12,9 @@ from fedaudit.games.run import read_points, run_games
 from fedaudit.metrics.epsilon import ConfusionCounts, clopper_pearson_epsilon
 from fedaudit.report.figures.forest import MOST_LINES
 from fedaudit.report.page import report_html
-from fedaudit.report.pictures import games_picture
 from fedaudit.report.reproducing import reproduction_steps
 from fedaudit.report.tables.games import certificates_table, points_table
-from fedaudit.report.text.games import game_verdict
+from fedaudit.report.text.games import game_verdict, games_picture
 from fedaudit.report.text.points import (
     format_epsilon,
     game_tiles,

@@ -7,9 +7,8 @@ import pytest
 from fedaudit.formatting.wording import format_percent
 from fedaudit.metrics.games import gaussian_success
 from fedaudit.report.page import report_html
-from fedaudit.report.pictures import games_picture
 from fedaudit.report.tables.games import points_table
-from fedaudit.report.text.games import game_verdict
+from fedaudit.report.text.games import game_verdict, games_picture
 from fedaudit.report.text.points import by_protection, game_tiles, shown_points
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.games import (

@@ -8,8 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from fedaudit.report.figures.charts import GREY, OKABE_ITO, Axis, Curve, Panel, Point, Style, ticks
-from fedaudit.report.page import comparison_html, report_html, templates
-from fedaudit.report.style import package_file
+from fedaudit.report.page import comparison_html, package_file, report_html, templates
 from fedaudit.results.estimate import Interval
 from fedaudit.study.comparing import compare_records
 from tests.estimates import changed

@@ -13,14 +13,13 @@ from fedaudit.core.values import Model, Samples
 from fedaudit.models import architecture
 from fedaudit.observe.round import ObservedModels, Round
 from fedaudit.signals import gradients
-from fedaudit.signals.base import Signal
+from fedaudit.signals.base import PreparableSignal, ReceivedModelCache, Signal
 from fedaudit.signals.gradients import cache_chunks, gradient_products
 from fedaudit.signals.kernels import FormedGradients, LayerProducts
 from fedaudit.signals.kernels.cache import ChunkCache
 from fedaudit.signals.kernels.capture import Uncapturable
 from fedaudit.signals.kernels.plan import measure_chunk
 from fedaudit.signals.measure import measure_round
-from fedaudit.signals.received import PreparableSignal, ReceivedModelCache
 from fedaudit.signals.updates import (
     GradientCosine,
     GradientDifference,

@@ -6,8 +6,8 @@ import pytest
 
 from fedaudit.evaluation.clusters import cluster_estimates, utility_estimate
 from fedaudit.results.aggregate import average_each
-from fedaudit.results.comparison import Difference, Row
-from fedaudit.results.estimate import ACCURACY, Estimate
+from fedaudit.results.comparison import Row
+from fedaudit.results.estimate import ACCURACY, Difference, Estimate
 from fedaudit.results.older import resolve_older_settings
 from fedaudit.results.runs import (
     ClusterResult,

@@ -8,7 +8,7 @@ import fedaudit as fa
 from fedaudit.core.errors import BadInput, Damaged, FedauditError
 from fedaudit.plan.sections import Study
 from fedaudit.report.page import report_html
-from fedaudit.results.labels import OTHER_CLIENT, label_estimates
+from fedaudit.results.estimate import LABEL_INFERENCE, OTHER_CLIENT
 from fedaudit.study.build import build_setup
 from fedaudit.study.running.reattack import reattack
 from fedaudit.study.running.run import run_study
@@ -29,7 +29,7 @@ def label_study(**changes: object) -> Study:
 @pytest.mark.slow
 def test_updates_reveal_the_classes_of_clients(tmp_path: Path) -> None:
     record = run_study(label_study(), tmp_path)
-    (estimate,) = label_estimates(record)
+    (estimate,) = record.where(topic=LABEL_INFERENCE, seed=None)
     assert estimate.number > 0.75
     assert estimate.n_members + estimate.n_nonmembers == 10 * 10
     other = estimate.test(OTHER_CLIENT)
@@ -45,13 +45,14 @@ def test_updates_reveal_the_classes_of_clients(tmp_path: Path) -> None:
     assert "Label inference" in page
     assert "no membership of samples" in page
     again = reattack(tmp_path, ["blackbox-loss"], tmp_path / "again")
-    assert label_estimates(again) == [estimate]
+    assert again.where(topic=LABEL_INFERENCE, seed=None) == [estimate]
 
 
 @pytest.mark.slow
 def test_noise_on_updates_hides_the_classes(tmp_path: Path) -> None:
     noise = {"name": "client-dp", "options": {"clip": 1.0, "noise_multiplier": 20.0}}
-    (estimate,) = label_estimates(run_study(label_study(defense=noise), tmp_path))
+    record = run_study(label_study(defense=noise), tmp_path)
+    (estimate,) = record.where(topic=LABEL_INFERENCE, seed=None)
     other = estimate.test(OTHER_CLIENT)
     assert other is not None
     assert not other.significant

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import fedaudit as fa
 from fedaudit.core.denoising import signal_fraction
-from fedaudit.core.inputs import pack_inputs
+from fedaudit.core.tasks import pack_inputs
 from fedaudit.core.values import Architecture, Model
 from fedaudit.pack.packing import write_pack
 from fedaudit.study.running.pictures import generate

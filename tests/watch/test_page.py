@@ -7,7 +7,7 @@ from typing import get_args
 
 from fedaudit.core.files import RECORDING_FILE
 from fedaudit.report.evidence import Status
-from fedaudit.report.style import page_css
+from fedaudit.report.page import page_css
 from fedaudit.results.ladder import Auc, read_ladder
 from fedaudit.watch.folder import state_of
 from fedaudit.watch.index_page import index_page

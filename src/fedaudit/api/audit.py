@@ -39,7 +39,6 @@ from fedaudit.core.progress import progress_for
 from fedaudit.core.values import ClientId
 from fedaudit.engines.base import CountedEngine
 from fedaudit.evaluation.sample_scores import read_scores
-from fedaudit.games.run import run_games
 from fedaudit.plan.games import GameStudy
 from fedaudit.plan.identity import named_custom_parts, study_key
 from fedaudit.plan.sections import AuditSection as Audit
@@ -568,6 +567,8 @@ def audit(
                     log=log,
                 )
             else:
+                from fedaudit.games.run import run_games
+
                 record = run_games(plan.points, folder, data_dir=data_dir, progress=report, log=log)
     return Run._of(folder, plan.objects, data_dir, record)
 

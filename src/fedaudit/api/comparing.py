@@ -15,7 +15,7 @@ from fedaudit.results.record import Record, flat_row
 from fedaudit.study.comparing import compare_records
 
 if TYPE_CHECKING:
-    from fedaudit.results.comparison import Difference
+    from fedaudit.results.estimate import Difference
 
 Audited: TypeAlias = Run | Record | Path | str
 """A run, its record, or the path of a record or of its folder."""

@@ -34,10 +34,8 @@ from fedaudit.datasets.catalog import SOURCES
 from fedaudit.datasets.dataset import Dataset, DataSource
 from fedaudit.datasets.partitions.schemes import PARTITIONS, Partition
 from fedaudit.datasets.tables.dataframe import dataframe
-from fedaudit.defenses import DEFENSES
 from fedaudit.fl.algorithms.base import Server
 from fedaudit.fl.hooks import Defense
-from fedaudit.games.samples import EXTRACTORS
 from fedaudit.metrics.catalogue import METRICS, Metric
 from fedaudit.models import MODELS, ConfiguredModel
 from fedaudit.observe.views import VIEWS, View
@@ -71,7 +69,7 @@ class _PartKind(NamedTuple):
 
     Attributes:
         allowed: Description of allowed parts, for messages.
-        catalogue: Classes, functions and objects by catalogue name.
+        catalogue: Function that returns classes, functions and objects by catalogue name.
         base: Class of allowed objects; ``()`` if only names, classes and functions are allowed.
         make: Function of an object and its digest that returns the value for which the name of the
             object stands; None if the name stands for the object itself. Parts with state need
@@ -79,51 +77,65 @@ class _PartKind(NamedTuple):
     """
 
     allowed: str
-    catalogue: Mapping[str, object]
+    catalogue: Callable[[], Mapping[str, object]]
     base: type | tuple[()] = ()
     make: Callable[[object, str], object] | None = CopyFactory
+
+
+def _defenses() -> Mapping[str, object]:
+    from fedaudit.defenses import DEFENSES  # Loads all defenses, and many federations have none.
+
+    return DEFENSES
+
+
+def _extractors() -> Mapping[str, object]:
+    from fedaudit.games.samples import EXTRACTORS  # Loads the games.
+
+    return EXTRACTORS
 
 
 _KINDS = {
     "model": _PartKind(
         "a torch.nn.Module, a class or function that returns one, or a catalogue name",
-        MODELS,
+        lambda: MODELS,
         nn.Module,
     ),
     "task": _PartKind(
         "a catalogue name, an object of fedaudit.tasks, or a function of outputs and targets that "
         "returns one loss per sample",
-        TASKS,
+        lambda: TASKS,
         Task,
         None,
     ),
     "algorithm": _PartKind(
         "an object of fedaudit.algorithms, a function from a task to an algorithm, or a catalogue "
         "name",
-        ALGORITHMS,
+        lambda: ALGORITHMS,
     ),
     "data set": _PartKind(
         "samples, an object of fedaudit.datasets, a function that returns a Dataset, or a name",
-        SOURCES,
+        lambda: SOURCES,
     ),
-    "partition": _PartKind("an object or class with a method quotas", PARTITIONS, Partition),
+    "partition": _PartKind(
+        "an object or class with a method quotas", lambda: PARTITIONS, Partition
+    ),
     "defense": _PartKind(
         "an object of fedaudit.defenses, a subclass of fedaudit.fl.hooks.Defense, or a catalogue "
         "name",
-        DEFENSES,
+        _defenses,
         Defense,
     ),
     "server": _PartKind(
-        "a subclass of fedaudit.fl.algorithms.base.Server, or a name", SERVERS, Server
+        "a subclass of fedaudit.fl.algorithms.base.Server, or a name", lambda: SERVERS, Server
     ),
-    "extractor": _PartKind("a catalogue name, or a function from samples to features", EXTRACTORS),
+    "extractor": _PartKind("a catalogue name, or a function from samples to features", _extractors),
     "metric": _PartKind(
         "a catalogue name, a function of scores and membership, or a fedaudit.metrics.Metric",
-        METRICS,
+        lambda: METRICS,
         Metric,
         None,
     ),
-    "view": _PartKind("a catalogue name or a fedaudit.views.View", VIEWS, View, None),
+    "view": _PartKind("a catalogue name or a fedaudit.views.View", lambda: VIEWS, View, None),
 }
 
 
@@ -160,7 +172,7 @@ def check_part(kind: str, value: object) -> None:
     """Raise if a value cannot be a part of a kind. Nothing is imported or copied."""
     part_class, _ = _split_options(kind, value)
     if isinstance(part_class, str):
-        known_name(kind, part_class, _KINDS[kind].catalogue)
+        known_name(kind, part_class, _KINDS[kind].catalogue())
 
 
 def check_data(value: object) -> None:
@@ -202,7 +214,7 @@ def reference(kind: str, value: object) -> PartReference:
     name = (
         part_class
         if isinstance(part_class, str)
-        else _catalogue_name(part_kind.catalogue, part_class)
+        else _catalogue_name(part_kind.catalogue(), part_class)
     )
     if name is not None:
         return PartReference(name, plain_options(kind, name, options))

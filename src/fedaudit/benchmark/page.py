@@ -32,7 +32,7 @@ from fedaudit.report.figures.forest import (
 )
 from fedaudit.report.first import FirstScreen
 from fedaudit.report.page import render_page, write_page
-from fedaudit.report.section import Section
+from fedaudit.report.tables.cells import Section
 from fedaudit.results.text import escape_markdown
 
 _TONES: dict[str, Tone] = {"better": "good", "worse": "alarm", "not separable": "muted"}

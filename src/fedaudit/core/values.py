@@ -20,10 +20,9 @@ from torch.nn.parameter import UninitializedParameter
 
 from fedaudit.core.arguments import names_checked
 from fedaudit.core.errors import BadInput
-from fedaudit.core.inputs import InputLayout, pack_inputs
 from fedaudit.core.naming import Setting as Setting
 from fedaudit.core.seeds import seed_globally
-from fedaudit.core.tasks import CLASSIFICATION, PerSampleLoss, Task
+from fedaudit.core.tasks import CLASSIFICATION, InputLayout, PerSampleLoss, Task, pack_inputs
 
 _MAX_TEXT = 60
 """Number of characters of a text that a summary shows."""

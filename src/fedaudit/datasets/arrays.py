@@ -11,8 +11,8 @@ from torch import Tensor
 
 from fedaudit.core.arguments import ProperFraction, check_arguments
 from fedaudit.core.errors import BadInput
-from fedaudit.core.inputs import InputLayout
 from fedaudit.core.seeds import seeded_numpy
+from fedaudit.core.tasks import InputLayout
 from fedaudit.core.values import Samples, chunks, positions_of, short_repr
 from fedaudit.datasets.dataset import Dataset, number_samples, with_people
 

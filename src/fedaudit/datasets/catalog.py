@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fedaudit.core.arguments import parameters
 from fedaudit.core.errors import BadInput, format_option, similar_names, type_of, unknown_name
@@ -26,7 +26,9 @@ from fedaudit.datasets.dataset import (
     prepare_for_task,
     select_classes,
 )
-from fedaudit.datasets.tables.table import StoredTable, TableSource
+
+if TYPE_CHECKING:
+    from fedaudit.datasets.tables.table import StoredTable
 
 DATA_DIR_VARIABLE = "FEDAUDIT_DATA"
 
@@ -141,13 +143,15 @@ def _unknown_option(subject: str, accepted: Collection[str], name: str) -> BadIn
 
 def stored_table(
     name: str, *, data_dir: Path | None = None, options: Mapping[str, DataSetting]
-) -> StoredTable:
+) -> "StoredTable":
     """Return the table of a data set by name; see :func:`load`.
 
     Raises:
         BadInput: The data set is not a table, or cannot be read.
         Damaged: A file is truncated or has another format than its name says.
     """
+    from fedaudit.datasets.tables.table import TableSource  # Few data sets are tables.
+
     source = _source(name, data_dir, options) or custom_source(name)
     if not isinstance(source, TableSource):
         raise BadInput(

@@ -19,8 +19,7 @@ from fedaudit.report.figures.forest import (
     track_cell,
 )
 from fedaudit.report.first import FirstScreen, first_of_record
-from fedaudit.report.page import templates
-from fedaudit.report.style import embedded_css
+from fedaudit.report.page import embedded_css, templates
 from fedaudit.report.text.verdict import summarise_verdict
 from fedaudit.results.comparison import Comparison
 from fedaudit.results.estimate import Estimate
@@ -90,9 +89,13 @@ def record_html(record: Record) -> str:
 
 def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
     """Return the first screen of a comparison as an HTML fragment, or its rows without records."""
-    from fedaudit.report.comparison.screen import first_of_comparison, front_figure
+    from fedaudit.report.comparison.screen import (
+        first_of_comparison,
+        front_figure,
+        printable_comparison,
+    )
 
-    comparison, records = wording.printable_comparison(comparison, records)
+    comparison, records = printable_comparison(comparison, records)
     if not records:
         return card_html(_rows_card(comparison))
     first = first_of_comparison(

@@ -24,7 +24,7 @@ from fedaudit.attacks.rules import Recovery
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import FedauditError
 from fedaudit.core.metric_names import Origin
-from fedaudit.core.progress import Progress, ignore_progress
+from fedaudit.core.progress import Progress, announce_phase, ignore_progress
 from fedaudit.core.seeds import seed_for, seeded, seeded_numpy
 from fedaudit.core.values import (
     NO_CLIENT,
@@ -55,7 +55,6 @@ from fedaudit.observe.round import ObservedModels, Round, map_clients
 from fedaudit.observe.views import merged_view, seen_from, view_named
 from fedaudit.plan.parts import Resources, Setup
 from fedaudit.results.record import ControlResult
-from fedaudit.signals.canary_gradients import CanaryCosine
 from fedaudit.signals.measure import measure_by_block, measure_round
 
 _FALSE_ALARM = 0.01
@@ -104,6 +103,23 @@ def number_of_controls(setup: Setup) -> int:
         per_target += len(_NONMEMBERS)
         total += not has_iid_clients(setup)
     return total + len(setup.study.audit.targets) * per_target
+
+
+SECONDS_PER_STEP = 0.2
+"""Seconds for one attack or control, until the first is measured. They took 0.11 to 0.41 s in an
+audit of 300 samples of digits on two cores."""
+
+
+def announce_evaluation(runs: Iterable[Setup], progress: Progress) -> None:
+    """Announce attacks, source inference and controls of all runs."""
+    for run in runs:
+        n_attacks = len(run.study.audit.targets) * len(run.membership_attacks)
+        for phase, steps in (
+            ("attacks", n_attacks),
+            ("source inference", len(run.source_attacks)),
+            ("controls", number_of_controls(run)),
+        ):
+            announce_phase(progress, f"seed {run.seed}: {phase}", steps, SECONDS_PER_STEP)
 
 
 def evaluate_controls(
@@ -557,6 +573,8 @@ def planted_leak(setup: Setup, resources: Resources) -> Iterator[ControlResult]:
         note = "this task has no classes, so no sample can have a wrong label"
         yield control(value=None, passed=None, note=note)
         return
+    from fedaudit.signals.canary_gradients import CanaryCosine  # Few studies plant gradients.
+
     if CanaryCosine() in setup.signals:
         note = "attacks look for planted gradients, which samples with wrong labels do not have"
         yield control(value=None, passed=None, note=note)

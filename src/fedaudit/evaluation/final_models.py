@@ -10,8 +10,7 @@ from pydantic import Field, ValidationError
 from fedaudit.core.errors import BadInput, Damaged, FedauditError, Unsupported, format_option
 from fedaudit.core.files import CHECKPOINT_FILE, read_object, write_object
 from fedaudit.core.values import Architecture, Model, Params, with_prefix
-from fedaudit.observe.digests import digest_of_model
-from fedaudit.observe.layout import NetworkLayout, trained_statistics
+from fedaudit.observe.layout import NetworkLayout, digest_of_model, trained_statistics
 from fedaudit.observe.round import Round
 from fedaudit.observe.tensors import digest_of, read_tensors, write_tensors
 from fedaudit.plan.parts import MeasuredRun, Setup

@@ -43,8 +43,7 @@ from fedaudit.plan.assignment import training_samples
 from fedaudit.plan.parts import Extension, ExtensionResults, MeasuredRun, Scores, Setup
 from fedaudit.plan.sections import Study
 from fedaudit.results.aggregate import average_each, correct_tests
-from fedaudit.results.estimate import GUESSING, Estimate, Test
-from fedaudit.results.labels import LABEL_INFERENCE, OTHER_CLIENT
+from fedaudit.results.estimate import GUESSING, LABEL_INFERENCE, OTHER_CLIENT, Estimate, Test
 from fedaudit.signals.linear_layers import LinearLayer, linear_layers
 
 FOLDER = "label_inference"

@@ -14,7 +14,6 @@ from fedaudit.core.metric_names import AUC, LOWER_BOUNDS, rate_of
 from fedaudit.core.sights import SIGHTS
 from fedaudit.formatting.fixed import fixed_texts
 from fedaudit.formatting.grid import as_one_line, shorten, shorten_middle
-from fedaudit.results.comparison import Comparison
 from fedaudit.results.estimate import (
     COUNTS,
     FIXED_THRESHOLD_METHOD,
@@ -477,23 +476,6 @@ def clean_texts(
 def printable_record(record: Record, name_attack: Callable[[str], str] = attack_name) -> Record:
     """Return a record whose texts are safe to print, and whose attacks have names for readers."""
     return clean_texts(record, without_digests([record]), name_attack=name_attack)
-
-
-def printable_comparison(
-    comparison: Comparison, records: Sequence[Record]
-) -> tuple[Comparison, list[Record]]:
-    """Return a comparison and its records with texts that are safe to print."""
-    clean_text = without_digests([comparison, *records])
-    watched = bool(records) and all(record.watched for record in records)
-    names = [client_names(record) for record in records]
-    # A number with different names in two records refers to different clients.
-    same = {
-        number: client
-        for number, client in (names[0] if names else {}).items()
-        if all(str(client) == str(others.get(number)) for others in names)
-    }
-    safe = clean_texts(comparison, clean_text, same, watched=watched, name_attack=attack_name)
-    return safe, [clean_texts(record, clean_text, name_attack=attack_name) for record in records]
 
 
 @dataclass(frozen=True)

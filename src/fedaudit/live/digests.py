@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from fedaudit.core.values import ClientId, Model
 from fedaudit.live.recording import GlobalModel
 from fedaudit.live.weights import ModelLayout
-from fedaudit.observe.digests import digest_of_model
+from fedaudit.observe.layout import digest_of_model
 from fedaudit.observe.tensors import digest_of
 
 

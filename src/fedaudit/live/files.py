@@ -38,8 +38,7 @@ from fedaudit.observe.measurements import (
     reason_invalid,
     write_measured,
 )
-from fedaudit.observe.models import group_models
-from fedaudit.observe.round import ObservedModels, Round
+from fedaudit.observe.round import ObservedModels, Round, group_models
 from fedaudit.observe.tensors import MAX_BYTES, read_notes, read_tensors, round_paths, write_tensors
 from fedaudit.study.running.folder import STUDY_FILE
 

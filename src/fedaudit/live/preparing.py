@@ -18,10 +18,9 @@ from fedaudit.core.values import Capability, ClientId, Model, Params, Samples
 from fedaudit.live.forking import POLL_SECONDS, DetachedProcess, has_ended
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.round import ObservedModels, Round
-from fedaudit.signals.base import Signal
+from fedaudit.signals.base import PreparableSignal, ReceivedModelCache, Signal
 from fedaudit.signals.measure import measure_round
 from fedaudit.signals.outputs import OutputSignal
-from fedaudit.signals.received import PreparableSignal, ReceivedModelCache
 
 _SHARED_DATA = Capability.GLOBAL_MODEL | Capability.UPDATE
 """Data that the second process has; it measures the signals that need nothing else."""

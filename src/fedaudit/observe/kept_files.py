@@ -22,8 +22,7 @@ from fedaudit.core.values import (
     scaled,
     with_prefix,
 )
-from fedaudit.observe.models import group_models
-from fedaudit.observe.round import ObservedModels, Round
+from fedaudit.observe.round import ObservedModels, Round, group_models
 from fedaudit.observe.tensors import (
     Keep,
     client_ids_in,

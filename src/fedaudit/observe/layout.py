@@ -1,17 +1,19 @@
 """Layout of a network's tensors in files: trained and frozen tensors, and names of shared ones."""
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Collection, Mapping
 from functools import cached_property
 from itertools import chain
+from typing import NamedTuple
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from fedaudit.core.files import MAX_NAMED_TENSORS, MAX_TENSOR_NAME
 from fedaudit.core.values import Model, Params
-from fedaudit.observe.tensors import hash_of_tensor
+from fedaudit.observe.tensors import digest_of, hash_of_tensor
 
 
 class NetworkLayout:
@@ -172,3 +174,54 @@ def peft_names_of(module: nn.Module) -> dict[str, str]:
     return unique | {
         f"{path}.{name}": network_name for name, network_name in unique.items() if path
     }
+
+
+_PEFT_PARTS = re.compile(r"(^|\.)base_model\.model\.|\.(base_layer|original_module)(?=\.)")
+"""Parts of names that PEFT adds to the parameters of a base model."""
+
+
+class ModelDigest(NamedTuple):
+    """SHA-256 of a model.
+
+    Attributes:
+        trained: Digest of all floating-point tensors, or of those that clients train if the network
+            has frozen parameters.
+        base: Digest of the other floating-point tensors; empty without these, or if they are
+            quantized.
+    """
+
+    trained: str
+    base: str = ""
+
+
+def digest_of_model(layout: NetworkLayout, model: Model) -> ModelDigest | None:
+    """Return the digest of a model; None if files of the network may have other tensors."""
+    if not layout.is_identifiable:
+        return None
+    # Large frozen tensors that the loop never sends are hashed only once.
+    base = {
+        name: layout.frozen_hashes[name]
+        if value is layout.frozen.get(name)
+        else hash_of_tensor(value)
+        for name, value in layout.base_tensors(model).items()
+    }
+    return ModelDigest(digest_of(layout.trained_tensors(model), {}), _digest_of_hashes(base))
+
+
+def digest_of_base(tensors: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 of a base model; empty without tensors.
+
+    PEFT's parts of names are removed, so that a model has the same digest with and without
+    adapters.
+    """
+    return _digest_of_hashes({name: hash_of_tensor(value) for name, value in tensors.items()})
+
+
+def _digest_of_hashes(hashes: Mapping[str, str]) -> str:
+    plain_names = {plain_name(name): value for name, value in hashes.items()}
+    return digest_of({}, plain_names) if hashes else ""
+
+
+def plain_name(name: str) -> str:
+    """Return the name of a tensor without the parts that PEFT adds."""
+    return _PEFT_PARTS.sub(r"\1", name)

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
+
+import torch
 
 from fedaudit.core.display import repr_html
 from fedaudit.core.values import ClientId, Model, Params, short_repr
@@ -214,3 +216,39 @@ def map_clients(
     if isinstance(values, dict):
         return {client: function(client, values[client]) for client in clients}
     return LazyByClient(clients, lambda client: function(client, values[client]))
+
+
+class DistinctModels(NamedTuple):
+    """Models without duplicates.
+
+    Attributes:
+        distinct: The distinct models, in the order of first appearance.
+        numbers: For each original model, the index of the equal distinct model.
+    """
+
+    distinct: list[Model]
+    numbers: list[int]
+
+
+def group_models(models: Iterable[Model]) -> DistinctModels:
+    """Remove duplicates from models; two models are equal if they are bitwise identical."""
+    unique_models: list[Model] = []
+    numbers = []
+    for model in models:
+        equal = (i for i, other in enumerate(unique_models) if _are_equal(other, model))
+        number = next(equal, len(unique_models))
+        if number == len(unique_models):
+            unique_models.append(model)
+        numbers.append(number)
+    return DistinctModels(unique_models, numbers)
+
+
+def _are_equal(first: Model, second: Model) -> bool:
+    if first is second or first.params is second.params:
+        return True
+    tensors, second_tensors = first.tensors(), second.tensors()
+    return (
+        first.architecture == second.architecture
+        and tensors.keys() == second_tensors.keys()
+        and all(torch.equal(tensors[name], second_tensors[name]) for name in tensors)
+    )

@@ -20,8 +20,7 @@ from fedaudit.core.values import (
     restrict_to_common_names,
     weighted_sum,
 )
-from fedaudit.observe.models import group_models
-from fedaudit.observe.round import ALL_CLIENTS, ObservedModels, Round, select_clients
+from fedaudit.observe.round import ALL_CLIENTS, ObservedModels, Round, group_models, select_clients
 
 
 def every_nth(rounds: Iterable[Round], step: int) -> Iterator[Round]:

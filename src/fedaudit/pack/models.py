@@ -14,7 +14,7 @@ from fedaudit.core.files import open_regular
 from fedaudit.formatting.grid import shorten
 from fedaudit.live.checkpoints.files import read_checkpoint
 from fedaudit.live.weights import as_cpu_tensor
-from fedaudit.observe.digests import digest_of_base, plain_name
+from fedaudit.observe.layout import digest_of_base, plain_name
 from fedaudit.observe.tensors import digest_of, hash_of_tensor, read_tensors
 from fedaudit.pack.choices import CheckResults
 from fedaudit.pack.manifest import ModelFile

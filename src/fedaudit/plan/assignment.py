@@ -3,7 +3,7 @@
 Samples that a client holds out of its training are not members.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -23,22 +23,10 @@ from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import Assignment, other_positions
 from fedaudit.datasets.draws.fair import DRAWS
 from fedaudit.datasets.partitions.schemes import Natural, Partition
-from fedaudit.datasets.partitions.shifts import (
-    ATTRIBUTE,
-    SHIFT_KINDS,
-    PartitionByAttribute,
-    Shift,
-    apply_shift,
-    assign_held_out,
-    draw_by_code,
-    minority_groups,
-    shift_clients,
-    split_by_attribute,
-)
 from fedaudit.fl.algorithms.base import Algorithm, HoldsOut
 from fedaudit.fl.hooks import Defense
 from fedaudit.fl.simulate import prepare_data
-from fedaudit.plan.sections import Study
+from fedaudit.plan.sections import ShiftSection, Study
 from fedaudit.results.runs import ALL_CLIENTS
 
 
@@ -157,20 +145,24 @@ def draw_assignment(study: Study, partition: Partition, dataset: Dataset, seed: 
     Raises:
         BadInput: The draw or an option does not exist, or there are too few samples.
     """
+    if study.shift is None and dataset.client is None and not isinstance(partition, Natural):
+        return _draw_assignment(study, dataset, partition, seed)
+    from fedaudit.datasets.partitions import shifts  # Few studies have groups of clients.
+
     if dataset.client is not None or isinstance(partition, Natural):
         client = _named_clients(study, partition, dataset)
-        return draw_by_code(
+        return shifts.draw_by_code(
             dataset,
             client,
             study.partition.clients,
             lambda part: _draw_assignment(study, part, partition, seed),
         )
-    if study.shift is None or study.shift.kind != ATTRIBUTE:
+    if study.shift is None or study.shift.kind != shifts.ATTRIBUTE:
         return _draw_assignment(study, dataset, partition, seed)
-    group = minority_groups(study.partition.clients, study.shift.minority)
-    by_attribute = PartitionByAttribute(partition, tuple(group.tolist()))
-    split = split_by_attribute(dataset, study.shift.value)
-    return draw_by_code(
+    group = shifts.minority_groups(study.partition.clients, study.shift.minority)
+    by_attribute = shifts.PartitionByAttribute(partition, tuple(group.tolist()))
+    split = shifts.split_by_attribute(dataset, study.shift.value)
+    return shifts.draw_by_code(
         dataset,
         split.is_minority.long(),
         2,
@@ -287,6 +279,28 @@ class GroupedData(NamedTuple):
     groups: Groups
 
 
+def similar_clients(
+    dataset: Dataset, assignment: Assignment, targets: Sequence[ClientId], *, seed: int
+) -> Int[ndarray, " samples"]:
+    """Return, for every sample of a data set, the client whose shift it gets.
+
+    - Training samples get the shift of their client.
+    - Audited held-out samples are divided equally among the targets, so that no shift distinguishes
+      them from members.
+    - All other samples, including the test part, are divided equally among all clients.
+    """
+    clients, rng = np.array(sorted(assignment.clients)), seeded_numpy(seed, "places")
+    client_of_sample = np.empty(len(dataset), dtype=np.int64)
+    for part in (dataset.train.ids.numpy(), dataset.test.ids.numpy()):
+        client_of_sample[rng.permutation(part)] = np.resize(clients, len(part))
+    client_of_sample[assignment.audit.samples.ids.numpy()] = np.resize(
+        np.array(targets), len(assignment.audit)
+    )
+    for client, samples in assignment.clients.items():
+        client_of_sample[samples.ids.numpy()] = client
+    return client_of_sample
+
+
 def shifted_groups(
     study: Study, dataset: Dataset, assignment: Assignment, seed: int
 ) -> GroupedData:
@@ -296,29 +310,32 @@ def shifted_groups(
         BadInput: The shift does not exist or does not apply to the data.
         Unsupported: The shift makes audited clients differ from each other.
     """
-    if study.shift is not None and study.shift.kind not in SHIFT_KINDS:
-        raise unknown_name("shift", study.shift.kind, SHIFT_KINDS)
-    _raise_if_different_targets(study)
+    if study.shift is not None:
+        _raise_if_unfit_shift(study, study.shift)
     clients, section = sorted(assignment.clients), study.shift
-    similar_client = shift_clients(dataset, assignment, study.audit.targets, seed=seed)
+    similar_client = similar_clients(dataset, assignment, study.audit.targets, seed=seed)
     if dataset.client is not None:
         is_assigned = _is_assigned(dataset, assignment)
         similar_client = np.where(is_assigned, similar_client, dataset.client.numpy())
     if section is None:
         one_group = Groups((ALL_CLIENTS,), dict.fromkeys(clients, 0), similar_client)
         return GroupedData(dataset, assignment, one_group)
-    group = minority_groups(len(clients), section.minority)
+    from fedaudit.datasets.partitions import shifts
+
+    group = shifts.minority_groups(len(clients), section.minority)
     group_of_client = dict(zip(clients, group.tolist(), strict=True))
     groups = Groups(MAJORITY_AND_MINORITY, group_of_client, similar_client)
-    if section.kind == ATTRIBUTE:
-        split = split_by_attribute(dataset, section.value)
+    if section.kind == shifts.ATTRIBUTE:
+        split = shifts.split_by_attribute(dataset, section.value)
         rng = seeded_numpy(seed, "places by attribute")
         assigned = np.concatenate([samples.ids.numpy() for samples in assignment.clients.values()])
         unassigned = other_positions(len(dataset), assigned)
-        similar_client[unassigned] = assign_held_out(split, group, unassigned, rng=rng)
+        similar_client[unassigned] = shifts.assign_held_out(split, group, unassigned, rng=rng)
         return GroupedData(dataset, assignment, groups)
-    shift = Shift(section.kind, section.minority, section.minority_range, section.majority_range)
-    data = apply_shift(dataset, assignment, shift, similar_client, seed=seed)
+    shift = shifts.Shift(
+        section.kind, section.minority, section.minority_range, section.majority_range
+    )
+    data = shifts.apply_shift(dataset, assignment, shift, similar_client, seed=seed)
     return GroupedData(data.dataset, data.assignment, groups)
 
 
@@ -328,14 +345,17 @@ def _is_assigned(dataset: Dataset, assignment: Assignment) -> Bool[ndarray, " sa
     return np.isin(np.arange(len(dataset)), ids)
 
 
-def _raise_if_different_targets(study: Study) -> None:
+def _raise_if_unfit_shift(study: Study, section: ShiftSection) -> None:
+    from fedaudit.datasets.partitions import shifts
+
+    if section.kind not in shifts.SHIFT_KINDS:
+        raise unknown_name("shift", section.kind, shifts.SHIFT_KINDS)
     # All targets are compared with the same non-members, whose features can match only one target.
-    audit, section = study.audit, study.shift
-    clients = sorted({*audit.targets, *audit.merge})
-    if section is None or len(clients) < 2:
+    clients = sorted({*study.audit.targets, *study.audit.merge})
+    if len(clients) < 2:
         return
-    if section.kind == ATTRIBUTE:
-        group = minority_groups(study.partition.clients, section.minority)
+    if section.kind == shifts.ATTRIBUTE:
+        group = shifts.minority_groups(study.partition.clients, section.minority)
         if len({int(group[c]) for c in clients if c < len(group)}) < 2:
             return
     raise Unsupported(

@@ -26,8 +26,6 @@ from fedaudit.report.evidence import group_by, unique_items
 from fedaudit.report.exposure import exposure
 from fedaudit.report.first import tiles_of
 from fedaudit.report.sources import source_attacks, strongest_attack
-from fedaudit.report.text.games import game_verdict
-from fedaudit.report.text.points import by_protection, shown_points
 from fedaudit.report.text.verdict import (
     audited_samples,
     describe_audit,
@@ -186,6 +184,8 @@ def conclusion(record: Record) -> ClauseAnswer:
     """Return the record's verdict, and how many samples and seeds were audited."""
     basis = "The verdict of a policy is in the file verdict.json of an evidence pack."
     if record.games:
+        from fedaudit.report.text.games import game_verdict
+
         return ClauseAnswer(
             "stated", wording.with_full_stop(game_verdict(record).first.headline), basis
         )
@@ -201,6 +201,8 @@ def adversary(record: Record) -> ClauseAnswer:
     """Return the adversary, and whose samples were audited."""
     text = f"View “{shorten(record.view.name)}”"
     if record.games:
+        from fedaudit.report.text.games import game_verdict
+
         return ClauseAnswer("stated", text, game_verdict(record).played)
     return ClauseAnswer(
         "stated", text, f"{describe_audit(record)} {fixed_text('answers.other_adversaries')}"
@@ -507,6 +509,8 @@ def residual_risks(record: Record) -> list[str]:
         guessing = f"guessing: {wording.format_percent(attacks[0].chance)}"
         limits["sources"] = max(evidence.upper_limit(a.success) for a in attacks), guessing
     if record.games:
+        from fedaudit.report.text.points import by_protection, shown_points
+
         protected, unprotected = by_protection(shown_points(record.games))
         worst = max(protected or unprotected, key=lambda item: item.point.success.high)
         where = f"behind {worst.name}" if protected else worst.name

@@ -2,15 +2,14 @@
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import compress
-from typing import Literal, NamedTuple, TypeVar, get_args
+from typing import Literal, NamedTuple, Protocol, TypeVar, get_args
 
 from fedaudit.core import metric_names
 from fedaudit.formatting.grid import Tone, shorten
 from fedaudit.formatting.wording import client_name, contrast_order, defense_name
-from fedaudit.results.comparison import AttackEntry, Front
 from fedaudit.results.estimate import Estimate
 from fedaudit.results.guessing import STRONG_LEAK, above_chance, exceeds_by_test_only
-from fedaudit.results.record import ControlResult, Curve, Record
+from fedaudit.results.record import ControlResult, Record
 
 Size = Literal["trace", "weak", "clear", "strong"]
 _ORDER: tuple[Size, ...] = get_args(Size)
@@ -248,7 +247,14 @@ class Setting(NamedTuple):
 
 Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
-WithContrast = TypeVar("WithContrast", bound=Estimate | Curve | AttackEntry | Front)
+
+
+class _HasContrast(Protocol):
+    @property
+    def contrast(self) -> str: ...
+
+
+WithContrast = TypeVar("WithContrast", bound=_HasContrast)
 
 
 def unique_items(items: Iterable[Item]) -> list[Item]:

@@ -15,14 +15,13 @@ from fedaudit.report.deciding.findings import LEAKS
 from fedaudit.report.deciding.membership import are_several, highest_auc, limits_to_print
 from fedaudit.report.evidence import group_by
 from fedaudit.report.figures.forest import Picture
-from fedaudit.report.labels import label_tile
 from fedaudit.report.pictures import first_picture
 from fedaudit.report.text.membership import RATES, upper_bounds
-from fedaudit.report.text.points import game_tiles
 from fedaudit.report.text.verdict import PlainVerdict, summarise_verdict
 from fedaudit.report.unlearning import deletion_result, unlearning_tile
 from fedaudit.results.estimate import (
     CHANCE_VIOLATIONS,
+    LABEL_INFERENCE,
     NO_DEFENSE,
     TEST_ACCURACY,
     VIOLATIONS,
@@ -87,7 +86,11 @@ class FirstScreen(NamedTuple):
 
 def screen_of(record: Record) -> FirstScreen:
     """Return the first screen for a record of any kind, as its report shows it."""
-    record = wording.printable_record(record)
+    return first_of_record(wording.printable_record(record))
+
+
+def first_of_record(record: Record) -> FirstScreen:
+    """Return the first screen of a printable record, of a study, a recording or games."""
     if record.kind == "games":
         # Not at the top, since that module needs this one.
         from fedaudit.report.text.games import game_verdict
@@ -208,6 +211,8 @@ def tiles_of(record: Record) -> dict[str, list[Tile]]:
     if evidence.is_uninformative(record):
         return {}
     if record.games:
+        from fedaudit.report.text.points import game_tiles  # Few records are of games.
+
         return {"games": game_tiles(record)}
     return {
         "membership": _tiles_by_side(record),
@@ -215,9 +220,17 @@ def tiles_of(record: Record) -> dict[str, list[Tile]]:
         "clusters": _cluster_tiles(record),
         "epsilon": [_epsilon_tile(bounds) for bounds in shown_bounds(record)],
         "deletion": unlearning_tile(record),
-        "labels": label_tile(record),
+        "labels": _label_tiles(record),
         "utility": _utility_tiles(record),
     }
+
+
+def _label_tiles(record: Record) -> list[Tile]:
+    if not record.where(topic=LABEL_INFERENCE):
+        return []
+    from fedaudit.report.labels import label_tile
+
+    return label_tile(record)
 
 
 def _tiles_by_side(record: Record) -> list[Tile]:
@@ -385,13 +398,3 @@ def _utility_tiles(record: Record) -> list[Tile]:
     if guess is not None:
         guessing = f"most frequent class: {wording.format_percent(guess)}"
     return [tile(name, value, runs, guessing, defense)]
-
-
-def first_of_record(record: Record) -> FirstScreen:
-    """Return the first screen of a printable record, of a study, a recording or games."""
-    if record.kind == "games":
-        # Not at the top: few records are of games.
-        from fedaudit.report.text.games import game_verdict
-
-        return game_verdict(record).first
-    return first_screen(record, summarise_verdict(record))

@@ -4,10 +4,8 @@ from fedaudit.formatting import wording
 from fedaudit.formatting.fixed import fixed_text
 from fedaudit.formatting.grid import Cell, Content, Tile, tile
 from fedaudit.report.evidence import is_uninformative
-from fedaudit.report.section import Section, table_section
-from fedaudit.report.tables.cells import estimate_table, value_cell
-from fedaudit.results.estimate import GUESSING, Estimate
-from fedaudit.results.labels import OTHER_CLIENT, label_estimates
+from fedaudit.report.tables.cells import Section, estimate_table, table_section, value_cell
+from fedaudit.results.estimate import GUESSING, LABEL_INFERENCE, OTHER_CLIENT, Estimate
 from fedaudit.results.record import Record
 
 _NULLS = {GUESSING: "Permuted classes", OTHER_CLIENT: "Classes of another client"}
@@ -15,7 +13,7 @@ _NULLS = {GUESSING: "Permuted classes", OTHER_CLIENT: "Classes of another client
 
 def label_section(record: Record) -> Section | None:
     """Return the section with the AUC and its two tests; None without label inference."""
-    estimates = label_estimates(record)
+    estimates = record.where(topic=LABEL_INFERENCE, seed=None)
     if not estimates:
         return None
     cells = [("AUC", estimate) for estimate in estimates]
@@ -49,7 +47,7 @@ def label_tile(record: Record) -> list[Tile]:
             "unit: a client and a class",
             tone="raised" * (_verdict(estimate) == "shown"),
         )
-        for estimate in label_estimates(record)[:1]
+        for estimate in record.where(topic=LABEL_INFERENCE, seed=None)[:1]
     ]
 
 

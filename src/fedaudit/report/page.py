@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -22,17 +23,19 @@ from fedaudit.report.deciding.caveats import untested
 from fedaudit.report.evidence import attacks_tried, is_uninformative
 from fedaudit.report.figures.charts import css_percent
 from fedaudit.report.first import FirstScreen, first_screen
-from fedaudit.report.labels import label_section
 from fedaudit.report.reproducing import reproduction_steps
-from fedaudit.report.section import Section, table_section
 from fedaudit.report.sources import kind_of, source_sentence, source_table
-from fedaudit.report.style import package_file, page_css
+from fedaudit.report.tables.cells import Section, table_section
 from fedaudit.report.tables.membership import membership_section
 from fedaudit.report.tables.run import run_sections
 from fedaudit.report.text.verdict import summarise_verdict
 from fedaudit.report.unlearning import unlearning_section
-from fedaudit.results.comparison import Comparison
+from fedaudit.results.estimate import LABEL_INFERENCE
 from fedaudit.results.record import Record
+
+if TYPE_CHECKING:
+    from fedaudit.results.comparison import Comparison
+
 
 MOST_VERDICTS = 6  # largest number of compared records that get tiles; a table has all verdicts
 _MOST_PICTURE_BYTES, _MOST_PICTURE_PIXELS = 2**20, 2**22
@@ -52,7 +55,7 @@ def write_report(record: Record, path: Path) -> None:
     write_page(path, report_html(record, _pictures(path.with_name(files.PICTURES_FILE))))
 
 
-def write_comparison(comparison: Comparison, records: Sequence[Record], path: Path) -> None:
+def write_comparison(comparison: "Comparison", records: Sequence[Record], path: Path) -> None:
     """Write a comparison and its records as one self-contained HTML file.
 
     Raises:
@@ -133,7 +136,11 @@ def sections_of(record: Record) -> list[Section]:
         from fedaudit.report.tables.games import game_sections
 
         return game_sections(record)
-    parts = [membership_section(record), unlearning_section(record), label_section(record)]
+    parts = [membership_section(record), unlearning_section(record)]
+    if record.where(topic=LABEL_INFERENCE):
+        from fedaudit.report.labels import label_section
+
+        parts.append(label_section(record))
     if suggestion := advice(record):
         texts = [suggestion.place, fixed_text("ladder.lowered") if suggestion.changes else ""]
         parts.append(
@@ -148,13 +155,17 @@ def sections_of(record: Record) -> list[Section]:
     return [part for part in (*parts, *run_sections(record)) if part is not None]
 
 
-def comparison_html(comparison: Comparison, records: Sequence[Record]) -> str:
+def comparison_html(comparison: "Comparison", records: Sequence[Record]) -> str:
     """Return a comparison and its records as an HTML document."""
-    from fedaudit.report.comparison.screen import first_of_comparison, front_figure
+    from fedaudit.report.comparison.screen import (
+        first_of_comparison,
+        front_figure,
+        printable_comparison,
+    )
     from fedaudit.report.comparison.tables import comparison_sections
     from fedaudit.report.comparison.tradeoffs import cautions
 
-    comparison, records = wording.printable_comparison(comparison, records)
+    comparison, records = printable_comparison(comparison, records)
     verdicts = [summarise_verdict(record) for record in records]
     pairs = list(zip(records, verdicts, strict=True))
     first = first_of_comparison(comparison, records, verdicts)
@@ -233,3 +244,48 @@ def css_string(text: str) -> Markup:
     """Return a text as a CSS string that cannot end the string or the style element early."""
     escaped = (c if c.isascii() and c.isalnum() else f"\\{ord(c):06x}" for c in text)
     return Markup('"{}"').format(Markup("").join(escaped))
+
+
+RESULT_CLASS = "fedaudit-result"
+"""Class of the element around a result in a notebook."""
+
+_DARK_HOSTS = '[data-jp-theme-light="false"], [data-theme="dark"], [theme="dark"], .vscode-dark'
+_LIGHT_HOSTS = '[data-jp-theme-light="true"], [data-theme="light"], .vscode-light'
+"""Pages that choose a theme: JupyterLab, Sphinx themes, Colab and Visual Studio Code."""
+
+
+@cache
+def package_file(name: str) -> str:
+    """Return the text of a file in the folder of templates."""
+    return (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")
+
+
+@cache
+def page_css() -> str:
+    """Return the style sheet of reports and comparisons."""
+    light, dark = package_file("light.css"), package_file("dark.css")
+    return (
+        f":root {{\n{light}}}\n"
+        f"@media (prefers-color-scheme: dark) {{\n:root:not(.paper) {{\n{dark}}}\n}}\n"
+        f"{package_file('screen.css')}{package_file('report.css')}"
+    )
+
+
+@cache
+def embedded_css() -> str:
+    """Return the style sheet of one result, which applies only within the result.
+
+    Widths are those of the cell's output instead of the window. Colors follow the theme of the
+    notebook, or that of the system if the notebook has none.
+    """
+    light, dark = package_file("light.css"), package_file("dark.css")
+    rules = f"{package_file('screen.css')}{package_file('embedded.css')}"
+    for bound in ("min", "max"):
+        rules = rules.replace(f"@media ({bound}-width", f"@container ({bound}-width")
+    on_light = ", ".join(f"{host} *" for host in _LIGHT_HOSTS.split(", "))
+    return (
+        f".{RESULT_CLASS} {{\n{light}{rules}}}\n"
+        "@media (prefers-color-scheme: dark) {\n"
+        f".{RESULT_CLASS}:not({on_light}) {{\n{dark}}}\n}}\n"
+        f":is({_DARK_HOSTS}) .{RESULT_CLASS} {{\n{dark}}}\n"
+    )

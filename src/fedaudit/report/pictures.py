@@ -8,14 +8,6 @@ from fedaudit.formatting.fixed import fixed_text
 from fedaudit.formatting.grid import shorten, shorten_middle
 from fedaudit.report import evidence
 from fedaudit.report.clusters import ClusteredRuns, clusterings, group_names, label_of, risk_size
-from fedaudit.report.comparison.tables import attacks_of
-from fedaudit.report.comparison.tradeoffs import (
-    clients_of,
-    estimate_of,
-    labels_of,
-    strongest_entry,
-    tradeoffs,
-)
 from fedaudit.report.deciding.caveats import are_cluster_risks_doubted, estimates_by_client_group
 from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.deciding.membership import are_several, client_label
@@ -23,7 +15,6 @@ from fedaudit.report.figures.charts import OKABE_ITO, Axis, Style
 from fedaudit.report.figures.forest import (
     BASELINE,
     DEFENDED,
-    MOST_LINES,
     PLAIN,
     ForestRow,
     Mark,
@@ -34,18 +25,8 @@ from fedaudit.report.figures.forest import (
     track_cell,
 )
 from fedaudit.report.sources import SourceAttack, source_attacks, source_labels, source_marker
-from fedaudit.report.text import points
 from fedaudit.report.unlearning import WITHHELD, deletion_result
-from fedaudit.results.comparison import DEFENDING_CLIENTS, STRONGEST_ATTACK, Comparison
-from fedaudit.results.estimate import (
-    MODEL_ESTIMATE,
-    MODEL_RISK,
-    NO_DEFENSE,
-    TEST_ACCURACY,
-    VIOLATIONS,
-    Estimate,
-)
-from fedaudit.results.games import CLAIMED_SUCCESS
+from fedaudit.results.estimate import MODEL_ESTIMATE, MODEL_RISK, NO_DEFENSE, VIOLATIONS, Estimate
 from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.record import Record
 from fedaudit.results.runs import ALL_CLIENTS, models_of_groups, models_used_by
@@ -64,7 +45,7 @@ def first_picture(record: Record, *, topics: Sequence[str] = ()) -> Picture:
 
 
 _RETRAINED, _BEFORE_DELETION = DEFENDED[1], DEFENDED[2]
-_CLAIMED = _CONTRADICTED = _WITH_DEFENSE = DEFENDED[0]
+_CLAIMED = _WITH_DEFENSE = DEFENDED[0]
 
 
 def _deletion(record: Record) -> Picture:
@@ -240,10 +221,11 @@ def _sources(record: Record) -> Picture:
     attacks = source_attacks(record)
     rows = zip(source_labels(attacks), attacks, strict=True)
     ordered = sorted(rows, key=lambda row: -row[1].success.number)
-    return _source_rows("Source inference against guessing", "each attack", ordered)
+    return source_rows("Source inference against guessing", "each attack", ordered)
 
 
-def _source_rows(title: str, attack_text: str, rows: Sequence[tuple[str, SourceAttack]]) -> Picture:
+def source_rows(title: str, attack_text: str, rows: Sequence[tuple[str, SourceAttack]]) -> Picture:
+    """Return a chart of attacks on sources by their labels, compared with guessing."""
     by_labels = "label distributions alone"
     looks = {"attack": PLAIN, "attack, with a defense": _WITH_DEFENSE, by_labels: BASELINE}
     lines = []
@@ -265,8 +247,7 @@ def _source_rows(title: str, attack_text: str, rows: Sequence[tuple[str, SourceA
     return build_forest(title, "source inference", caption, [track], lines, looks)
 
 
-COMPARED = "membership, row by row"  # label of the chart on membership in a comparison
-_RISK = Axis("Risk of the model", form="%", guess=0.5)
+RISK_AXIS = Axis("Risk of the model", form="%", guess=0.5)
 _ACCEPTS = Style(OKABE_ITO[2], "", "circle")
 _ACCEPTS_LESS = Style(OKABE_ITO[1], "", "triangle-down")
 _HAS_ANOTHER_MODEL = Style(OKABE_ITO[2], "", "circle-open")
@@ -290,7 +271,7 @@ def _clusters(record: Record) -> Picture:
     caption = f"{fixed_text('pictures.risks')} {fixed_text('pictures.accepted')}"
     caption += " They are of the first seed." * any(len(study.runs) > 1 for study in studies)
     title = "Membership risk by model"
-    return build_forest(title, title.lower(), caption, [_RISK], lines, _CLUSTER_LOOKS)
+    return build_forest(title, title.lower(), caption, [RISK_AXIS], lines, _CLUSTER_LOOKS)
 
 
 def _model_line(
@@ -336,118 +317,3 @@ def _accepted(study: ClusteredRuns, name: str, *, is_doubted: bool) -> list[Mark
             look = _ACCEPTS_LESS
         marks.append(Mark(limit, None, None, look, text, 6.0))
     return marks
-
-
-def comparison_picture(comparison: Comparison, records: Sequence[Record]) -> Picture:
-    """Return charts on membership, sources and clusters for a comparison without trade-offs."""
-    labels = labels_of(comparison)
-    by_row = [(label, attacks_of(comparison, row)) for row, label in enumerate(labels)]
-    strongest = [
-        (label, max(a, key=lambda named: named.success.number)) for label, a in by_row if a
-    ]
-    risks = []
-    for entry in comparison.on("clusters", MODEL_RISK):
-        estimate, label = entry.figure, shorten(labels[entry.row], 50)
-        algorithm, group = shorten(estimate.algorithm, 24), shorten(estimate.group, 24)
-        name = f"{algorithm}, {group}’s model · {label}"
-        risks.append(
-            ForestRow(name, (track_cell(estimate, [mark_of(estimate, PLAIN, f"{name}:")]),))
-        )
-    title = "Membership risk by model, row by row"
-    return (
-        *membership_rows(comparison, records),
-        *_source_rows(
-            "Source inference, row by row", "the strongest attack of each row", strongest
-        ),
-        *build_forest(title, title.lower(), fixed_text("pictures.risks"), [_RISK], risks),
-    )
-
-
-def membership_rows(comparison: Comparison, records: Sequence[Record]) -> Picture:
-    """Return a chart of each row's strongest AUC, and test accuracy if any; empty without AUCs."""
-    strongest = [
-        entry
-        for entry in comparison.entries
-        if (entry.part, entry.metric, entry.attack) == (DEFENDING_CLIENTS, AUC, STRONGEST_ATTACK)
-        and entry.value is not None
-    ]
-    if not strongest:
-        return ()
-    tradeoff_rows = tradeoffs(comparison)
-    largest = max(strongest, key=lambda entry: entry.value or 0.0)
-    contrast = tradeoff_rows[0].contrast if tradeoff_rows else largest.contrast
-    accuracies = {entry.row: entry.figure for entry in comparison.on("utility", TEST_ACCURACY)}
-    # If all defended rows have the same defending clients, the undefended row is about them, too.
-    defending = {clients_of(e) for e in strongest if comparison.rows[e.row].family != NO_DEFENSE}
-    clients = defending.pop() if len(defending) == 1 else None
-    lines = []
-    for row, label in enumerate(labels_of(comparison)):
-        cells = [TrackCell(), TrackCell()]
-        if (best := strongest_entry(comparison, row, contrast, clients)) is not None:
-            auc = estimate_of(best, comparison, records)
-            marks = [mark_of(auc, PLAIN, f"{label}: AUC")]
-            is_above_chance = bool(best.above)
-            cells[0] = track_cell(auc, marks, "▲ " * is_above_chance)
-        if (accuracy := accuracies.get(row)) is not None:
-            cells[1] = track_cell(accuracy, [mark_of(accuracy, PLAIN, f"{label}: accuracy")])
-        lines.append(ForestRow(label, tuple(cells if accuracies else cells[:1])))
-    tracks, caption = (
-        [Axis("Strongest AUC", guess=0.5)],
-        fixed_text("pictures.rows_without_accuracy"),
-    )
-    if accuracies:
-        tracks.append(Axis("Test accuracy", high=1.0, form="%"))
-        caption = fixed_text("pictures.rows")
-    title = f"Compared audits, members {wording.nonmember_heading(contrast)}"
-    return build_forest(title, COMPARED, caption, tracks, lines)
-
-
-_AT_CLAIM = Style(OKABE_ITO[2], "", "triangle-down")
-_GAME_LOOKS = {
-    "success": PLAIN,
-    "contradicts its ε or noise bound": _CONTRADICTED,
-    "most that the claimed ε allows any server": _AT_CLAIM,
-    "most that the actual ε or the noise allows": BASELINE,
-}
-
-
-def games_picture(record: Record) -> Picture:
-    """Return the first picture of games: a row for each point, with its epsilon or rounds.
-
-    If there are too many points, only the first and the last point of each family are drawn. If
-    these are still too many, only the point at which the server succeeds most is drawn.
-    """
-    groups = points.group_by_family(points.shown_points(record.games)).values()
-    ends = [item for group in groups for item in (group[0], group[-1])[: len(group)]]
-    selections = {
-        "all": [item for group in groups for item in group],
-        "ends": ends,
-        "best": [points.most_successful(group) for group in groups],
-    }
-    fitting = [
-        name for name, selected_rows in selections.items() if len(selected_rows) <= MOST_LINES
-    ]
-    selection = [*fitting, "best"][0]
-    selected_rows = selections[selection][:MOST_LINES]
-    caption = fixed_text("pictures.games") + fixed_text(f"pictures.selected_games.{selection}")
-    if hidden := len(record.games) - len(selected_rows):
-        caption += f" The tables have {hidden} more points."
-    title = "Success of the server against guessing"
-    track = Axis("Attack success rate", form="%", guess=0.5)
-    lines = [_point_line(item) for item in selected_rows]
-    return build_forest(title, "success", caption, [track], lines, _GAME_LOOKS)
-
-
-def _point_line(item: points.ShownPoint) -> ForestRow:
-    point, success = item.point, item.point.success
-    value, limits = wording.rate_texts(success)
-    look = _CONTRADICTED if points.is_contradicted(point) else PLAIN
-    text = f"{item.name}: right in {value} ({limits})"
-    marks = [Mark(success.value, success.low, success.high, look, text)]
-    actual = point.largest_success if point.largest_success < 1 else None
-    claimed = point.figure(CLAIMED_SUCCESS)
-    for bound, look, size in ((claimed, _AT_CLAIM, 6), (actual, BASELINE, 9)):
-        if bound is not None:
-            text = f"{item.name}: at most {wording.format_percent(bound)}"
-            marks.append(Mark(bound, None, None, look, text, size))
-    return ForestRow(shorten(item.name, 60), (TrackCell(tuple(marks), value, limits),))

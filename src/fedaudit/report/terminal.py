@@ -2,19 +2,21 @@
 
 import textwrap
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
 from fedaudit.formatting.grid import shorten, shorten_middle
-from fedaudit.formatting.wording import join_parts, printable_comparison, printable_record
-from fedaudit.report.figures.forest import Forest, Picture
+from fedaudit.formatting.wording import join_parts, printable_record
+from fedaudit.report.figures.forest import COMPARED, Forest, Picture
 from fedaudit.report.first import FirstScreen, first_screen
-from fedaudit.report.pictures import COMPARED, membership_rows
 from fedaudit.report.text.verdict import summarise_verdict
-from fedaudit.results.comparison import Comparison
 from fedaudit.results.record import Record
 from fedaudit.results.text import one_line
+
+if TYPE_CHECKING:
+    from fedaudit.results.comparison import Comparison
 
 MOST_LINES = 28
 """Largest number of lines of a conclusion, which must fit on 40 lines with the notes of a run."""
@@ -44,10 +46,14 @@ def print_record(record: Record, console: Console | None = None, *, brief: bool 
 
 
 def print_comparison(
-    comparison: Comparison, records: Sequence[Record], console: Console | None = None
+    comparison: "Comparison", records: Sequence[Record], console: Console | None = None
 ) -> None:
     """Print the best trade-off of a comparison and its rows."""
-    from fedaudit.report.comparison.screen import first_of_comparison
+    from fedaudit.report.comparison.screen import (
+        first_of_comparison,
+        membership_rows,
+        printable_comparison,
+    )
 
     comparison, records = printable_comparison(comparison, records)
     first = first_of_comparison(

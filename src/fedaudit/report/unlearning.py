@@ -11,8 +11,7 @@ from fedaudit.formatting.fixed import fixed_text, fixed_texts
 from fedaudit.formatting.grid import Cell, Content, Tile, name_cell, tile
 from fedaudit.report.deciding.caveats import units_of
 from fedaudit.report.evidence import outcomes_of
-from fedaudit.report.section import Section, table_section
-from fedaudit.report.tables.cells import estimate_table, value_cell
+from fedaudit.report.tables.cells import Section, estimate_table, table_section, value_cell
 from fedaudit.results import unlearning
 from fedaudit.results.estimate import TEST_ACCURACY, Estimate
 from fedaudit.results.guessing import HIDES_LEAKS, NOT_RELIED_ON

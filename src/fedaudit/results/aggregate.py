@@ -24,8 +24,15 @@ from fedaudit.metrics.intervals import (
     SeedMean,
     too_few_runs,
 )
-from fedaudit.results.comparison import Difference
-from fedaudit.results.estimate import COUNTS, Coordinates, Estimate, Interval, Test, errors_cancel
+from fedaudit.results.estimate import (
+    COUNTS,
+    Coordinates,
+    Difference,
+    Estimate,
+    Interval,
+    Test,
+    errors_cancel,
+)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from fedaudit.core.display import describe, repr_html
 from fedaudit.core.files import MAX_RESULT_BYTES, raise_if_unreadable, write_atomically
-from fedaudit.results.estimate import Estimate, Interval
+from fedaudit.results.estimate import Difference, Estimate, Interval
 from fedaudit.results.fields import RecordPart
 from fedaudit.results.text import sealed_json
 
@@ -66,19 +66,6 @@ class Row(RecordPart):
     settings: dict[str, str] = Field(default_factory=dict)
     base: int | None = None
     guess: float | None = None
-
-
-class Difference(Interval):
-    """Difference between an estimate of a row and that of its base, on the same clients.
-
-    Attributes:
-        runs: Number of seeds that were paired; 0 if the limits are those of a single seed.
-        further: Interval for further pairs of runs; None with one seed.
-    """
-
-    value: float
-    runs: int = 0
-    further: Interval | None = None
 
 
 class AttackEntry(Interval):

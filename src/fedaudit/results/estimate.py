@@ -27,6 +27,11 @@ them."""
 PEOPLE_IGNORED = "people ignored"
 """Ends the method of limits that treat several samples of one person as independent."""
 GUESSING = "guessing"
+OTHER_CLIENT = "classes of another client"
+"""Null hypothesis of label inference: a client's update reveals no more about its classes than
+about those of another client."""
+LABEL_INFERENCE = "labels"
+"""Topic of estimates of label inference, whose unit is a client and a class."""
 """Null hypothesis: the attack is at chance level."""
 BOOTSTRAP = "bootstrap"
 """Begins the method of limits from resampled data."""
@@ -164,6 +169,19 @@ class Interval(RecordLimits[Finite]):
     """
 
     method: str = ""
+
+
+class Difference(Interval):
+    """Difference between an estimate of a row and that of its base, on the same clients.
+
+    Attributes:
+        runs: Number of seeds that were paired; 0 if the limits are those of a single seed.
+        further: Interval for further pairs of runs; None with one seed.
+    """
+
+    value: float
+    runs: int = 0
+    further: Interval | None = None
 
 
 class Test(RecordPart):

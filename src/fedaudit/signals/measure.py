@@ -17,9 +17,8 @@ from fedaudit.engines.base import Engine, SharedByKey
 from fedaudit.engines.local import one_thread
 from fedaudit.observe.measurements import MeasuredRound
 from fedaudit.observe.round import Round
-from fedaudit.signals.base import Signal, VisibleRound
+from fedaudit.signals.base import ReceivedModelCache, Signal, VisibleRound
 from fedaudit.signals.outputs import OutputSignal
-from fedaudit.signals.received import ReceivedModelCache
 
 BLOCK = 256
 """Number of samples in a block; larger blocks are multiples. On a CPU, models process batches whose

@@ -16,9 +16,8 @@ from fedaudit.core.arguments import PositiveFraction, ProperFraction, dataclass
 from fedaudit.core.devices import CPU
 from fedaudit.core.errors import NotVisible, Unsupported, unknown_name
 from fedaudit.core.values import Capability, Model
-from fedaudit.signals.base import UpdateProducts, VisibleRound
+from fedaudit.signals.base import ReceivedModelCache, UpdateProducts, VisibleRound
 from fedaudit.signals.linear_layers import LinearLayer, layer_inputs, linear_layers
-from fedaudit.signals.received import ReceivedModelCache
 
 
 class _GradientSignal:

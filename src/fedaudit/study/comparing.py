@@ -37,12 +37,11 @@ from fedaudit.results.comparison import (
     STRONGEST_ATTACK,
     AttackEntry,
     Comparison,
-    Difference,
     FigureEntry,
     Row,
     Source,
 )
-from fedaudit.results.estimate import NO_DEFENSE, TEST_ACCURACY, Estimate, errors_cancel
+from fedaudit.results.estimate import NO_DEFENSE, TEST_ACCURACY, Difference, Estimate, errors_cancel
 from fedaudit.results.guessing import above_chance, mark_doubts, most_frequent_class
 from fedaudit.results.older import resolve_older_settings
 from fedaudit.results.read import read_comparison

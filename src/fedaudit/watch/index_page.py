@@ -11,8 +11,7 @@ from markupsafe import Markup
 
 from fedaudit.core.files import REPORT_FILE
 from fedaudit.formatting.grid import Tile, shorten, tile
-from fedaudit.report.page import templates
-from fedaudit.report.style import package_file, page_css
+from fedaudit.report.page import package_file, page_css, templates
 from fedaudit.results.text import clean_text
 from fedaudit.watch.index import ResultRow
 from fedaudit.watch.page import Page, content_security_policy

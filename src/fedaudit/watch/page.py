@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from fedaudit.report.page import templates
-from fedaudit.report.style import package_file, page_css
+from fedaudit.report.page import package_file, page_css, templates
 from fedaudit.watch.text import View
 
 _SCRIPTS = {"guard": "guard.js", "watch": "watch.js"}

@@ -1,6 +1,6 @@
 """Groups of clients whose data differ: in image rotation or brightness, or in an attribute."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from fedaudit.core.errors import BadInput, format_setting, unknown_name
 from fedaudit.core.seeds import seeded_numpy
-from fedaudit.core.values import ClientId, Samples, chunks
+from fedaudit.core.values import Samples, chunks
 from fedaudit.datasets.dataset import Dataset
 from fedaudit.datasets.draws.audit_set import Assignment
 from fedaudit.datasets.partitions.schemes import Counts, Partition, Quotas
@@ -127,28 +127,6 @@ class Shifted(NamedTuple):
     assignment: Assignment
 
 
-def shift_clients(
-    dataset: Dataset, assignment: Assignment, targets: Sequence[ClientId], *, seed: int
-) -> Int[ndarray, " samples"]:
-    """Return, for every sample of a data set, the client whose shift it gets.
-
-    - Training samples get the shift of their client.
-    - Audited held-out samples are divided equally among the targets, so that no shift distinguishes
-      them from members.
-    - All other samples, including the test part, are divided equally among all clients.
-    """
-    clients, rng = np.array(sorted(assignment.clients)), seeded_numpy(seed, "places")
-    client_of_sample = np.empty(len(dataset), dtype=np.int64)
-    for part in (dataset.train.ids.numpy(), dataset.test.ids.numpy()):
-        client_of_sample[rng.permutation(part)] = np.resize(clients, len(part))
-    client_of_sample[assignment.audit.samples.ids.numpy()] = np.resize(
-        np.array(targets), len(assignment.audit)
-    )
-    for client, samples in assignment.clients.items():
-        client_of_sample[samples.ids.numpy()] = client
-    return client_of_sample
-
-
 def apply_shift(
     dataset: Dataset,
     assignment: Assignment,
@@ -159,7 +137,7 @@ def apply_shift(
 ) -> Shifted:
     """Apply to every sample the shift of its client.
 
-    ``client`` contains the client of each sample by id; see :func:`shift_clients`.
+    ``client`` contains the client of each sample by id, as ``similar_clients`` returns it.
 
     Raises:
         BadInput: Samples are not images, or brightness would change standardised pixels.

@@ -13,23 +13,36 @@ from fedaudit.report.comparison.tradeoffs import (
     TradeOff,
     best_tradeoff,
     cheapest,
+    clients_of,
     compares_defenses,
     doubted_rows,
+    estimate_of,
     front_name,
     labels_of,
     largest_difference,
+    strongest_entry,
     tradeoffs,
 )
 from fedaudit.report.deciding.caveats import controls_line, controls_sign
 from fedaudit.report.deciding.findings import LEAKS
 from fedaudit.report.figures import charts
-from fedaudit.report.figures.forest import DOUBTED
+from fedaudit.report.figures.forest import (
+    COMPARED,
+    DOUBTED,
+    PLAIN,
+    ForestRow,
+    Picture,
+    TrackCell,
+    build_forest,
+    mark_of,
+    track_cell,
+)
 from fedaudit.report.first import FirstScreen
-from fedaudit.report.pictures import comparison_picture
+from fedaudit.report.pictures import RISK_AXIS, source_rows
 from fedaudit.report.sources import strongest_attack
 from fedaudit.report.text.verdict import PlainVerdict
-from fedaudit.results.comparison import STRONGEST_ATTACK, Comparison, Difference, Front
-from fedaudit.results.estimate import NO_DEFENSE, TEST_ACCURACY, Interval
+from fedaudit.results.comparison import DEFENDING_CLIENTS, STRONGEST_ATTACK, Comparison, Front
+from fedaudit.results.estimate import MODEL_RISK, NO_DEFENSE, TEST_ACCURACY, Difference, Interval
 from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.record import Record
 
@@ -282,3 +295,87 @@ def _reach(values: Iterable[tuple[float, Interval | None]]) -> list[float]:
     intervals = [(value, limits or Interval()) for value, limits in values]
     ends = [end for value, limits in intervals for end in (value, limits.low, limits.high)]
     return [end for end in ends if end is not None]
+
+
+def comparison_picture(comparison: Comparison, records: Sequence[Record]) -> Picture:
+    """Return charts on membership, sources and clusters for a comparison without trade-offs."""
+    labels = labels_of(comparison)
+    by_row = [(label, attacks_of(comparison, row)) for row, label in enumerate(labels)]
+    strongest = [
+        (label, max(a, key=lambda named: named.success.number)) for label, a in by_row if a
+    ]
+    risks = []
+    for entry in comparison.on("clusters", MODEL_RISK):
+        estimate, label = entry.figure, shorten(labels[entry.row], 50)
+        algorithm, group = shorten(estimate.algorithm, 24), shorten(estimate.group, 24)
+        name = f"{algorithm}, {group}’s model · {label}"
+        risks.append(
+            ForestRow(name, (track_cell(estimate, [mark_of(estimate, PLAIN, f"{name}:")]),))
+        )
+    title = "Membership risk by model, row by row"
+    return (
+        *membership_rows(comparison, records),
+        *source_rows("Source inference, row by row", "the strongest attack of each row", strongest),
+        *build_forest(title, title.lower(), fixed_text("pictures.risks"), [RISK_AXIS], risks),
+    )
+
+
+def membership_rows(comparison: Comparison, records: Sequence[Record]) -> Picture:
+    """Return a chart of each row's strongest AUC, and test accuracy if any; empty without AUCs."""
+    strongest = [
+        entry
+        for entry in comparison.entries
+        if (entry.part, entry.metric, entry.attack) == (DEFENDING_CLIENTS, AUC, STRONGEST_ATTACK)
+        and entry.value is not None
+    ]
+    if not strongest:
+        return ()
+    tradeoff_rows = tradeoffs(comparison)
+    largest = max(strongest, key=lambda entry: entry.value or 0.0)
+    contrast = tradeoff_rows[0].contrast if tradeoff_rows else largest.contrast
+    accuracies = {entry.row: entry.figure for entry in comparison.on("utility", TEST_ACCURACY)}
+    # If all defended rows have the same defending clients, the undefended row is about them, too.
+    defending = {clients_of(e) for e in strongest if comparison.rows[e.row].family != NO_DEFENSE}
+    clients = defending.pop() if len(defending) == 1 else None
+    lines = []
+    for row, label in enumerate(labels_of(comparison)):
+        cells = [TrackCell(), TrackCell()]
+        if (best := strongest_entry(comparison, row, contrast, clients)) is not None:
+            auc = estimate_of(best, comparison, records)
+            marks = [mark_of(auc, PLAIN, f"{label}: AUC")]
+            is_above_chance = bool(best.above)
+            cells[0] = track_cell(auc, marks, "▲ " * is_above_chance)
+        if (accuracy := accuracies.get(row)) is not None:
+            cells[1] = track_cell(accuracy, [mark_of(accuracy, PLAIN, f"{label}: accuracy")])
+        lines.append(ForestRow(label, tuple(cells if accuracies else cells[:1])))
+    tracks, caption = (
+        [charts.Axis("Strongest AUC", guess=0.5)],
+        fixed_text("pictures.rows_without_accuracy"),
+    )
+    if accuracies:
+        tracks.append(charts.Axis("Test accuracy", high=1.0, form="%"))
+        caption = fixed_text("pictures.rows")
+    title = f"Compared audits, members {wording.nonmember_heading(contrast)}"
+    return build_forest(title, COMPARED, caption, tracks, lines)
+
+
+def printable_comparison(
+    comparison: Comparison, records: Sequence[Record]
+) -> tuple[Comparison, list[Record]]:
+    """Return a comparison and its records with texts that are safe to print."""
+    clean_text = wording.without_digests([comparison, *records])
+    watched = bool(records) and all(record.watched for record in records)
+    names = [wording.client_names(record) for record in records]
+    # A number with different names in two records refers to different clients.
+    same = {
+        number: client
+        for number, client in (names[0] if names else {}).items()
+        if all(str(client) == str(others.get(number)) for others in names)
+    }
+    safe = wording.clean_texts(
+        comparison, clean_text, same, watched=watched, name_attack=wording.attack_name
+    )
+    return safe, [
+        wording.clean_texts(record, clean_text, name_attack=wording.attack_name)
+        for record in records
+    ]

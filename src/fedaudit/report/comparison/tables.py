@@ -29,9 +29,14 @@ from fedaudit.report.comparison.tradeoffs import (
     users_text,
 )
 from fedaudit.report.evidence import DOUBTED, Marker, by_contrast, group_by, marker_of, unique_items
-from fedaudit.report.section import Section, table_section
 from fedaudit.report.sources import SourceAttack, attacks_in, source_marker
-from fedaudit.report.tables.cells import change_lines, estimate_table, value_cell
+from fedaudit.report.tables.cells import (
+    Section,
+    change_lines,
+    estimate_table,
+    table_section,
+    value_cell,
+)
 from fedaudit.report.tables.run import utility_title
 from fedaudit.results.comparison import (
     EVERY_ATTACK,
@@ -40,11 +45,10 @@ from fedaudit.results.comparison import (
     STRONGEST_ATTACK,
     AttackEntry,
     Comparison,
-    Difference,
     FigureEntry,
     Front,
 )
-from fedaudit.results.estimate import NO_DEFENSE, Estimate
+from fedaudit.results.estimate import NO_DEFENSE, Difference, Estimate
 from fedaudit.results.guessing import NOT_RELIED_ON
 from fedaudit.results.record import Record
 from fedaudit.results.runs import ALL_CLIENTS

@@ -19,6 +19,7 @@ PLAIN, *DEFENDED = (
 BASELINE = charts.Style(charts.GREY, "", "diamond-open")
 DOUBTED = charts.Style(charts.GREY, "", "circle-open")
 
+COMPARED = "membership, row by row"  # label of the chart on membership in a comparison
 MOST_LINES = 20  # largest number of rows of a picture; the tables have the others
 
 

@@ -1,6 +1,7 @@
-"""Tables of estimates, and cells with an estimate, its interval and its change."""
+"""Sections, tables of estimates, and cells with an estimate, its interval and its change."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from fedaudit.formatting.grid import (
     Cell,
@@ -21,8 +22,26 @@ from fedaudit.formatting.wording import (
     value_text,
 )
 from fedaudit.report.evidence import DOUBTED, Item, Marker
-from fedaudit.results.comparison import Difference
-from fedaudit.results.estimate import Estimate, Interval
+from fedaudit.report.figures.charts import Figures
+from fedaudit.results.estimate import Difference, Estimate, Interval
+
+
+@dataclass(frozen=True)
+class Section:
+    """Section of a report below its first screen; ``folded`` tables start collapsed."""
+
+    ident: str
+    title: str
+    texts: Sequence[str] = ()
+    points: Sequence[str] = ()
+    tables: Sequence[Grid] = ()
+    figure: Figures | None = None
+    folded: Sequence[Grid] = ()
+
+
+def table_section(ident: str, title: str, table: Grid | None, *texts: str) -> Section | None:
+    """Return a section with one table; None if the table is None."""
+    return None if table is None else Section(ident, title, texts, tables=[table])
 
 
 def estimate_table(

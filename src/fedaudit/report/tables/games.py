@@ -15,8 +15,7 @@ from fedaudit.formatting.wording import (
     rate_texts,
 )
 from fedaudit.report.evidence import lower_limit, unique_items
-from fedaudit.report.section import Section, table_section
-from fedaudit.report.tables.cells import estimate_table
+from fedaudit.report.tables.cells import Section, estimate_table, table_section
 from fedaudit.report.text import points
 from fedaudit.results import games
 from fedaudit.results.estimate import Estimate

@@ -22,8 +22,7 @@ from fedaudit.report import evidence
 from fedaudit.report.deciding.caveats import independence
 from fedaudit.report.evidence import Setting, group_by, setting_labels, setting_of, unique_items
 from fedaudit.report.figures import charts
-from fedaudit.report.section import Section, table_section
-from fedaudit.report.tables.cells import estimate_table, value_cell
+from fedaudit.report.tables.cells import Section, estimate_table, table_section, value_cell
 from fedaudit.report.text.verdict import needs_more
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.guessing import above_chance

@@ -17,8 +17,7 @@ from fedaudit.formatting.grid import (
     stack_lines,
 )
 from fedaudit.report.evidence import Outcomes, group_by, outcomes_of, unique_items
-from fedaudit.report.section import Section, table_section
-from fedaudit.report.tables.cells import estimate_table
+from fedaudit.report.tables.cells import Section, estimate_table, table_section
 from fedaudit.results.estimate import NO_DEFENSE, Estimate
 from fedaudit.results.record import ClientRow, ControlResult, OtherClients, Record
 

@@ -8,9 +8,21 @@ from fedaudit.formatting.fixed import fixed_text, fixed_texts
 from fedaudit.formatting.grid import shorten
 from fedaudit.report import evidence
 from fedaudit.report.evidence import status_between
+from fedaudit.report.figures.charts import OKABE_ITO, Axis, Style
+from fedaudit.report.figures.forest import (
+    BASELINE,
+    DEFENDED,
+    MOST_LINES,
+    PLAIN,
+    ForestRow,
+    Mark,
+    Picture,
+    TrackCell,
+    build_forest,
+)
 from fedaudit.report.first import FirstScreen
-from fedaudit.report.pictures import games_picture
 from fedaudit.report.text import points
+from fedaudit.results.games import CLAIMED_SUCCESS
 from fedaudit.results.record import Record
 
 MOST_CLAIMS = 2  # largest number of wrong claims of mechanisms below the headline
@@ -199,3 +211,55 @@ def _limits(items: Sequence[points.ShownPoint]) -> list[str]:
     repeated = any(point.targets < point.success.total for point in played)
     targets = ", and for these targets: each was used in several games" * repeated
     return [*limits, fixed_text("games.limits.intervals", targets=targets)]
+
+
+_CONTRADICTED = DEFENDED[0]
+_AT_CLAIM = Style(OKABE_ITO[2], "", "triangle-down")
+_GAME_LOOKS = {
+    "success": PLAIN,
+    "contradicts its ε or noise bound": _CONTRADICTED,
+    "most that the claimed ε allows any server": _AT_CLAIM,
+    "most that the actual ε or the noise allows": BASELINE,
+}
+
+
+def games_picture(record: Record) -> Picture:
+    """Return the first picture of games: a row for each point, with its epsilon or rounds.
+
+    If there are too many points, only the first and the last point of each family are drawn. If
+    these are still too many, only the point at which the server succeeds most is drawn.
+    """
+    groups = points.group_by_family(points.shown_points(record.games)).values()
+    ends = [item for group in groups for item in (group[0], group[-1])[: len(group)]]
+    selections = {
+        "all": [item for group in groups for item in group],
+        "ends": ends,
+        "best": [points.most_successful(group) for group in groups],
+    }
+    fitting = [
+        name for name, selected_rows in selections.items() if len(selected_rows) <= MOST_LINES
+    ]
+    selection = [*fitting, "best"][0]
+    selected_rows = selections[selection][:MOST_LINES]
+    caption = fixed_text("pictures.games") + fixed_text(f"pictures.selected_games.{selection}")
+    if hidden := len(record.games) - len(selected_rows):
+        caption += f" The tables have {hidden} more points."
+    title = "Success of the server against guessing"
+    track = Axis("Attack success rate", form="%", guess=0.5)
+    lines = [_point_line(item) for item in selected_rows]
+    return build_forest(title, "success", caption, [track], lines, _GAME_LOOKS)
+
+
+def _point_line(item: points.ShownPoint) -> ForestRow:
+    point, success = item.point, item.point.success
+    value, limits = wording.rate_texts(success)
+    look = _CONTRADICTED if points.is_contradicted(point) else PLAIN
+    text = f"{item.name}: right in {value} ({limits})"
+    marks = [Mark(success.value, success.low, success.high, look, text)]
+    actual = point.largest_success if point.largest_success < 1 else None
+    claimed = point.figure(CLAIMED_SUCCESS)
+    for bound, look, size in ((claimed, _AT_CLAIM, 6), (actual, BASELINE, 9)):
+        if bound is not None:
+            text = f"{item.name}: at most {wording.format_percent(bound)}"
+            marks.append(Mark(bound, None, None, look, text, size))
+    return ForestRow(shorten(item.name, 60), (TrackCell(tuple(marks), value, limits),))

@@ -15,9 +15,8 @@ from fedaudit.report.deciding.epsilons import shown_bounds
 from fedaudit.report.deciding.findings import headlines, reliable_findings, topic_verdicts
 from fedaudit.report.deciding.membership import audited_clients
 from fedaudit.report.unlearning import deletion_result
-from fedaudit.results.estimate import NO_DEFENSE, Estimate
+from fedaudit.results.estimate import LABEL_INFERENCE, NO_DEFENSE, Estimate
 from fedaudit.results.guessing import exceeds_by_test_only
-from fedaudit.results.labels import label_estimates
 from fedaudit.results.record import AttackRow, Record
 from fedaudit.results.unlearning import unlearning_rows
 
@@ -170,7 +169,7 @@ def audit_questions(record: Record) -> list[str]:
         "clusters": record.clusters,
         "deletion": unlearning_rows(record),
         "secure_sum": record.config.get("secure_sum"),
-        "labels": label_estimates(record),
+        "labels": record.where(topic=LABEL_INFERENCE, seed=None),
         "canaries": record.config.get("canaries"),
     }
     whose = f" of {caveats.client_list(clients)}" if clients else ""

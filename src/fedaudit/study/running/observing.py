@@ -19,7 +19,6 @@ from fedaudit.evaluation.accuracy import (
 )
 from fedaudit.evaluation.final_models import write_digests
 from fedaudit.fl.algorithms.base import ChoosesModels
-from fedaudit.observe.kept_files import read_rounds, write_round
 from fedaudit.observe.measurements import (
     MeasuredRound,
     StoredRound,
@@ -36,7 +35,6 @@ from fedaudit.observe.views import seen_from
 from fedaudit.plan.parts import Resources, Setup
 from fedaudit.signals.base import Signal
 from fedaudit.signals.measure import MeasureRound, measure_on_engine, measure_round
-from fedaudit.study.running.pictures import store_pictures
 
 
 def missing_signals(run: Setup) -> list[str]:
@@ -120,6 +118,8 @@ def measure_kept_updates(
     Raises:
         Damaged: The stored updates have other rounds or clients than the measurements.
     """
+    from fedaudit.observe.kept_files import read_rounds  # Few runs keep updates.
+
     rounds = seen_from(read_rounds(run.folder, run.algorithm.architecture), run.view)
     phase, total = f"seed {run.seed}: new signals", len(stored)
     resources.progress(phase, 0, total)
@@ -286,7 +286,10 @@ def _measure(
     run: Setup, round: Round, split: EvaluationSplit, device: torch.device, measuring: MeasureRound
 ) -> None:
     measured = measuring(round)
-    write_round(run.folder, round, run.study.audit.keep)
+    if run.study.audit.keep != "signals":
+        from fedaudit.observe.kept_files import write_round
+
+        write_round(run.folder, round, run.study.audit.keep)
     notes = {"complete": str(round.complete), "run": run.key(device.type)}
     if device.type != "cpu":
         notes["device"] = device.type
@@ -298,7 +301,9 @@ def _measure(
         notes |= cluster_notes(run, round, device)
     for extension in run.extensions:
         extension.measure(run, round, notes, device)
-    if is_last:
+    if is_last and run.dataset.train.inputs is not None:
+        from fedaudit.study.running.pictures import store_pictures
+
         store_pictures(run, round)
     # Written last, because the round counts as measured as soon as this file exists.
     write_measured(run.folder, measured, notes)

@@ -16,14 +16,13 @@ from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput
 from fedaudit.core.progress import format_bytes, format_duration, ignore_progress
 from fedaudit.engines.local import local_engine
-from fedaudit.evaluation.controls import number_of_controls, twin_steps
+from fedaudit.evaluation.controls import SECONDS_PER_STEP, number_of_controls, twin_steps
 from fedaudit.plan.algorithm import shadow_cost
 from fedaudit.plan.parts import Resources, Setup
 from fedaudit.plan.sections import Study
 from fedaudit.results.text import clean_text
 from fedaudit.study.build import resolve, run_of
 from fedaudit.study.running.observing import disk_needed, observe, results_needed
-from fedaudit.study.running.phases import SECONDS
 from fedaudit.study.running.pool import ADDITIONAL_FOLDER, find_folder, is_measured
 from fedaudit.study.running.preflight import check_run, detectable_leaks
 
@@ -201,7 +200,7 @@ def _evaluation_seconds(run: Setup, pace: _Pace) -> float:
     """Return the estimated time of attacks and controls of a run."""
     targets = len(run.study.audit.targets)
     steps = targets * len(run.membership_attacks) + len(run.source_attacks)
-    seconds = SECONDS * (steps + number_of_controls(run))
+    seconds = SECONDS_PER_STEP * (steps + number_of_controls(run))
     if run.study.figures.planted_leak:
         training = run.study.training
         per_round = training.participation * sum(

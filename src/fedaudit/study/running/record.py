@@ -18,7 +18,7 @@ from fedaudit.core.metric_names import EPSILON
 from fedaudit.core.values import Capability, flat
 from fedaudit.evaluation.accuracy import accuracy_by_round, utility_estimates
 from fedaudit.evaluation.analysis import evaluate_attacks
-from fedaudit.evaluation.controls import evaluate_controls, planted_leak
+from fedaudit.evaluation.controls import announce_evaluation, evaluate_controls, planted_leak
 from fedaudit.evaluation.final_models import read_digests
 from fedaudit.evaluation.sample_scores import write_scores
 from fedaudit.evaluation.truth import EvaluationResults, fields_of_run
@@ -51,8 +51,6 @@ from fedaudit.results.runs import ClientCoverage, Coverage, SourceResult
 from fedaudit.results.text import clean_text
 from fedaudit.signals.reconstruction import NearestReconstruction
 from fedaudit.study.running.environment import Clock, describe_environment
-from fedaudit.study.running.phases import announce_evaluation
-from fedaudit.study.running.pictures import write_pictures
 
 if TYPE_CHECKING:
     from fedaudit.evaluation.clusters import ClusterEvaluation
@@ -108,7 +106,10 @@ def evaluate_and_write(
         write_record(record, out / RECORD_FILE)
         runs = [run for run, _ in measured_runs]
         write_scores(runs, evaluation.results, out / SCORES_FILE)
-        write_pictures(runs[0], evaluation.results, out / PICTURES_FILE)
+        if runs[0].dataset.train.inputs is not None:
+            from fedaudit.study.running.pictures import write_pictures
+
+            write_pictures(runs[0], evaluation.results, out / PICTURES_FILE)
     if replaced:
         log(f"replaced in {out}: {replaced}")
     return record

@@ -13,9 +13,10 @@ from fedaudit.core.arguments import Condition, check_arguments
 from fedaudit.core.devices import CPU
 from fedaudit.core.files import create_subfolder, delete_partial_files
 from fedaudit.core.importing import convert_exits_to_errors
-from fedaudit.core.progress import Progress, ignore_progress
+from fedaudit.core.progress import Progress, announce_phase, ignore_progress
 from fedaudit.engines.base import CountedEngine
 from fedaudit.engines.local import local_engine, raise_if_import_by_worker
+from fedaudit.evaluation.controls import announce_evaluation
 from fedaudit.evaluation.final_models import raise_if_no_server_model, write_models
 from fedaudit.observe.measurements import StoredRound
 from fedaudit.observe.tensors import write_tensors
@@ -36,7 +37,6 @@ from fedaudit.study.running.observing import (
     stored_rounds,
     with_all_signals,
 )
-from fedaudit.study.running.phases import announce_evaluation, announce_training
 from fedaudit.study.running.planning import plan_lines, raise_if_full_disk
 from fedaudit.study.running.pool import (
     ADDITIONAL_FOLDER,
@@ -145,7 +145,9 @@ def run_study(
     write_run_folders(all_runs, out)
     for folder in {out, *(run.folder for run in all_runs)}:
         delete_partial_files(folder, before=clock.start_time)
-    announce_training(all_runs, progress)
+    for run in all_runs:
+        if not is_measured(run):
+            announce_phase(progress, f"seed {run.seed}: training rounds", run.study.training.rounds)
     announce_evaluation(runs, progress)
     measured_runs = [
         MeasuredRun(run, _observe_and_measure(run, resources, log, notes.append)) for run in runs
