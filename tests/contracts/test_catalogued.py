@@ -34,7 +34,6 @@ OTHERS: dict[str, set[str]] = {
         "kernels",
         "linear_layers",
         "measure",
-        "received",
     },
     "fedaudit.defenses": {"planted", "soft_labels"},
     "fedaudit.fl.algorithms": {"base"},

@@ -347,7 +347,7 @@ def test_no_record_is_written_if_another_process_extended_the_study(
     assert lines_of(records[0]) == []
 
 
-@pytest.mark.parametrize("name", ["write_record", "write_scores", "write_pictures"])
+@pytest.mark.parametrize("name", ["write_record", "write_scores"])
 def test_all_files_of_a_record_are_written_under_the_lock(
     name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

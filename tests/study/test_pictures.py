@@ -1,5 +1,6 @@
 """Generated images of diffusion models, and where reports show them."""
 
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 import fedaudit as fa
 from fedaudit.core.denoising import signal_fraction
+from fedaudit.core.files import Lock
 from fedaudit.core.tasks import pack_inputs
 from fedaudit.core.values import Architecture, Model
 from fedaudit.pack.packing import write_pack
@@ -50,8 +52,7 @@ def test_a_perfect_denoiser_generates_its_image() -> None:
         torch.testing.assert_close(pictures, PIXELS[[2, 0]], atol=0.02, rtol=0)
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> fa.Run:
+def audited(out: Path, *attacks: str, view: str = "uploads") -> fa.Run:
     federation = fa.Federation(
         fa.Samples(PIXELS, torch.arange(COUNT) % CONCEPTS),
         clients=3,
@@ -60,8 +61,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> fa.Run:
         algorithm=fa.algorithms.FedEmbedding(rounds=2, lr=0.1, optimizer="adam"),
     )
     audit = fa.Audit(samples=60, background=0, every=1)
-    folder = tmp_path_factory.mktemp("run")
-    return fa.audit(federation, attacks=("loss-series", "fedmia-2"), out=folder, audit=audit)
+    options = fa.AuditOptions(view=view)
+    return fa.audit(federation, attacks=attacks, out=out, audit=audit, options=options)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> fa.Run:
+    return audited(tmp_path_factory.mktemp("run"), "loss-series", "fedmia-2")
 
 
 def test_the_local_report_shows_members_and_generated_images(run: fa.Run) -> None:
@@ -90,19 +96,19 @@ def test_pictures_are_readable_by_the_owner_only(run: fa.Run) -> None:
 
 
 def test_a_view_without_uploads_has_no_pictures_of_a_client(tmp_path: Path) -> None:
-    federation = fa.Federation(
-        fa.Samples(PIXELS, torch.arange(COUNT) % CONCEPTS),
-        clients=3,
-        model=Knowing,
-        task="denoising",
-        algorithm=fa.algorithms.FedEmbedding(rounds=2, lr=0.1),
-    )
-    audit = fa.Audit(samples=60, background=0, every=1)
-    result = fa.audit(
-        federation,
-        attacks=("loss-series",),
-        options=fa.AuditOptions(view="globals"),
-        out=tmp_path,
-        audit=audit,
-    )
+    result = audited(tmp_path, "loss-series", view="globals")
     assert not (result.folder / "pictures.png").exists()
+
+
+def test_pictures_are_written_under_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acquired = list[bool]()
+
+    def try_to_lock(*arguments: object) -> None:
+        with closing(Lock(tmp_path)) as lock:
+            acquired.append(lock.acquire())
+
+    monkeypatch.setattr("fedaudit.study.running.pictures.write_pictures", try_to_lock)
+    audited(tmp_path, "loss-series")
+    assert acquired == [False]
