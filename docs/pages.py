@@ -3,6 +3,8 @@
 The generated text is committed. A test compares it with the code.
 """
 
+import inspect
+import textwrap
 import types
 import typing
 from collections.abc import Iterable, Sequence
@@ -12,6 +14,7 @@ import annotated_types
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from fedaudit import attacks
 from fedaudit.catalogue import CATALOGUES, CatalogueEntry, Option, doc_of
 from fedaudit.core.arguments import Range
 from fedaudit.gate.policy import Policy
@@ -47,6 +50,18 @@ ATTACK_COLUMNS = (
     "A study without a table of attacks runs the attacks of a [set](settings.md#attacks). Attacks "
     "with *none: name it* belong to no set. To run them, name them in the study."
 )
+RE_EXPORTED = (
+    "ATTACKS",
+    "ATTACK_SETS",
+    "CONSTRUCTORS",
+    "DEFAULT_SET",
+    "SET_SETTINGS",
+    "SOURCE_ATTACKS",
+    "attack_set",
+    "catalogue_spellings",
+    "resolve_attack",
+)
+"""Names that fedaudit.attacks takes from its catalogue."""
 MIN_REFERRED = 8
 """Number of words from which the meaning of a setting is not repeated in the catalogue."""
 LIMITS = {
@@ -238,8 +253,32 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
+def attack_signatures() -> str:
+    """Return the stub of ``fedaudit.attacks``: the signature of each attack, for type checkers."""
+    lines = [
+        '"""Signatures of attacks, which docs/pages.py computes from their parts."""',
+        "",
+        "from typing import Literal",
+        "",
+        "from fedaudit.attacks.base import Attack as Attack",
+        *(f"from fedaudit.attacks.catalogue import {name} as {name}" for name in RE_EXPORTED),
+        "",
+        "__all__: list[str]",
+    ]
+    for name, construct in attacks.catalogue.CONSTRUCTORS.items():
+        parameters = inspect.signature(construct).parameters.values()
+        settings = ", ".join(["*", *map(str, parameters)]) if parameters else ""
+        text = textwrap.indent(inspect.cleandoc(construct.__doc__ or ""), " " * 4).strip()
+        lines += ["", f"def {name}({settings}) -> Attack:", f'    """{text}"""']
+    return "\n".join(lines) + "\n"
+
+
 def pages() -> dict[str, str]:
-    return {"catalogue.md": catalogue_markdown(), "settings.md": settings_page()}
+    return {
+        "catalogue.md": catalogue_markdown(),
+        "settings.md": settings_page(),
+        "../src/fedaudit/attacks/__init__.pyi": attack_signatures(),
+    }
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def listing_text(kind: str, *, width: int = 200) -> str:
 def test_generated_pages_are_up_to_date() -> None:
     script = Path(__file__).parents[1] / "docs" / "pages.py"
     for name, text in runpy.run_path(str(script))["pages"]().items():
-        page = script.with_name(name)
+        page = script.parent / name
         assert page.is_file(), f"run `python docs/pages.py`, and commit docs/{name}"
         written = page.read_text(encoding="utf-8")
         assert written == text, f"docs/{name} is not what the code says: run `python docs/pages.py`"

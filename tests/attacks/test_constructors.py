@@ -25,6 +25,6 @@ def test_a_wrong_setting_is_refused_by_its_name(
 
 
 def test_an_attack_accepts_settings_of_its_signal() -> None:
-    attack = fa.attacks.FedMIA1(snapshot="global", outlier_sigmas=2)  # type: ignore[call-arg]
+    attack = fa.attacks.FedMIA1(snapshot="global", outlier_sigmas=2)
     assert attack.settings()["snapshot"] == "global"
     assert attack.settings()["outlier_sigmas"] == 2.0

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+import fedaudit as fa
 from fedaudit.attacks import resolve_attack
 from fedaudit.attacks.rules import Recovery
 from fedaudit.core.errors import BadInput
@@ -47,15 +48,22 @@ def test_a_loss_of_zero_gives_finite_scores() -> None:
         (Recovery(3, 2), (1, 2)),
         (Recovery(3, 2), (3, 5, 7)),
         (Recovery(), (1,)),
-        (Recovery(3, 2, 0.0), (3, 4)),
     ],
-    ids=["before the first poison", "not after it", "one round", "no floor"],
+    ids=["before the first poison", "not after it", "one round"],
 )
 def test_recovery_without_a_poisoned_round_is_refused(
     rule: Recovery, rounds: tuple[int, ...]
 ) -> None:
     with pytest.raises(BadInput, match="leave out the attack's settings"):
         rule(over_rounds(-torch.ones(len(rounds), 1), rounds), target=0)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"first": -1}, {"every": 0}, {"every": -2}, {"floor": 0.0}, {"floor": -0.3}]
+)
+def test_impossible_settings_of_recovery_are_refused(settings: dict[str, float]) -> None:
+    with pytest.raises(BadInput, match=f"{next(iter(settings))} of LossRecovery takes"):
+        fa.attacks.LossRecovery(**settings)  # type: ignore[arg-type]
 
 
 def test_recovery_needs_an_adversary_that_chooses_uploads() -> None:

@@ -26,7 +26,7 @@ ENTRIES: dict[str, set[str]] = {
     "fedaudit.models": {build.__module__ for build in MODELS.values()},
 }
 OTHERS: dict[str, set[str]] = {
-    "fedaudit.attacks": {"ami", "base"},
+    "fedaudit.attacks": {"ami", "base", "catalogue"},
     "fedaudit.signals": {
         "base",
         "canary_gradients",

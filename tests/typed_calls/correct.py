@@ -35,7 +35,10 @@ fa.Federation(
 
 fa.attacks.FedMIA2()
 fa.attacks.FedMIA1(outlier_sigmas=2.0, leave_one_out=True).with_settings({"snapshot": "global"})
-fa.attacks.RMIASeries(offline=0.3)
+fa.attacks.RMIASeries(offline=0.3, snapshot="global")
+fa.attacks.SIACosine()
+fa.attacks.FedMIA2CentredTail(tail=0.1, outlier_sigmas=2.0)
+fa.attacks.StackedSignals(scale="sum", bags=3)
 fa.attacks.BlackboxLoss(snapshot="global")
 fa.attacks.SIA(temperature=2.0, prior="size")
 fa.attacks.Attack(

@@ -1,9 +1,7 @@
 """Attacks, each of which consists of signals and a rule that computes scores from them.
 
-Each entry of the attack catalogue is a function that constructs an attack.
-:func:`with_rule_settings` and :func:`with_signal_settings` define an entry in one line. The
-arguments of the entry are the settings of its rule or of its signal. Their types and defaults are
-visible to type checkers and ``help()``.
+Each entry of the attack catalogue is a function that constructs an attack. :func:`define_attack`
+defines an entry in one line. The arguments of the entry are the settings of its rule and signals.
 """
 
 import inspect
@@ -11,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import NamedTuple, ParamSpec, Protocol, TypeVar, cast, runtime_checkable
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -419,11 +417,16 @@ class Attack:
         return attack
 
     def settings(self) -> dict[str, Setting]:
-        """Return all settings of the rule and the signals, by name."""
-        settings: dict[str, Setting] = {}
+        """Return the settings of the rule and the signals by name.
+
+        Two signals that differ in a setting are different by definition of the attack, so that it
+        is not a setting of the attack.
+        """
+        values: dict[str, list[Setting]] = {}
         for part in self.parts:
-            settings.update({name: getattr(part, name) for name in _setting_names(part)})
-        return settings
+            for name in _setting_names(part):
+                values.setdefault(name, []).append(getattr(part, name))
+        return {name: same[0] for name, same in values.items() if same.count(same[0]) == len(same)}
 
     @property
     def parts(self) -> tuple[Signal | Rule | SourceRule, ...]:
@@ -461,84 +464,19 @@ def _with_setting(part: Part, name: str, value: Setting) -> Part:
     return replace(part, **{name: type(default)(value)})  # type: ignore[type-var]
 
 
-Settings = ParamSpec("Settings")
-
-ENTRIES: dict[str, Callable[..., Attack]] = {}
-"""Every entry by its catalogue name, in the order of definition."""
-
-
-def with_rule_settings(
-    name: str,
-    signals: tuple[Signal, ...],
-    rule: Callable[Settings, Rule | SourceRule],
-    source: str,
-    about: str,
-    /,
-    *values: Settings.args,
-    **defaults: Settings.kwargs,
-) -> Callable[Settings, Attack]:
-    """Define an attack whose constructor takes settings by name.
-
-    For a type checker, the constructor has the settings of the rule. At run time, it also has the
-    settings of the signals.
+def define_attack(
+    name: str, signals: tuple[Signal, ...], rule: Rule | SourceRule, source: str, about: str
+) -> Callable[..., Attack]:
+    """Define an attack, and return its constructor, which takes all settings by name.
 
     Args:
         name: Name in the catalogue.
-        signals: Signals that are measured.
-        rule: Class of the rule.
+        signals: Signals that are measured, with the attack's default settings.
+        rule: Rule over clients and rounds, with the attack's default settings.
         source: Paper, with equation or section.
         about: Description of the attack in one sentence.
-        values: Not used, but required by the type of ``rule``.
-        defaults: Settings of the rule for which this attack has other defaults.
     """
-    rule_with_defaults = rule(*values, **defaults)
-    return _entry(Attack(signals, rule_with_defaults, source, about, name), rule)
-
-
-def with_signal_settings(
-    name: str,
-    signal: Callable[Settings, Signal],
-    rule: Rule,
-    source: str,
-    about: str,
-    /,
-    *values: Settings.args,
-    **defaults: Settings.kwargs,
-) -> Callable[Settings, Attack]:
-    """Define an attack on one signal whose constructor takes the settings of that signal.
-
-    The rule has no settings, so a type checker sees the same settings as ``help()``.
-
-    Args:
-        name: Name in the catalogue.
-        signal: Class of the signal.
-        rule: Rule without settings.
-        source: Paper, with equation or section.
-        about: Description of the attack in one sentence.
-        values: Not used, but required by the type of ``signal``.
-        defaults: Settings of the signal for which this attack has other defaults.
-    """
-    signal_with_defaults = signal(*values, **defaults)
-    return _entry(Attack((signal_with_defaults,), rule, source, about, name), signal)
-
-
-def name_entries(namespace: Mapping[str, object]) -> list[str]:
-    """Name each entry of the catalogue after its variable in a module, and return the names."""
-    names = []
-    for variable, value in namespace.items():
-        if any(value is entry for entry in ENTRIES.values()):
-            assert inspect.isfunction(value)
-            value.__name__ = value.__qualname__ = variable
-            value.__module__ = "fedaudit.attacks"
-            value.__doc__ = f"{value.__doc__}".replace("NAME(", f"{variable}(")
-            names.append(variable)
-    return names
-
-
-def _entry(
-    attack: Attack, part: Callable[Settings, Rule | SourceRule | Signal]
-) -> Callable[Settings, Attack]:
-    """Add an attack to the catalogue, and return a constructor with all its settings."""
+    attack = Attack(signals, rule, source, about, name)
 
     def construct(**settings: Setting) -> Attack:
         return attack.with_settings(settings)
@@ -557,13 +495,32 @@ def _entry(
     paragraphs = [attack.about]
     if meanings:
         paragraphs.append("\n".join(["Args:", *meanings]))
-    # name_entries replaces NAME.
+        paragraphs.append(
+            "Raises:\n    BadArgument: A setting is unknown, or its value is not allowed."
+        )
+    # constructors_in replaces NAME.
     paragraphs.append(
         "Examples:\n    >>> import fedaudit as fa\n"
         f"    >>> fa.attacks.NAME().name\n    {attack.name!r}"
     )
     paragraphs.append(f"Source: {attack.source}.")
     construct.__doc__ = "\n\n".join(paragraphs)
-    entry = cast(Callable[Settings, Attack], check_arguments(construct))
-    ENTRIES[attack.name] = entry
-    return entry
+    constructor = check_arguments(construct)
+    _constructors.append(constructor)
+    return constructor
+
+
+_constructors: list[Callable[..., Attack]] = []
+
+
+def constructors_in(namespace: Mapping[str, object]) -> dict[str, Callable[..., Attack]]:
+    """Return the constructors in a module by variable, after which they are named."""
+    named: dict[str, Callable[..., Attack]] = {}
+    for variable, value in namespace.items():
+        for constructor in _constructors:
+            if constructor is value:
+                constructor.__name__ = constructor.__qualname__ = variable
+                constructor.__module__ = "fedaudit.attacks"
+                constructor.__doc__ = f"{constructor.__doc__}".replace("NAME(", f"{variable}(")
+                named[variable] = constructor
+    return named

@@ -6,6 +6,7 @@ The rules of this module need no reference models.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import sqrt
+from typing import Annotated
 
 import torch
 from jaxtyping import Bool, Float
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from fedaudit.attacks.base import Rule, measured_rounds
 from fedaudit.core import arguments
-from fedaudit.core.arguments import AboveZeroOrInfinite, AtLeastZero
+from fedaudit.core.arguments import AboveZero, AboveZeroOrInfinite, AtLeastZero, Range
 from fedaudit.core.errors import BadInput, TooFewPeers, TooFewRounds, format_table
 from fedaudit.core.values import Capability, ClientId
 from fedaudit.observe.measurements import Measurements
@@ -297,7 +298,7 @@ def _select(m: Measurements, rounds: Bool[Tensor, " rounds"], samples: Tensor) -
     )
 
 
-@dataclass(frozen=True)
+@arguments.dataclass(frozen=True)
 class Recovery:
     """Mean decrease of the logarithm of a sample's loss after poisoned rounds.
 
@@ -310,7 +311,7 @@ class Recovery:
         first: Number of the first poisoned round. With 0, every measured round except the last
             counts as poisoned, and ``every`` is ignored. In a study, it defaults to that of the
             malicious client.
-        every: Number of rounds from one poisoned round to the next.
+        every: Number of rounds from one poisoned round to the next, at least 2.
         floor: Offset above 0 that is added to every loss, so that a loss of 0 has a logarithm.
 
     Source: Nasr et al. 2019, active attacks: training on a sample undoes the ascent on it.
@@ -322,9 +323,9 @@ class Recovery:
     round_aggregation = "mean fall after poisoned rounds"
     needs = Capability.ROUNDS | Capability.CHOOSES_UPLOAD
 
-    first: int = 0
-    every: int = 2
-    floor: float = 0.01
+    first: Annotated[int, Range(ge=0, le=10**9)] = 0
+    every: Annotated[int, Range(ge=2, le=10**9)] = 2
+    floor: AboveZero = 0.01
 
     def __call__(self, *measurements: Measurements, target: ClientId) -> Float[Tensor, " samples"]:
         (m,) = measurements
@@ -334,12 +335,11 @@ class Recovery:
         # Loss signals are negative losses.
         losses = -values[was_measured].double().clamp(max=0)
         intervals = self._poisoned_intervals(rounds)
-        if not intervals or not self.floor > 0:
+        if not intervals:
             raise BadInput(
-                "there are no losses after a poisoned round, or 'floor' is not above 0 (first "
-                f"{self.first}, every {self.every}, floor {self.floor:g}; measured rounds: "
-                f"{rounds}); leave out the attack's settings, which default to those of "
-                f"{format_table('attacker')}"
+                f"there are no losses after a poisoned round (first {self.first}, every "
+                f"{self.every}; measured rounds: {rounds}); leave out the attack's settings, which "
+                f"default to those of {format_table('attacker')}"
             )
         logs = (losses + self.floor).log()
         return torch.stack([logs[start] - logs[end] for start, end in intervals]).mean(0)
