@@ -5,9 +5,11 @@ import inspect
 import pydoc
 from collections.abc import Callable, Iterator
 from inspect import Parameter
+from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
+import numpy as np
 import pytest
 from torch import nn
 
@@ -192,6 +194,34 @@ def test_a_section_refuses_unknown_names_when_it_is_constructed(
         construct()
     assert text in str(refused.value)
     assert ", got" not in str(refused.value)
+
+
+DATA = (np.zeros((4, 2), dtype="float32"), np.array([0, 1, 0, 1]))
+
+
+@pytest.mark.parametrize(
+    ("call", "remedy"),
+    [
+        (lambda: fa.audit(fa.Federation(DATA), view="globals"), "audit=Audit(view=...)"),  # type: ignore[call-arg]
+        (lambda: fa.audit(fa.Federation(DATA), data_dir="."), "options=AuditOptions(data_dir="),  # type: ignore[call-arg]
+        (lambda: fa.audit(fa.Federation(DATA), lr=1), "federation=Federation(training=Training(lr"),  # type: ignore[call-arg]
+        (lambda: fa.Federation(DATA, rounds=3), "training=Training(rounds=...)"),  # type: ignore[call-arg]
+    ],
+)
+def test_an_argument_of_another_object_is_refused_with_its_place(
+    call: Callable[[], object], remedy: str
+) -> None:
+    with pytest.raises(fa.errors.BadArgument) as refused:
+        call()
+    assert f"give {remedy}" in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["cifar", "csv", "idx", "images", "npz", "parquet"])
+def test_a_missing_file_is_named_with_the_folder_it_is_relative_to(name: str) -> None:
+    source: fa.datasets.DataSource = getattr(fa.datasets, name)("nothing")
+    with pytest.raises(fa.errors.BadInput, match="there is no file or folder nothing") as refused:
+        source.read(seed=0)
+    assert str(Path.cwd()) in str(refused.value)
 
 
 def test_names_of_parts_of_other_packages_can_be_read_from_records() -> None:

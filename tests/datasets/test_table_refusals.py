@@ -251,7 +251,7 @@ def test_a_table_with_far_more_features_than_bytes_is_refused(tmp_path: Path) ->
 
 
 def test_a_pipe_and_an_absent_file_are_refused(tmp_path: Path) -> None:
-    assert "cannot be read" in refused(tmp_path / "patients.csv")
+    assert "there is no file or folder" in refused(tmp_path / "patients.csv")
 
 
 def repeated(*cells: str) -> list[str]:

@@ -84,6 +84,19 @@ def test_a_last_batch_of_one_raises_with_a_working_size(
     check_run(build_setup(quick_study(training={"batch_size": size - 1}), 1, None))
 
 
+@pytest.mark.parametrize("clients", [2, 3])
+def test_a_study_without_a_possible_attack_is_refused_before_training(clients: int) -> None:
+    study = quick_study(partition={"clients": clients}, attacks={"fedmia-1": {}})
+    run = build_setup(study, 1, None)
+    if clients > 2:
+        check_run(run)
+        return
+    with pytest.raises(Unsupported, match="fedmia-1: scores are comparisons with at least 2 other"):
+        check_run(run)
+    study = quick_study(partition={"clients": 2}, attacks={"fedmia-1": {}, "loss-series": {}})
+    check_run(build_setup(study, 1, None))
+
+
 def test_preflight_checks_use_the_batches_of_the_defense() -> None:
     half = {"name": "data-sampling", "options": {"share": 0.5}}
     sizes = build_setup(quick_study(), 1, None).assignment.sizes.values()

@@ -282,6 +282,11 @@ class Attack:
         # The suffix "arg max" of source rules may follow the description of the comparison.
         return self.rule.client_aggregation.startswith(("one-sided likelihood", "arg max"))
 
+    @property
+    def needs_other_clients(self) -> bool:
+        """True if scores are comparisons of a client with at least two other clients."""
+        return self.rule.client_aggregation.startswith("one-sided likelihood")
+
     def posterior(
         self, measured: Mapping[str, Measurements], sizes: Mapping[ClientId, int]
     ) -> Float[Tensor, "clients samples"]:

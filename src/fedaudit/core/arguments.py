@@ -8,8 +8,9 @@ against the same annotations. Importing this module loads neither torch nor pyda
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import wraps
+from importlib import import_module
 from math import inf
 from numbers import Integral, Real
 from types import NoneType, UnionType
@@ -281,13 +282,15 @@ def _check(
     args: Sequence[object],
     kwargs: Mapping[str, object],
 ) -> None:
-    parameters = {name: p for name, p in signature.parameters.items() if name != "self"}
-    accepts_any_name = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    names = [name for name, p in parameters.items() if p.kind is not p.POSITIONAL_ONLY]
+    parameters_by_name = {name: p for name, p in signature.parameters.items() if name != "self"}
+    accepts_any_name = any(p.kind is p.VAR_KEYWORD for p in parameters_by_name.values())
+    names = [name for name, p in parameters_by_name.items() if p.kind is not p.POSITIONAL_ONLY]
     for name in () if accepts_any_name else kwargs:
         if name not in names and not names:
             raise BadArgument(f"{owner} takes no arguments, got {name!r}; leave it out")
         if name not in names:
+            if remedy := _given_elsewhere(name, parameters_by_name):
+                raise BadArgument(f"there is no argument of {owner} named {name!r}; give {remedy}")
             raise BadArgument(unknown_name(f"argument of {owner}", name, names))
     try:
         arguments = signature.bind(*args, **kwargs).arguments
@@ -295,11 +298,11 @@ def _check(
         missing = re.search("missing a required .*argument: '(.*)'", str(error))
         if missing:
             name = missing[1]
-            annotation = parameters[name].annotation
+            annotation = parameters_by_name[name].annotation
             expected = "" if isinstance(annotation, str) else f", {describe_allowed(annotation)}"
             raise BadArgument(f"{owner} needs {name}{expected}; give it as {name}=...") from error
         raise BadArgument(
-            f"{owner}: {error}; give arguments by name: {', '.join(parameters)}"
+            f"{owner}: {error}; give arguments by name: {', '.join(parameters_by_name)}"
         ) from error
     for name, value in arguments.items():
         parameter = signature.parameters[name]
@@ -307,6 +310,30 @@ def _check(
         if is_single and parameter.annotation is not parameter.empty:
             default = ... if parameter.default is parameter.empty else parameter.default
             raise_if_invalid(f"{name} of {owner}", value, parameter.annotation, default)
+
+
+def _given_elsewhere(name: str, known: Mapping[str, inspect.Parameter]) -> str:
+    """Return the call that takes an unknown argument, within an object of another argument."""
+    required_last = sorted(known.items(), key=lambda item: item[1].default is item[1].empty)
+    for argument, parameter in required_last:
+        for kind in _classes_in(parameter.annotation):
+            if parameter.default is parameter.empty:
+                # A required object was given, so that only its own objects can be missing.
+                inner = _given_elsewhere(name, parameters(kind))
+            else:
+                inner = f"{name}=..." if name in parameters(kind) else ""
+            if inner:
+                return f"{argument}={kind.__name__}({inner})"
+    return ""
+
+
+def _classes_in(annotation: object) -> list[type]:
+    """Return the classes of this package in an annotation; a text names public classes."""
+    kinds: Iterable[object] = get_args(annotation) or (annotation,)
+    if isinstance(annotation, str):
+        public = import_module("fedaudit")
+        kinds = (getattr(public, word, None) for word in re.findall(r"\w+", annotation))
+    return [k for k in kinds if isinstance(k, type) and k.__module__.startswith("fedaudit")]
 
 
 if TYPE_CHECKING:

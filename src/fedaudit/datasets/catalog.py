@@ -226,9 +226,15 @@ def _missing_directory(name: str, folder: Path | None) -> BadInput:
         if folder is None
         else f"the data directory {folder} is not a folder"
     )
+    here = [f for f, kind in FORMATS.items() if name.endswith(kind.suffix or "/")]
+    remedy = f"set {DATA_DIR_VARIABLE} or give {format_option('data-dir')}"
+    if here and Path(name).is_file():
+        remedy = (
+            f"for {name} in this folder, give fedaudit.datasets.{here[0]}({name!r}), or {remedy}"
+        )
     return BadInput(
-        f"data set {name!r} needs a file and {state}; set {DATA_DIR_VARIABLE} or give "
-        f"{format_option('data-dir')}, or use a data set without files: {', '.join(GENERATED)}"
+        f"data set {name!r} needs a file and {state}; {remedy}, or use a data set without files: "
+        f"{', '.join(GENERATED)}"
     )
 
 

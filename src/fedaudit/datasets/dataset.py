@@ -104,7 +104,7 @@ class Dataset:
         if not torch.equal(torch.cat([self.train.ids, self.test.ids]), torch.arange(len(self))):
             raise BadInput(
                 f"sample ids of {self.name!r} must count from 0 through the training and then "
-                "the test part; build it with from_arrays"
+                "the test part; build it with fedaudit.datasets.samples"
             )
         train_shape = tuple(self.train.features.shape[1:])
         test_shape = tuple(self.test.features.shape[1:])
@@ -355,7 +355,19 @@ class DataFile(DataSource):
 
     @property
     def file(self) -> Path:
-        """The path with its suffix."""
+        """The path with its suffix.
+
+        Raises:
+            BadInput: There is no such file or folder.
+        """
+        path = self._path_with_suffix
+        if not path.exists():
+            relative = "" if path.is_absolute() else f", which is relative to {Path.cwd()}"
+            raise BadInput(f"there is no file or folder {path}; check the path{relative}")
+        return path
+
+    @property
+    def _path_with_suffix(self) -> Path:
         path = Path(self.path)
         return path if path.suffix == self.suffix else Path(f"{path}{self.suffix}")
 
@@ -365,7 +377,7 @@ class DataFile(DataSource):
         settings.pop("path")
         path = Path(self.path)
         name = path.name.removesuffix(self.suffix)
-        is_path = path.exists() or self.file.exists() or name != str(self.path)
+        is_path = path.exists() or self._path_with_suffix.exists() or name != str(self.path)
         # Without a folder, the name is looked up in the data directory.
         folder = path.absolute().parent if is_path else None
         return DataPart(f"{self.catalogue_name}:{name}", settings, folder)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from fedaudit.core.devices import CPU, raise_if_several_workers
-from fedaudit.core.errors import BadInput, Damaged, Unsupported
+from fedaudit.core.errors import BadInput, Damaged, Unsupported, type_of
 from fedaudit.core.modules import frozen_digest, in_model_dtype, raise_if_unusable_model
 from fedaudit.core.objects import canonical_repr
 from fedaudit.core.seeds import seed_for
@@ -335,6 +335,24 @@ def _raise_if_unusable(
     rounds: int,
     participation: float,
 ) -> None:
+    if not isinstance(algorithm, Algorithm):
+        raise BadInput(
+            "the algorithm of simulate must have a network, such as "
+            "fedaudit.fl.algorithms.fedavg.FedAvg(architecture, LocalTraining()); objects of "
+            f"fedaudit.algorithms are for fedaudit.Federation; got {type_of(algorithm)}"
+        )
+    for client, samples in clients.items():
+        if not isinstance(samples, Samples):
+            raise BadInput(
+                f"the data of client {client} must be fedaudit.Samples(features, targets), got "
+                f"{type_of(samples)}"
+            )
+    for client, defense in defenses.items():
+        if not isinstance(defense, Defense):
+            raise BadInput(
+                f"the defense of client {client} must be an object of fedaudit.defenses, got "
+                f"{type_of(defense)}"
+            )
     if not clients or rounds < 1 or not 0 < participation <= 1:
         raise BadInput(
             "a run needs at least one client, at least one round and a participation in (0, 1], "

@@ -94,10 +94,9 @@ class csv(TableSource, DataFile):
         )
 
     @property
-    def file(self) -> Path:
-        """The path with its suffix."""
+    def _path_with_suffix(self) -> Path:
         path = Path(self.path)
-        return path if path.suffix in _SUFFIXES else super().file
+        return path if path.suffix in _SUFFIXES else super()._path_with_suffix
 
     def load_table(self) -> StoredTable:
         """Read the table."""

@@ -294,8 +294,24 @@ def raise_if_untrainable_extensions(run: Setup, device: torch.device) -> None:
         extension.raise_if_untrainable(run)
 
 
+def raise_if_too_few_clients(run: Setup, device: torch.device) -> None:
+    """Raise if every attack compares clients, and there are too few of them.
+
+    Raises:
+        Unsupported: The federation has fewer than three clients.
+    """
+    attacks, clients = run.membership_attacks | run.source_attacks, run.study.partition.clients
+    if clients < 3 and attacks and all(a.needs_other_clients for a in attacks.values()):
+        raise Unsupported(
+            f"{', '.join(attacks)}: scores are comparisons with at least 2 other clients, but the "
+            f"federation has only {clients} clients; use more clients, or add an attack that needs "
+            "only the target, such as loss-series or avg-cosine"
+        )
+
+
 CHECKS: tuple[Callable[[Setup, torch.device], object], ...] = (
     lambda run, device: run.simulate(device=device),
+    raise_if_too_few_clients,
     raise_if_missing_accountant,
     raise_if_failing_hooks,
     raise_if_untrainable_batches,

@@ -134,10 +134,10 @@ def _shares_base(measured: MeasuredRound) -> Bool[Tensor, "clients clients"]:
 
 @convert_exits_to_errors()
 def reattack(
-    recording: Path,
+    recording: Path | str,
     names: Sequence[str],
-    out: Path,
-    data_dir: Path | None = None,
+    out: Path | str,
+    data_dir: Path | str | None = None,
     figures: Mapping[str, object] | None = None,
     device: torch.device = CPU,
     *,
@@ -171,14 +171,15 @@ def reattack(
         Damaged: The recording is incomplete or was changed.
 
     Examples:
-        >>> from pathlib import Path
         >>> import fedaudit as fa
         >>> federation = fa.Federation("digits", training=fa.Training(rounds=2))
         >>> run = fa.audit(federation, attacks=["loss-series"], out="runs/loss")
-        >>> record = fa.reattack(Path("runs/loss"), ["blackbox-loss"], Path("runs/again"))
+        >>> record = fa.reattack("runs/loss", ["blackbox-loss"], "runs/again")
         >>> {row.attack for row in record.estimates if row.attack}
         {'blackbox-loss'}
     """
+    recording, out = Path(recording), Path(out)
+    data_dir = None if data_dir is None else Path(data_dir)
     resources = Resources(device=device, progress=progress)
     with code_named_in(recording / STUDY_FILE, trusted=trust, folder=Path.cwd()):
         _raise_if_untrusted(recording, names, trusted=trust)
