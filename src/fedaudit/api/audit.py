@@ -87,6 +87,9 @@ class Scores(NamedTuple):
         return f"<Scores of {len(self.ids)} samples, of which {members} are members>"
 
 
+_FIRST_COLUMNS = ("attack", "metric", "value", "low", "high", "contrast", "target", "seed")
+
+
 class Run:
     """The result of an audit, stored in a folder.
 
@@ -165,10 +168,14 @@ class Run:
     def to_frame(self) -> object:
         """Return the estimates as a pandas table, or as a list of rows if pandas is not installed.
 
-        Columns without values are left out.
+        Columns without values are left out. Attack, metric and estimate come first.
         """
         frame = self.record.frame()
-        return frame.dropna(axis=1, how="all") if hasattr(frame, "dropna") else frame
+        if not hasattr(frame, "dropna"):
+            return frame
+        known = frame.dropna(axis=1, how="all")
+        first = [name for name in _FIRST_COLUMNS if name in known]
+        return known[[*first, *known.columns.drop(first)]]
 
     @check_arguments
     def scores(

@@ -56,10 +56,10 @@ def GradDiff(*, scale: Literal['raw', 'sum'] = 'raw') -> Attack:
     """Subtracting a member's gradient shortens the last update.
 
     Args:
-        scale: Scale of I. "raw" uses I unscaled, like the published code. The norm of I is then
-            proportional to the learning rate, and the signal is mostly the negative squared norm of
-            g. "sum" scales I to the sum of the samples' gradients, for which the paper derived the
-            threshold 0.
+        scale: Scale of the negative update. "raw" leaves it unscaled, like the published code. Its
+            norm is then proportional to the learning rate, and the signal is mostly the negative
+            squared norm of the sample's gradient. "sum" scales it to the sum of the gradients of
+            the client's samples, for which the paper derived the threshold 0.
 
     Raises:
         BadArgument: A setting is unknown, or its value is not allowed.
@@ -341,10 +341,10 @@ def StackedSignals(*, snapshot: Literal['local', 'global', 'received'] = 'local'
     Args:
         snapshot: "local" for each client's model after training, "global" for the global model
             after the round, "received" for the model that the client received in the round.
-        scale: Scale of I. "raw" uses I unscaled, like the published code. The norm of I is then
-            proportional to the learning rate, and the signal is mostly the negative squared norm of
-            g. "sum" scales I to the sum of the samples' gradients, for which the paper derived the
-            threshold 0.
+        scale: Scale of the negative update. "raw" leaves it unscaled, like the published code. Its
+            norm is then proportional to the learning rate, and the signal is mostly the negative
+            squared norm of the sample's gradient. "sum" scales it to the sum of the gradients of
+            the client's samples, for which the paper derived the threshold 0.
         penalty: L2 penalty: 1 / C of scikit-learn's ``LogisticRegression``.
         bags: Number of bootstrap samples.
 
@@ -424,8 +424,8 @@ def AvgCosineCentredTail(*, tail: float = 0.2) -> Attack:
     """A member's gradient points along the updates, after the mean of their last parameters, to which CoFedMID adds noise, is subtracted.
 
     Args:
-        tail: Fraction of the parameters, counted from the last, to which the number is added, in
-            (0, 1]. In a study, it defaults to that of the audited client's noise.
+        tail: Fraction of the parameters, counted from the last, to which the client adds the same
+            random number, in (0, 1]. In a study, it defaults to that of the audited client's noise.
 
     Raises:
         BadArgument: A setting is unknown, or its value is not allowed.
@@ -441,8 +441,8 @@ def FedMIA2CentredTail(*, tail: float = 0.2, outlier_sigmas: float = 3.0, leave_
     """A member's gradient is most similar to the target's update, after the mean of each update's last parameters is subtracted.
 
     Args:
-        tail: Fraction of the parameters, counted from the last, to which the number is added, in
-            (0, 1]. In a study, it defaults to that of the audited client's noise.
+        tail: Fraction of the parameters, counted from the last, to which the client adds the same
+            random number, in (0, 1]. In a study, it defaults to that of the audited client's noise.
         outlier_sigmas: Peers more than this many standard deviations above the peers' mean are
             excluded from the fit, since they may have the sample, too. With fewer than 11 peers,
             the value 3 excludes none, since no value is more than sqrt(n - 1) population standard

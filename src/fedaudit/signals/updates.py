@@ -70,8 +70,8 @@ class CentredTailCosine:
     parameters. Subtracting the mean removes this number.
 
     Attributes:
-        tail: Fraction of the parameters, counted from the last, to which the number is added, in
-            (0, 1]. In a study, it defaults to that of the audited client's noise.
+        tail: Fraction of the parameters, counted from the last, to which the client adds the same
+            random number, in (0, 1]. In a study, it defaults to that of the audited client's noise.
 
     Source: None; Zhu et al. 2024 (FedMIA), Eq. (7), adapted to algorithm 3 of Bai et al. 2026
         (CoFedMID).
@@ -150,10 +150,10 @@ class GradientDifference(_GradientSignal):
     It is large if subtracting the gradient reduces the norm of the negative update.
 
     Attributes:
-        scale: Scale of I. "raw" uses I unscaled, like the published code. The norm of I is then
-            proportional to the learning rate, and the signal is mostly the negative squared norm of
-            g. "sum" scales I to the sum of the samples' gradients, for which the paper derived the
-            threshold 0.
+        scale: Scale of the negative update. "raw" leaves it unscaled, like the published code. Its
+            norm is then proportional to the learning rate, and the signal is mostly the negative
+            squared norm of the sample's gradient. "sum" scales it to the sum of the gradients of
+            the client's samples, for which the paper derived the threshold 0.
 
     Source: Li et al. 2022; Grad-Diff of Zhu et al. 2024 (FedMIA).
     """
