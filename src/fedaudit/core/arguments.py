@@ -301,9 +301,8 @@ def _check(
             annotation = parameters_by_name[name].annotation
             expected = "" if isinstance(annotation, str) else f", {describe_allowed(annotation)}"
             raise BadArgument(f"{owner} needs {name}{expected}; give it as {name}=...") from error
-        raise BadArgument(
-            f"{owner}: {error}; give arguments by name: {', '.join(parameters_by_name)}"
-        ) from error
+        remedy = f"give arguments by name: {', '.join(names)}" if names else "leave them out"
+        raise BadArgument(f"{owner}: {error}; {remedy}") from error
     for name, value in arguments.items():
         parameter = signature.parameters[name]
         is_single = parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
