@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import compress
-from typing import Literal, NamedTuple, Protocol, TypeVar, get_args
+from typing import Literal, NamedTuple, Protocol, TypeVar, get_args, runtime_checkable
 
 from fedaudit.core import metric_names
 from fedaudit.formatting.grid import Tone, shorten
@@ -249,6 +249,7 @@ Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
 
 
+@runtime_checkable
 class _HasContrast(Protocol):
     @property
     def contrast(self) -> str: ...
