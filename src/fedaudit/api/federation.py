@@ -147,8 +147,8 @@ class Federation:
             data set.
 
     Raises:
-        BadInput: A part is of another type, out of range, or a name that does not exist. The name of a
-            data set is looked up later, by :func:`fedaudit.audit`.
+        BadInput: A part is of another type, out of range, or a name that does not exist. Names of
+            data sets are looked up later, by :func:`fedaudit.audit`.
 
     Examples:
         >>> import fedaudit as fa
