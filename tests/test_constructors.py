@@ -16,6 +16,8 @@ from torch import nn
 import fedaudit as fa
 from fedaudit.api.federation import plan_of
 from fedaudit.core.arguments import Range, parameters
+from fedaudit.fl.algorithms.fedavg import FedAvg
+from fedaudit.fl.training.local import LocalTraining
 from fedaudit.plan.base import Section
 from fedaudit.tasks import Utility
 
@@ -222,6 +224,25 @@ def test_a_missing_file_is_named_with_the_folder_it_is_relative_to(name: str) ->
     with pytest.raises(fa.errors.BadInput, match="there is no file or folder nothing") as refused:
         source.read(seed=0)
     assert str(Path.cwd()) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"algorithm": fa.algorithms.FedAvg()}, "must have a network"),
+        ({"algorithm": "fedavg"}, "must have a network"),
+        ({"clients": {0: DATA}}, "the data of client 0 must be"),
+        ({"defenses": {0: "dp-sgd"}}, "the defense of client 0 must be"),
+    ],
+)
+def test_arguments_of_a_simulation_have_the_right_types(change: dict[str, Any], text: str) -> None:
+    architecture = fa.models.architecture("mlp", shape=(2,), classes=2)
+    right: dict[str, Any] = {
+        "algorithm": FedAvg(architecture, LocalTraining()),
+        "clients": {0: fa.Samples(*DATA)},
+    }
+    with pytest.raises(fa.errors.BadInput, match=text):
+        next(fa.simulate(**right | change, rounds=1, seed=1))
 
 
 def test_names_of_parts_of_other_packages_can_be_read_from_records() -> None:

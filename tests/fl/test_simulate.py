@@ -2,13 +2,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 import torch
 from torch import nn
 
-import fedaudit as fa
 from fedaudit.core.errors import BadInput, Damaged
 from fedaudit.core.seeds import seeded
 from fedaudit.core.values import Architecture, ClientId, Model, Params, Samples, flat
@@ -48,21 +47,6 @@ def test_rounds_are_numbered_from_one_and_complete() -> None:
         assert round.complete
         assert round.selected == round.answered == tuple(DATA)
         assert sum(round.weights.values()) == pytest.approx(1)
-
-
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"algorithm": fa.algorithms.FedAvg()}, "must have a network"),
-        ({"algorithm": "fedavg"}, "must have a network"),
-        ({"clients": {0: (torch.zeros(2, 2), torch.zeros(2))}}, "the data of client 0 must be"),
-        ({"defenses": {0: "dp-sgd"}}, "the defense of client 0 must be"),
-    ],
-)
-def test_arguments_of_other_types_are_refused(change: dict[str, Any], text: str) -> None:
-    arguments: dict[str, Any] = {"algorithm": FEDAVG, "clients": DATA, **change}
-    with pytest.raises(BadInput, match=text):
-        next(simulate(**arguments, rounds=1, seed=1))
 
 
 def test_simulation_does_not_use_the_global_generator() -> None:
