@@ -70,7 +70,8 @@ def audited(
             sent = {
                 n: torch.stack([upload[n] for upload in uploads.values()]).mean(0) for n in sent
             }
-    return attack_recording(folder / "run", [], folder / "result", figures=SMALL["figures"])
+    figures = {**SMALL["figures"], "blind_classifier": True}
+    return attack_recording(folder / "run", [], folder / "result", figures=figures)
 
 
 def _trained(
