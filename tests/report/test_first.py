@@ -279,6 +279,16 @@ def test_undefended_rows_start_with_their_largest_difference() -> None:
     )
 
 
+def test_rows_of_one_defense_are_named_by_their_different_settings() -> None:
+    rows = []
+    for name, value, kind in (("first", 0.6, "vector"), ("second", 0.8, "published")):
+        settings = {"m_max": 15, "sigma": 0.1, "noise": kind}
+        defense = {"name": "cofedmid", "options": settings}
+        rows.append(make_record(name, {"a": {1: {0: value}}}, {1: 0.9}, defense=defense))
+    headline = _of(rows).headline
+    assert headline.endswith("cofedmid (noise published) against cofedmid (noise vector)"), headline
+
+
 def test_games_are_compared_with_chance_and_list_contradictions() -> None:
     audit = played()
     first = game_verdict(audit).first

@@ -305,6 +305,30 @@ def _limits(
     return max(2 * change.low, -1.0), min(2 * change.high, 1.0)
 
 
+class _RowParts(NamedTuple):
+    """Parts of a row's name: its label, its defense with settings, and further details."""
+
+    label: str
+    defense: str
+    settings: list[str]
+    details: list[str]
+
+
+def _parts(row: Row, label: str) -> _RowParts:
+    defense, _, settings = defense_name(row.defense).partition(" (")
+    details = [users_text(row), settings_text(row.settings)]
+    return _RowParts(label, defense, settings.removesuffix(")").split(", "), details)
+
+
+def _differing(parts: _RowParts, other: _RowParts) -> str:
+    """Return the parts of a row's name that the other row does not have, or else its label."""
+    settings = ", ".join(text for text in parts.settings if text and text not in other.settings)
+    defense = f"{parts.defense} ({settings})" if settings else parts.defense
+    is_named = bool(settings) or parts.defense != other.defense
+    details = [text for text in parts.details if text not in other.details]
+    return _joined(60, defense * is_named, *details) or shorten(parts.label, 60)
+
+
 def largest_difference(comparison: Comparison) -> str:
     """Describe the largest change of a strongest attack against its base; "" without changes."""
     changes = [
@@ -317,13 +341,9 @@ def largest_difference(comparison: Comparison) -> str:
     if not changes:
         return ""
     change, row, base, contrast = max(changes, key=lambda item: abs(item[0].value))
-    # Omit parts that both labels have, so that the difference is visible.
     labels = labels_of(comparison)
-    pair = [labels[index].split(" · ") for index in (row, base)]
-    name, other = (
-        shorten(" · ".join([part for part in label if part not in other_label] or label), 60)
-        for label, other_label in (pair, pair[::-1])
-    )
+    pair = [_parts(comparison.rows[index], labels[index]) for index in (row, base)]
+    name, other = (_differing(*names) for names in (pair, pair[::-1]))
     limits = wording.limits_in_words(wording.limits_of_change(change.low, change.high, AUC))
     return (
         f"Largest difference in the strongest AUC {wording.nonmember_heading(contrast)}: "
