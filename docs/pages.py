@@ -263,7 +263,7 @@ def attack_signatures() -> str:
         "from fedaudit.attacks.base import Attack as Attack",
         *(f"from fedaudit.attacks.catalogue import {name} as {name}" for name in RE_EXPORTED),
         "",
-        "__all__: list[str]",
+        f"__all__ = {attacks.__all__!r}",
     ]
     for name, construct in attacks.catalogue.CONSTRUCTORS.items():
         parameters = inspect.signature(construct).parameters.values()

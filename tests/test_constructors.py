@@ -208,6 +208,8 @@ DATA = (np.zeros((4, 2), dtype="float32"), np.array([0, 1, 0, 1]))
         (lambda: fa.audit(fa.Federation(DATA), data_dir="."), "options=AuditOptions(data_dir="),  # type: ignore[call-arg]
         (lambda: fa.audit(fa.Federation(DATA), lr=1), "federation=Federation(training=Training(lr"),  # type: ignore[call-arg]
         (lambda: fa.Federation(DATA, rounds=3), "training=Training(rounds=...)"),  # type: ignore[call-arg]
+        (lambda: fa.audit(fa.Federation(DATA), clients=5), "federation=Federation(clients=...)"),  # type: ignore[call-arg]
+        (lambda: fa.audit(fa.Federation(DATA), training=1), "federation=Federation(training=...)"),  # type: ignore[call-arg]
     ],
 )
 def test_an_argument_of_another_object_is_refused_with_its_place(
@@ -216,6 +218,20 @@ def test_an_argument_of_another_object_is_refused_with_its_place(
     with pytest.raises(fa.errors.BadArgument) as refused:
         call()
     assert f"give {remedy}" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: fa.AuditOptions(rounds=5),  # type: ignore[call-arg]
+        lambda: fa.tasks.Task(names=3),  # type: ignore[call-arg]
+        lambda: fa.audit(fa.Federation(DATA), defense="dp-sgd"),  # type: ignore[call-arg]
+    ],
+)
+def test_no_place_is_suggested_for_other_unknown_arguments(call: Callable[[], object]) -> None:
+    with pytest.raises(fa.errors.BadArgument) as refused:
+        call()
+    assert "=..." not in str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["cifar", "csv", "idx", "images", "npz", "parquet"])
@@ -233,6 +249,8 @@ def test_a_missing_file_is_named_with_the_folder_it_is_relative_to(name: str) ->
         ({"algorithm": "fedavg"}, "must have a network"),
         ({"clients": {0: DATA}}, "the data of client 0 must be"),
         ({"defenses": {0: "dp-sgd"}}, "the defense of client 0 must be"),
+        ({"clients": [fa.Samples(*DATA)]}, "clients must be a dictionary by client, got a list"),
+        ({"defenses": [fa.defenses.MixUp(0.2)]}, "defenses must be a dictionary by client"),
     ],
 )
 def test_arguments_of_a_simulation_have_the_right_types(change: dict[str, Any], text: str) -> None:

@@ -204,7 +204,7 @@ def test_an_epsilon_lower_bound_can_fail_but_not_pass() -> None:
 def test_a_ceiling_below_the_epsilon_limit_is_explained() -> None:
     worst = worst_of(only(verdict(record_of(bound(0.1)), asking("epsilon = 3.4"))))
     assert worst.reason == (
-        "with so few samples, even a perfect attack could not have shown more than 3.4"
+        "with so few samples, even a perfect attack could not have shown more than 3.400"
     )
 
 

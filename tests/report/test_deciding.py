@@ -300,6 +300,17 @@ def test_clauses_prefer_fair_contrasts_for_bounds() -> None:
     assert "at most 0.950" in clauses_json(only(skewed))
 
 
+def test_a_leak_against_unseen_samples_alone_is_not_about_a_client() -> None:
+    unseen = auc(0.8, 0.75, 0.85, method="DeLong 95%")
+    for high, is_of_federation in ((0.55, True), (0.85, False)):
+        others = auc(high - 0.05, high - 0.1, high, contrast="other_client", method="DeLong 95%")
+        if is_of_federation:
+            others = changed(others, significant=False)
+        meaning = summarise_verdict(only(unseen, others)).meaning
+        assert ("not which client did" in meaning) is is_of_federation
+    assert "not which client did" not in summarise_verdict(only(unseen)).meaning
+
+
 @pytest.mark.parametrize("defense", ["none", "dp-sgd"])
 def test_a_recording_does_not_claim_to_have_no_defense(defense: str) -> None:
     audit = record(details=False, defenses=((defense, 1.0),))

@@ -7,13 +7,20 @@ import pytest
 
 from fedaudit.formatting.wording import attack_name, format_percent
 from fedaudit.report.comparison.screen import first_of_comparison, front_figure
-from fedaudit.report.comparison.tradeoffs import SIZES_DIFFER, best_tradeoff, tradeoffs
+from fedaudit.report.comparison.tradeoffs import (
+    SIZES_DIFFER,
+    _differing,
+    _parts,
+    best_tradeoff,
+    tradeoffs,
+)
 from fedaudit.report.evidence import LEAKS
 from fedaudit.report.first import FirstScreen, first_screen
 from fedaudit.report.page import comparison_html, report_html
 from fedaudit.report.sources import source_attacks
 from fedaudit.report.text.games import game_verdict
 from fedaudit.report.text.verdict import summarise_verdict
+from fedaudit.results.comparison import Row
 from fedaudit.results.record import ClientRow, Record
 from fedaudit.study.comparing import compare_records
 from tests.estimates import changed
@@ -287,6 +294,25 @@ def test_rows_of_one_defense_are_named_by_their_different_settings() -> None:
         rows.append(make_record(name, {"a": {1: {0: value}}}, {1: 0.9}, defense=defense))
     headline = _of(rows).headline
     assert headline.endswith("cofedmid (noise published) against cofedmid (noise vector)"), headline
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "names"),
+    [
+        ("a (x 1, y 2)", "a (x 1, y 3)", "a (y 3) against a (y 2)"),
+        ("a (x 1); undefended shadow", "a (x 2); undefended shadow", "(x 2); undefended shadow"),
+        ("a (x 1) + b (y 1, z 1)", "a (x 1) + b (y 1, z 2)", "a (x 1) + b (y 1, z 2)"),
+        ("a (x [0, 1], y 2)", "a (x [0, 2], y 2)", "a (x [0, 2]) against a (x [0, 1])"),
+    ],
+)
+def test_only_the_settings_of_a_single_defense_are_taken_apart(
+    first: str, second: str, names: str
+) -> None:
+    rows = [Row(source=0, defense=name, family=name, base=None) for name in (first, second)]
+    parts = [_parts(row, row.defense) for row in rows]
+    text = f"{_differing(*parts[::-1])} against {_differing(*parts)}"
+    assert names in text
+    assert text.count("(") == text.count(")")
 
 
 def test_games_are_compared_with_chance_and_list_contradictions() -> None:

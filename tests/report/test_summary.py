@@ -284,7 +284,7 @@ def test_rules_without_a_figure_are_counted_as_not_judged() -> None:
     asking = POLICY.replace('["unseen"]', '["unseen", "other_client"]')
     part = section(record, "What the policy says", outcome(record, asking))
     assert part.paragraphs == (
-        "Of 6 rules: 1 inconclusive; 5 kept; 1 of these not judged, because the audit has no "
+        "Of 6 rules: 1 inconclusive; 5 kept; 1 of the 6 not judged, because the audit has no "
         "figure for them.",
     )
     assert part.table is not None

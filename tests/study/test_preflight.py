@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,10 @@ import pytest
 import torch
 from torch import nn
 
+from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.evaluation.controls import _TWIN_TRAINING, _twin_training
-from fedaudit.plan.parts import Setup
+from fedaudit.plan.parts import Extension, Setup
 from fedaudit.plan.sections import Study
 from fedaudit.study.build import build_setup
 from fedaudit.study.running.observing import observe
@@ -21,6 +23,7 @@ from fedaudit.study.running.preflight import (
     check_grid,
     check_run,
     detectable_leaks,
+    raise_if_too_few_clients,
 )
 from fedaudit.study.running.run import run_study
 from tests.programs import exit_code
@@ -95,6 +98,8 @@ def test_a_study_without_a_possible_attack_is_refused_before_training(clients: i
         check_run(run)
     study = quick_study(partition={"clients": 2}, attacks={"fedmia-1": {}, "loss-series": {}})
     check_run(build_setup(study, 1, None))
+    # A study of label inference, for example, has other results.
+    raise_if_too_few_clients(replace(run, extensions=(Extension(),)), CPU)
 
 
 def test_preflight_checks_use_the_batches_of_the_defense() -> None:

@@ -13,7 +13,7 @@ from fedaudit.attacks.catalogue import attack_set as attack_set
 from fedaudit.attacks.catalogue import catalogue_spellings as catalogue_spellings
 from fedaudit.attacks.catalogue import resolve_attack as resolve_attack
 
-__all__: list[str]
+__all__ = ['Attack', 'BlackboxLoss', 'GradCosine', 'GradNorm', 'GradDiff', 'LossSeries', 'AvgCosine', 'FedMIA1', 'FedMIA2', 'FTAC', 'FTAL', 'FTACGlobal', 'FTALGlobal', 'SeqMIA', 'RMIA', 'RMIASeries', 'LiRA', 'LiRASeries', 'StackedSignals', 'LossSeriesAware', 'FedMIA2Aware', 'AvgCosineControl', 'FedMIA2Control', 'AvgCosineCentredTail', 'FedMIA2CentredTail', 'AvgCosineWithoutTail', 'FedMIA2WithoutTail', 'LossRecovery', 'MinKPercent', 'MinKPercentPlusPlus', 'BaseReference', 'Zlib', 'ProjRes', 'AvgProjRes', 'FedMIAProjRes', 'Reconstruction', 'SIA', 'SIAMean', 'SIAProduct', 'SIALikelihood', 'SIACosine']
 
 def BlackboxLoss(*, snapshot: Literal['local', 'global', 'received'] = 'local') -> Attack:
     """A member's loss is low at the client's last model.

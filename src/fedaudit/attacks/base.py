@@ -424,8 +424,8 @@ class Attack:
     def settings(self) -> dict[str, Setting]:
         """Return the settings of the rule and the signals by name.
 
-        Two signals that differ in a setting are different by definition of the attack, so that it
-        is not a setting of the attack.
+        A setting on which the attack's parts differ is left out: an attack that compares two
+        models, for example, measures one signal on each.
         """
         values: dict[str, list[Setting]] = {}
         for part in self.parts:
@@ -519,7 +519,7 @@ _constructors: list[Callable[..., Attack]] = []
 
 
 def constructors_in(namespace: Mapping[str, object]) -> dict[str, Callable[..., Attack]]:
-    """Return the constructors in a module by variable, after which they are named."""
+    """Name each constructor after its variable in a module, and return them by this name."""
     named: dict[str, Callable[..., Attack]] = {}
     for variable, value in namespace.items():
         for constructor in _constructors:

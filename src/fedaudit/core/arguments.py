@@ -8,7 +8,7 @@ against the same annotations. Importing this module loads neither torch nor pyda
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
 from importlib import import_module
 from math import inf
@@ -289,7 +289,7 @@ def _check(
         if name not in names and not names:
             raise BadArgument(f"{owner} takes no arguments, got {name!r}; leave it out")
         if name not in names:
-            if remedy := _given_elsewhere(name, parameters_by_name):
+            if remedy := _argument_of_holder(name, parameters_by_name):
                 raise BadArgument(f"there is no argument of {owner} named {name!r}; give {remedy}")
             raise BadArgument(unknown_name(f"argument of {owner}", name, names))
     try:
@@ -311,28 +311,33 @@ def _check(
             raise_if_invalid(f"{name} of {owner}", value, parameter.annotation, default)
 
 
-def _given_elsewhere(name: str, known: Mapping[str, inspect.Parameter]) -> str:
-    """Return the call that takes an unknown argument, within an object of another argument."""
-    required_last = sorted(known.items(), key=lambda item: item[1].default is item[1].empty)
-    for argument, parameter in required_last:
-        for kind in _classes_in(parameter.annotation):
-            if parameter.default is parameter.empty:
-                # A required object was given, so that only its own objects can be missing.
-                inner = _given_elsewhere(name, parameters(kind))
-            else:
-                inner = f"{name}=..." if name in parameters(kind) else ""
-            if inner:
-                return f"{argument}={kind.__name__}({inner})"
+_HOLDERS = ("Federation", "Training", "Audit", "AuditOptions", "Figures")
+"""Public classes that hold most settings of an audit, so that users look for these elsewhere."""
+
+
+def _argument_of_holder(name: str, function_parameters: Mapping[str, inspect.Parameter]) -> str:
+    """Return how to give a setting that belongs to an object of another argument, or "".
+
+    For ``view``, this is "audit=Audit(view=...)". Objects within such an object come last.
+    """
+    holders = [
+        (argument, kind)
+        for argument, parameter in function_parameters.items()
+        for kind in _holders_in(parameter.annotation)
+    ]
+    for argument, kind in holders:
+        if name in parameters(kind):
+            return f"{argument}={kind.__name__}({name}=...)"
+    for argument, kind in holders:
+        if nested := _argument_of_holder(name, parameters(kind)):
+            return f"{argument}={kind.__name__}({nested})"
     return ""
 
 
-def _classes_in(annotation: object) -> list[type]:
-    """Return the classes of this package in an annotation; a text names public classes."""
-    kinds: Iterable[object] = get_args(annotation) or (annotation,)
-    if isinstance(annotation, str):
-        public = import_module("fedaudit")
-        kinds = (getattr(public, word, None) for word in re.findall(r"\w+", annotation))
-    return [k for k in kinds if isinstance(k, type) and k.__module__.startswith("fedaudit")]
+def _holders_in(annotation: object) -> list[type]:
+    names = annotation if isinstance(annotation, str) else str(get_args(annotation) or annotation)
+    public = import_module("fedaudit")
+    return [getattr(public, name) for name in _HOLDERS if name in re.findall(r"\w+", names)]
 
 
 if TYPE_CHECKING:

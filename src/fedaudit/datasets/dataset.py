@@ -361,7 +361,7 @@ class DataFile(DataSource):
             BadInput: There is no such file or folder.
         """
         path = self._path_with_suffix
-        if not path.exists():
+        if _is_missing(path):
             relative = "" if path.is_absolute() else f", which is relative to {Path.cwd()}"
             raise BadInput(f"there is no file or folder {path}; check the path{relative}")
         return path
@@ -377,7 +377,9 @@ class DataFile(DataSource):
         settings.pop("path")
         path = Path(self.path)
         name = path.name.removesuffix(self.suffix)
-        is_path = path.exists() or self._path_with_suffix.exists() or name != str(self.path)
+        is_path = not (_is_missing(path) and _is_missing(self._path_with_suffix)) or name != str(
+            self.path
+        )
         # Without a folder, the name is looked up in the data directory.
         folder = path.absolute().parent if is_path else None
         return DataPart(f"{self.catalogue_name}:{name}", settings, folder)
@@ -387,6 +389,17 @@ class DataFile(DataSource):
         """Return the file or folder of a data set in the data directory if it exists."""
         path = folder / f"{name}{cls.suffix}"
         return path if path.is_file() else None
+
+
+def _is_missing(path: Path) -> bool:
+    """Return True if there is no such file; False if it exists or its folder cannot be read."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except (OSError, ValueError):  # The reader of the format describes the fault.
+        return False
+    return False
 
 
 # Limits the memory of products in the hash.

@@ -133,7 +133,7 @@ def simulate(
         >>> [round.index for round in fa.simulate(algorithm, clients, rounds=2, seed=1)]
         [1, 2]
     """
-    copies = deepcopy(dict(defenses or {}))
+    copies = {} if defenses is None else deepcopy(defenses)
     _raise_if_unusable(algorithm, clients, copies, rounds, participation)
     server.raise_if_misfit(clients.keys(), rounds)
     if device.type != "cpu":
@@ -341,6 +341,9 @@ def _raise_if_unusable(
             "fedaudit.fl.algorithms.fedavg.FedAvg(architecture, LocalTraining()); objects of "
             f"fedaudit.algorithms are for fedaudit.Federation; got {type_of(algorithm)}"
         )
+    for name, value in (("clients", clients), ("defenses", defenses)):
+        if not isinstance(value, Mapping):
+            raise BadInput(f"{name} must be a dictionary by client, got {type_of(value)}")
     for client, samples in clients.items():
         if not isinstance(samples, Samples):
             raise BadInput(

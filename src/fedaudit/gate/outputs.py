@@ -316,7 +316,9 @@ def policy_section(
         f"{counts[key]} {text['count']}" for key, text in _TEXTS["rules"].items() if counts[key]
     ]
     count_texts += [
-        f"{labels[key]} of these {text}" for key, text in _TEXTS["of_these"].items() if labels[key]
+        text.format(count=labels[key], total=len(verdict.checks))
+        for key, text in _TEXTS["of_these"].items()
+        if labels[key]
     ]
     texts, n_more = _TEXTS["outcomes"][str(verdict.outcome)], len(rules) - MAX_LISTED
     others = (

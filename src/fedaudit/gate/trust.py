@@ -121,9 +121,9 @@ def evidence_checks(record: Record, policy: Policy) -> Iterator[Check]:
         yield check(f"at least {required.least_seeds} seeds", faults)
     if required.views:
         view = record.view.name
-        faults = [] if view in required.views else [f"the adversary's view is {shorten(view)!r}"]
+        faults = [] if view in required.views else [f"the audit has the view {shorten(view)!r}"]
         views = join_and([shorten(view) for view in required.views]).replace(" and ", " or ")
-        yield check(f"an adversary with the view {views}", faults)
+        yield check(f"audit with the view {views}", faults)
     if record.coverage is not None:
         faults = _coverage_faults(
             record, record.coverage, allows_sampled_rounds=required.sampled_rounds

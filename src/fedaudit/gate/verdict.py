@@ -279,7 +279,7 @@ def compare_lower_bound(compared: ComparedFigure, ceiling: float, confidence: fl
     elif figure.ceiling is not None and figure.ceiling <= ceiling:
         reason = (
             "with so few samples, even a perfect attack could not have shown more than "
-            f"{figure.ceiling:.3g}"
+            f"{figure.ceiling:.3f}"
         )
     return _figure_check(compared, outcome, reason, low=figure.low)
 

@@ -27,12 +27,12 @@ them."""
 PEOPLE_IGNORED = "people ignored"
 """Ends the method of limits that treat several samples of one person as independent."""
 GUESSING = "guessing"
+"""Null hypothesis: the attack is at chance level."""
 OTHER_CLIENT = "classes of another client"
 """Null hypothesis of label inference: a client's update reveals no more about its classes than
 about those of another client."""
 LABEL_INFERENCE = "labels"
 """Topic of estimates of label inference, whose unit is a client and a class."""
-"""Null hypothesis: the attack is at chance level."""
 BOOTSTRAP = "bootstrap"
 """Begins the method of limits from resampled data."""
 

@@ -363,12 +363,12 @@ def _answer(
         numbers = []
         texts.append(_FIXED["taken_back"])
     elif numbers and not of_one_client and (risks := residual_risks(record)):
-        if any("mean over" in detail for number in numbers for detail in number.details):
-            runs = wording.format_count(len(record.seeds), "run")
-            texts.append(_FIXED["means"].format(runs=runs))
         texts += [exposure_sentence(record)] * (not record.games and has_membership(record))
         texts.append(exposed_class_sentence(record))
-        texts.append(_FIXED["risks"])
+        has_means = any("mean over" in detail for number in numbers for detail in number.details)
+        runs = wording.format_count(len(record.seeds), "run")
+        scope = _FIXED["means"].format(runs=runs) if has_means else ""
+        texts.append(_FIXED["risks"].format(scope=scope))
     rows = tuple((n.label, n.value, " ".join(map(_sentence, n.details))) for n in numbers)
     return SummarySection(
         "The answer",

@@ -1,5 +1,6 @@
 """Labels of a comparison's rows, warnings about them, and the best trade-off."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -315,9 +316,12 @@ class _RowParts(NamedTuple):
 
 
 def _parts(row: Row, label: str) -> _RowParts:
-    defense, _, settings = defense_name(row.defense).partition(" (")
-    details = [users_text(row), settings_text(row.settings)]
-    return _RowParts(label, defense, settings.removesuffix(")").split(", "), details)
+    defense, settings = defense_name(row.defense), list[str]()
+    # A chain of defenses has several names and lists of settings, and is not taken apart.
+    if single := re.fullmatch(r"([\w-]+) \(([^()]*)\)", defense):
+        # Commas within brackets separate the entries of a list.
+        defense, settings = single[1], re.split(r", (?![^\[]*\])", single[2])
+    return _RowParts(label, defense, settings, [users_text(row), settings_text(row.settings)])
 
 
 def _differing(parts: _RowParts, other: _RowParts) -> str:

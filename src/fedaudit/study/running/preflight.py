@@ -295,13 +295,16 @@ def raise_if_untrainable_extensions(run: Setup, device: torch.device) -> None:
 
 
 def raise_if_too_few_clients(run: Setup, device: torch.device) -> None:
-    """Raise if every attack compares clients, and there are too few of them.
+    """Raise if a study has results only of attacks that need three clients, and has fewer clients.
 
     Raises:
-        Unsupported: The federation has fewer than three clients.
+        Unsupported: All attacks compare clients, the federation has fewer than three clients, and
+            no extension, such as label inference, gives other results.
     """
     attacks, clients = run.membership_attacks | run.source_attacks, run.study.partition.clients
-    if clients < 3 and attacks and all(a.needs_other_clients for a in attacks.values()):
+    if clients > 2 or run.extensions:
+        return
+    if attacks and all(a.needs_other_clients for a in attacks.values()):
         raise Unsupported(
             f"{', '.join(attacks)}: scores are comparisons with at least 2 other clients, but the "
             f"federation has only {clients} clients; use more clients, or add an attack that needs "
