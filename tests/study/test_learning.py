@@ -235,6 +235,18 @@ def test_learned_attacks_run_if_named_or_with_a_shadow_table() -> None:
     assert Capability.AUXILIARY_DATA in resolved.view.offers
 
 
+def test_an_attack_that_needs_more_clients_leaves_the_others(tmp_path: Path) -> None:
+    study = learning_study(
+        partition={"clients": 2, "samples_per_client": 120},
+        attacks={"stacked": {}, "loss-series": {}},
+    )
+    record = run_study(study, tmp_path / "out")
+    states = {row.name: (row.status, row.note) for row in record.attacks}
+    assert states["loss-series"][0] == "run"
+    assert states["stacked"][0] != "run"
+    assert "needs at least 2 other clients" in states["stacked"][1]
+
+
 def test_a_shadow_table_without_learned_attack_trains_nothing() -> None:
     run = build_setup(learning_study(attacks={"loss-series": {}}, shadow={}), 1, None)
     assert run.extension(ExampleSource) is None

@@ -13,7 +13,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from fedaudit.attacks.base import Attack, PerClient, Rule
-from fedaudit.core.errors import BadInput, Damaged, Unsupported, format_table
+from fedaudit.core.errors import BadInput, Damaged, TooFewPeers, Unsupported, format_table
 from fedaudit.core.files import create_subfolder, path_without_links
 from fedaudit.core.metric_names import Origin
 from fedaudit.core.seeds import seed_for
@@ -316,7 +316,7 @@ def _fit_attacks(
     examples: Mapping[ClientId, TrainingExamples],
     representatives: Mapping[ClientId, ClientId],
 ) -> Setup:
-    """Return the run with fitted attacks.
+    """Return the run with fitted attacks, without those that need more clients.
 
     Args:
         run: The audited run.
@@ -326,22 +326,26 @@ def _fit_attacks(
             attacks on it.
     """
     learning = _learning_attacks(run)
-    fitted_attacks = dict(run.attacks)
+    fitted_attacks, refused = dict(run.attacks), dict[str, str]()
     phase = f"seed {run.seed}: attacks learn"
     for index, (name, attack) in enumerate(learning.items()):
         context.progress(phase, index, len(learning))
         seed = seed_for(run.seed, "learning", name)
-        by_client = {
-            client: attack.fitted(samples.measured, samples.is_member, samples.target, seed)
-            for client, samples in examples.items()
-        }
+        try:
+            by_client = {
+                client: attack.fitted(samples.measured, samples.is_member, samples.target, seed)
+                for client, samples in examples.items()
+            }
+        except TooFewPeers as error:  # The other attacks have results.
+            refused[name] = str(error)
+            continue
         fitted = next(iter(by_client.values()))
         if len(by_client) > 1:
             rules = {t: cast(Rule, by_client[client].rule) for t, client in representatives.items()}
             fitted = replace(fitted, rule=PerClient(rules))
         fitted_attacks[name] = fitted
     context.progress(phase, len(learning), len(learning))
-    return replace(run, attacks=fitted_attacks)
+    return replace(run, attacks=fitted_attacks).without_attacks(refused)
 
 
 def _clients(clients: tuple[ClientId, ...]) -> str:
