@@ -254,7 +254,7 @@ def _cell(text: str) -> str:
 
 
 def attack_signatures() -> str:
-    """Return the stub of ``fedaudit.attacks``: the signature of each attack, for type checkers."""
+    """Return the stub of ``fedaudit.attacks``, with signature and meaning of each attack."""
     lines = [
         '"""Signatures of attacks, which docs/pages.py computes from their parts."""',
         "",
@@ -268,7 +268,9 @@ def attack_signatures() -> str:
     for name, construct in attacks.catalogue.CONSTRUCTORS.items():
         parameters = inspect.signature(construct).parameters.values()
         settings = ", ".join(["*", *map(str, parameters)]) if parameters else ""
-        text = textwrap.indent(inspect.cleandoc(construct.__doc__ or ""), " " * 4).strip()
+        paragraphs = inspect.cleandoc(construct.__doc__ or "").split("\n\n")
+        kept = [part for part in paragraphs if not part.startswith(("Examples:", "Raises:"))]
+        text = textwrap.indent("\n\n".join(kept), " " * 4).strip()
         lines += ["", f"def {name}({settings}) -> Attack:", f'    """{text}"""']
     return "\n".join(lines) + "\n"
 

@@ -22,33 +22,15 @@ def BlackboxLoss(*, snapshot: Literal['local', 'global', 'received'] = 'local') 
         snapshot: "local" for each client's model after training, "global" for the global model
             after the round, "received" for the model that the client received in the round.
 
-    Raises:
-        BadArgument: A setting is unknown, or its value is not allowed.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.BlackboxLoss().name
-        'blackbox-loss'
-
     Source: Yeom et al. 2018."""
 
 def GradCosine() -> Attack:
     """A member's gradient points along the last update.
 
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.GradCosine().name
-        'grad-cosine'
-
     Source: Li et al. 2022."""
 
 def GradNorm() -> Attack:
     """A member's gradient has a small norm at the last global model.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.GradNorm().name
-        'grad-norm'
 
     Source: Nasr et al. 2019."""
 
@@ -61,14 +43,6 @@ def GradDiff(*, scale: Literal['raw', 'sum'] = 'raw') -> Attack:
             squared norm of the sample's gradient. "sum" scales it to the sum of the gradients of
             the client's samples, for which the paper derived the threshold 0.
 
-    Raises:
-        BadArgument: A setting is unknown, or its value is not allowed.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.GradDiff().name
-        'grad-diff'
-
     Source: Li et al. 2022."""
 
 def LossSeries(*, snapshot: Literal['local', 'global', 'received'] = 'local') -> Attack:
@@ -78,23 +52,10 @@ def LossSeries(*, snapshot: Literal['local', 'global', 'received'] = 'local') ->
         snapshot: "local" for each client's model after training, "global" for the global model
             after the round, "received" for the model that the client received in the round.
 
-    Raises:
-        BadArgument: A setting is unknown, or its value is not allowed.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.LossSeries().name
-        'loss-series'
-
     Source: Gu et al. 2022; Zhu et al. 2024 (FedMIA), section 4.1."""
 
 def AvgCosine() -> Attack:
     """A member's gradient points along the updates over the rounds.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.AvgCosine().name
-        'avg-cosine'
 
     Source: Li et al. 2022."""
 
@@ -115,14 +76,6 @@ def FedMIA1(*, snapshot: Literal['local', 'global', 'received'] = 'local', outli
             adds 1e-8, which is as large as the variance of cosines of a large network. Use it only
             to reproduce that code.
 
-    Raises:
-        BadArgument: A setting is unknown, or its value is not allowed.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.FedMIA1().name
-        'fedmia-1'
-
     Source: Zhu et al. 2024 (FedMIA), Eqs. (8)-(12), loss."""
 
 def FedMIA2(*, outlier_sigmas: float = 3.0, leave_one_out: bool = False, variance_floor: float = 0.0) -> Attack:
@@ -140,14 +93,6 @@ def FedMIA2(*, outlier_sigmas: float = 3.0, leave_one_out: bool = False, varianc
             adds 1e-8, which is as large as the variance of cosines of a large network. Use it only
             to reproduce that code.
 
-    Raises:
-        BadArgument: A setting is unknown, or its value is not allowed.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.FedMIA2().name
-        'fedmia-2'
-
     Source: Zhu et al. 2024 (FedMIA), Eqs. (7)-(12), cosine."""
 
 def FTAC(*, snapshot: Literal['local', 'global', 'received'] = 'local') -> Attack:
@@ -156,14 +101,6 @@ def FTAC(*, snapshot: Literal['local', 'global', 'received'] = 'local') -> Attac
     Args:
         snapshot: "local" for each client's model after training, "global" for the global model
             after the round, "received" for the model that the client received in the round.
-
-    Raises:
-        BadArgument: A setting is unknown, or its value is not allowed.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.FTAC().name
-        'fta-c'
 
     Source: Chen et al. 2024 (FTA-C); Bai et al. 2026 (CoFedMID), appendix D."""
 
@@ -174,14 +111,6 @@ def FTAL(*, snapshot: Literal['local', 'global', 'received'] = 'local') -> Attac
         snapshot: "local" for each client's model after training, "global" for the global model
             after the round, "received" for the model that the client received in the round.
 
-    Raises:
-        BadArgument: A setting is unknown, or its value is not allowed.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.FTAL().name
-        'fta-l'
-
     Source: Chen et al. 2024 (FTA-L); Bai et al. 2026 (CoFedMID), appendix D."""
 
 def FTACGlobal(*, snapshot: Literal['local', 'global', 'received'] = 'global') -> Attack:
@@ -191,14 +120,6 @@ def FTACGlobal(*, snapshot: Literal['local', 'global', 'received'] = 'global') -
         snapshot: "local" for each client's model after training, "global" for the global model
             after the round, "received" for the model that the client received in the round.
 
-    Raises:
-        BadArgument: A setting is unknown, or its value is not allowed.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.FTACGlobal().name
-        'fta-c-global'
-
     Source: Chen et al. 2024 (FTA-C), on the global models; Bai et al. 2026 (CoFedMID), appendix D."""
 
 def FTALGlobal(*, snapshot: Literal['local', 'global', 'received'] = 'global') -> Attack:
@@ -207,14 +128,6 @@ def FTALGlobal(*, snapshot: Literal['local', 'global', 'received'] = 'global') -
     Args:
         snapshot: "local" for each client's model after training, "global" for the global model
             after the round, "received" for the model that the client received in the round.
-
-    Raises:
-        BadArgument: A setting is unknown, or its value is not allowed.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.FTALGlobal().name
-        'fta-l-global'
 
     Source: Chen et al. 2024 (FTA-L), on the global models; Bai et al. 2026 (CoFedMID), appendix D."""
 
@@ -232,14 +145,6 @@ def SeqMIA(*, snapshot: Literal['local', 'global', 'received'] = 'local', hidden
         lr: Learning rate of Adam, which is multiplied by 0.9 every ten epochs while it is above
             5e-4.
         weight_decay: Weight decay of weights; biases have none.
-
-    Raises:
-        BadArgument: A setting is unknown, or its value is not allowed.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.SeqMIA().name
-        'seqmia'
 
     Source: Li et al. 2024 (SeqMIA), section 4; Bai et al. 2026 (CoFedMID), appendix D."""
 
@@ -259,14 +164,6 @@ def RMIA(*, snapshot: Literal['local', 'global', 'received'] = 'local', rounds: 
             with all others as reference models. The value with the largest mean AUC is used. With a
             single reference model, a is 0.3.
 
-    Raises:
-        BadArgument: A setting is unknown, or its value is not allowed.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.RMIA().name
-        'rmia'
-
     Source: Zarifzadeh et al. 2024 (RMIA)."""
 
 def RMIASeries(*, snapshot: Literal['local', 'global', 'received'] = 'local', rounds: Literal['last', 'mean'] = 'mean', offline: float = -1.0) -> Attack:
@@ -285,14 +182,6 @@ def RMIASeries(*, snapshot: Literal['local', 'global', 'received'] = 'local', ro
             with all others as reference models. The value with the largest mean AUC is used. With a
             single reference model, a is 0.3.
 
-    Raises:
-        BadArgument: A setting is unknown, or its value is not allowed.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.RMIASeries().name
-        'rmia-series'
-
     Source: Zarifzadeh et al. 2024 (RMIA), over rounds."""
 
 def LiRA(*, snapshot: Literal['local', 'global', 'received'] = 'local', rounds: Literal['last', 'mean'] = 'last', variance: Literal['fixed', 'each'] = 'fixed') -> Attack:
@@ -305,14 +194,6 @@ def LiRA(*, snapshot: Literal['local', 'global', 'received'] = 'local', rounds: 
         variance: "fixed" for the same variance for all samples, which is better with few reference
             models. "each" for a variance per sample.
 
-    Raises:
-        BadArgument: A setting is unknown, or its value is not allowed.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.LiRA().name
-        'lira'
-
     Source: Carlini et al. 2022 (LiRA)."""
 
 def LiRASeries(*, snapshot: Literal['local', 'global', 'received'] = 'local', rounds: Literal['last', 'mean'] = 'mean', variance: Literal['fixed', 'each'] = 'fixed') -> Attack:
@@ -324,14 +205,6 @@ def LiRASeries(*, snapshot: Literal['local', 'global', 'received'] = 'local', ro
         rounds: "last" for the last measured round, "mean" for the mean of the scores over rounds.
         variance: "fixed" for the same variance for all samples, which is better with few reference
             models. "each" for a variance per sample.
-
-    Raises:
-        BadArgument: A setting is unknown, or its value is not allowed.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.LiRASeries().name
-        'lira-series'
 
     Source: Carlini et al. 2022 (LiRA), over rounds."""
 
@@ -348,14 +221,6 @@ def StackedSignals(*, snapshot: Literal['local', 'global', 'received'] = 'local'
         penalty: L2 penalty: 1 / C of scikit-learn's ``LogisticRegression``.
         bags: Number of bootstrap samples.
 
-    Raises:
-        BadArgument: A setting is unknown, or its value is not allowed.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.StackedSignals().name
-        'stacked'
-
     Source: Shokri et al. 2017; Nasr et al. 2019, over signals of federations."""
 
 def LossSeriesAware(*, snapshot: Literal['local', 'global', 'received'] = 'local') -> Attack:
@@ -365,33 +230,15 @@ def LossSeriesAware(*, snapshot: Literal['local', 'global', 'received'] = 'local
         snapshot: "local" for each client's model after training, "global" for the global model
             after the round, "received" for the model that the client received in the round.
 
-    Raises:
-        BadArgument: A setting is unknown, or its value is not allowed.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.LossSeriesAware().name
-        'loss-series-aware'
-
     Source: Gu et al. 2022 (Loss-Series), with knowledge of the classes that Bai et al. 2026 (CoFedMID) assign."""
 
 def FedMIA2Aware() -> Attack:
     """A member's gradient is similar to the target's update in rounds in which the defense lets the target train on the member's class.
 
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.FedMIA2Aware().name
-        'fedmia-2-aware'
-
     Source: Zhu et al. 2024 (FedMIA-II), with knowledge of the classes that Bai et al. 2026 (CoFedMID) assign."""
 
 def AvgCosineControl() -> Attack:
     """A member's gradient points along the target's control variates over the rounds.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.AvgCosineControl().name
-        'avg-cosine-control'
 
     Source: Li et al. 2022 (Avg-Cosine), adapted to the control variates of Karimireddy et al. 2020 (SCAFFOLD)."""
 
@@ -410,14 +257,6 @@ def FedMIA2Control(*, outlier_sigmas: float = 3.0, leave_one_out: bool = False, 
             adds 1e-8, which is as large as the variance of cosines of a large network. Use it only
             to reproduce that code.
 
-    Raises:
-        BadArgument: A setting is unknown, or its value is not allowed.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.FedMIA2Control().name
-        'fedmia-2-control'
-
     Source: Zhu et al. 2024 (FedMIA-II), adapted to the control variates of Karimireddy et al. 2020 (SCAFFOLD)."""
 
 def AvgCosineCentredTail(*, tail: float = 0.2) -> Attack:
@@ -426,14 +265,6 @@ def AvgCosineCentredTail(*, tail: float = 0.2) -> Attack:
     Args:
         tail: Fraction of the parameters, counted from the last, to which the client adds the same
             random number, in (0, 1]. In a study, it defaults to that of the audited client's noise.
-
-    Raises:
-        BadArgument: A setting is unknown, or its value is not allowed.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.AvgCosineCentredTail().name
-        'avg-cosine-centred-tail'
 
     Source: Li et al. 2022 (Avg-Cosine), with knowledge of where the published noise of Bai et al. 2026 (CoFedMID) is."""
 
@@ -454,14 +285,6 @@ def FedMIA2CentredTail(*, tail: float = 0.2, outlier_sigmas: float = 3.0, leave_
             adds 1e-8, which is as large as the variance of cosines of a large network. Use it only
             to reproduce that code.
 
-    Raises:
-        BadArgument: A setting is unknown, or its value is not allowed.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.FedMIA2CentredTail().name
-        'fedmia-2-centred-tail'
-
     Source: Zhu et al. 2024 (FedMIA-II), with knowledge of where the published noise of Bai et al. 2026 (CoFedMID) is."""
 
 def AvgCosineWithoutTail(*, tail: float = 0.2) -> Attack:
@@ -470,14 +293,6 @@ def AvgCosineWithoutTail(*, tail: float = 0.2) -> Attack:
     Args:
         tail: Fraction of the parameters, counted from the last, that is excluded, in (0, 1). In a
             study, it defaults to that of the audited client's noise.
-
-    Raises:
-        BadArgument: A setting is unknown, or its value is not allowed.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.AvgCosineWithoutTail().name
-        'avg-cosine-without-tail'
 
     Source: Li et al. 2022 (Avg-Cosine), with knowledge of where the noise of Bai et al. 2026 (CoFedMID) is."""
 
@@ -498,14 +313,6 @@ def FedMIA2WithoutTail(*, tail: float = 0.2, outlier_sigmas: float = 3.0, leave_
             adds 1e-8, which is as large as the variance of cosines of a large network. Use it only
             to reproduce that code.
 
-    Raises:
-        BadArgument: A setting is unknown, or its value is not allowed.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.FedMIA2WithoutTail().name
-        'fedmia-2-without-tail'
-
     Source: Zhu et al. 2024 (FedMIA-II), with knowledge of where the noise of Bai et al. 2026 (CoFedMID) is."""
 
 def LossRecovery(*, snapshot: Literal['local', 'global', 'received'] = 'local', first: int = 0, every: int = 2, floor: float = 0.01) -> Attack:
@@ -520,14 +327,6 @@ def LossRecovery(*, snapshot: Literal['local', 'global', 'received'] = 'local', 
         every: Number of rounds from one poisoned round to the next, at least 2.
         floor: Offset above 0 that is added to every loss, so that a loss of 0 has a logarithm.
 
-    Raises:
-        BadArgument: A setting is unknown, or its value is not allowed.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.LossRecovery().name
-        'recovery'
-
     Source: Nasr et al. 2019, active attacks; Mo et al. 2025 (FedPoisonMIA)."""
 
 def MinKPercent(*, snapshot: Literal['local', 'global', 'received'] = 'local', share: float = 0.2) -> Attack:
@@ -537,14 +336,6 @@ def MinKPercent(*, snapshot: Literal['local', 'global', 'received'] = 'local', s
         snapshot: "local" for each client's model after training, "global" for the global model
             after the round, "received" for the model that the client received in the round.
         share: Fraction of a sequence's tokens that is used, in (0, 1]; at least one token is used.
-
-    Raises:
-        BadArgument: A setting is unknown, or its value is not allowed.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.MinKPercent().name
-        'min-k'
 
     Source: Shi et al. 2024 (Min-K%)."""
 
@@ -556,23 +347,10 @@ def MinKPercentPlusPlus(*, snapshot: Literal['local', 'global', 'received'] = 'l
             after the round, "received" for the model that the client received in the round.
         share: Fraction of a sequence's tokens that is used, in (0, 1]; at least one token is used.
 
-    Raises:
-        BadArgument: A setting is unknown, or its value is not allowed.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.MinKPercentPlusPlus().name
-        'min-k-plus-plus'
-
     Source: Zhang et al. 2025 (Min-K%++)."""
 
 def BaseReference() -> Attack:
     """The client's last model gives a member a lower loss than the initial model, such as a pretrained one.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.BaseReference().name
-        'base-reference'
 
     Source: Mireshghallah et al. 2022; Carlini et al. 2021."""
 
@@ -582,14 +360,6 @@ def Zlib(*, snapshot: Literal['local', 'global', 'received'] = 'local') -> Attac
     Args:
         snapshot: "local" for each client's model after training, "global" for the global model
             after the round, "received" for the model that the client received in the round.
-
-    Raises:
-        BadArgument: A setting is unknown, or its value is not allowed.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.Zlib().name
-        'zlib'
 
     Source: Carlini et al. 2021."""
 
@@ -603,14 +373,6 @@ def ProjRes(*, layer: str = '', ridge: float = 0.0003) -> Attack:
             half, in (0, 1). For an update A divided by its norm, an input is multiplied by I -
             A'(AA' + ridge² I)⁻¹A.
 
-    Raises:
-        BadArgument: A setting is unknown, or its value is not allowed.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.ProjRes().name
-        'projres'
-
     Source: Deng et al. 2026 (ProjRes)."""
 
 def AvgProjRes(*, layer: str = '', ridge: float = 0.0003) -> Attack:
@@ -622,14 +384,6 @@ def AvgProjRes(*, layer: str = '', ridge: float = 0.0003) -> Attack:
         ridge: Singular value, relative to the update's norm, at which a direction is removed by
             half, in (0, 1). For an update A divided by its norm, an input is multiplied by I -
             A'(AA' + ridge² I)⁻¹A.
-
-    Raises:
-        BadArgument: A setting is unknown, or its value is not allowed.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.AvgProjRes().name
-        'avg-projres'
 
     Source: Deng et al. 2026 (ProjRes), over rounds."""
 
@@ -653,23 +407,10 @@ def FedMIAProjRes(*, layer: str = '', ridge: float = 0.0003, outlier_sigmas: flo
             adds 1e-8, which is as large as the variance of cosines of a large network. Use it only
             to reproduce that code.
 
-    Raises:
-        BadArgument: A setting is unknown, or its value is not allowed.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.FedMIAProjRes().name
-        'fedmia-projres'
-
     Source: Deng et al. 2026 (ProjRes), with the rule of Zhu et al. 2024 (FedMIA)."""
 
 def Reconstruction() -> Attack:
     """A member resembles a sample that is computed from the update of the first layer, more than an unseen sample does.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.Reconstruction().name
-        'reconstruction'
 
     Source: Phong et al. 2018; Geiping et al. 2020."""
 
@@ -685,14 +426,6 @@ def SIA(*, snapshot: Literal['local', 'global', 'received'] = 'local', temperatu
         prior: Prior probability of each client. "equal" is the same for every client (the paper's
             1/K); "size" is proportional to the client's number of samples.
 
-    Raises:
-        BadArgument: A setting is unknown, or its value is not allowed.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.SIA().name
-        'sia'
-
     Source: Hu et al. 2024 (SIA), Algorithms 1-3."""
 
 def SIAMean(*, snapshot: Literal['local', 'global', 'received'] = 'local', temperature: float = 1.0, prior: Literal['equal', 'size'] = 'equal') -> Attack:
@@ -706,14 +439,6 @@ def SIAMean(*, snapshot: Literal['local', 'global', 'received'] = 'local', tempe
             does not change the order of clients.
         prior: Prior probability of each client. "equal" is the same for every client (the paper's
             1/K); "size" is proportional to the client's number of samples.
-
-    Raises:
-        BadArgument: A setting is unknown, or its value is not allowed.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.SIAMean().name
-        'sia-mean'
 
     Source: Hu et al. 2024 (SIA), section 5 (future work)."""
 
@@ -729,14 +454,6 @@ def SIAProduct(*, snapshot: Literal['local', 'global', 'received'] = 'local', te
         prior: Prior probability of each client. "equal" is the same for every client (the paper's
             1/K); "size" is proportional to the client's number of samples.
 
-    Raises:
-        BadArgument: A setting is unknown, or its value is not allowed.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.SIAProduct().name
-        'sia-product'
-
     Source: Hu et al. 2024 (SIA), section 5 (future work)."""
 
 def SIALikelihood(*, snapshot: Literal['local', 'global', 'received'] = 'local', temperature: float = 1.0, prior: Literal['equal', 'size'] = 'equal') -> Attack:
@@ -751,14 +468,6 @@ def SIALikelihood(*, snapshot: Literal['local', 'global', 'received'] = 'local',
         prior: Prior probability of each client. "equal" is the same for every client (the paper's
             1/K); "size" is proportional to the client's number of samples.
 
-    Raises:
-        BadArgument: A setting is unknown, or its value is not allowed.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.SIALikelihood().name
-        'sia-likelihood'
-
     Source: Zhu et al. 2024 (FedMIA-I), as a source posterior."""
 
 def SIACosine(*, temperature: float = 1.0, prior: Literal['equal', 'size'] = 'equal') -> Attack:
@@ -770,13 +479,5 @@ def SIACosine(*, temperature: float = 1.0, prior: Literal['equal', 'size'] = 'eq
             does not change the order of clients.
         prior: Prior probability of each client. "equal" is the same for every client (the paper's
             1/K); "size" is proportional to the client's number of samples.
-
-    Raises:
-        BadArgument: A setting is unknown, or its value is not allowed.
-
-    Examples:
-        >>> import fedaudit as fa
-        >>> fa.attacks.SIACosine().name
-        'sia-cosine'
 
     Source: Zhu et al. 2024 (FedMIA-II), as a source posterior."""
