@@ -87,11 +87,16 @@ def test_a_last_batch_of_one_raises_with_a_working_size(
     check_run(build_setup(quick_study(training={"batch_size": size - 1}), 1, None))
 
 
-@pytest.mark.parametrize("clients", [2, 3])
-def test_a_study_without_a_possible_attack_is_refused_before_training(clients: int) -> None:
-    study = quick_study(partition={"clients": clients}, attacks={"fedmia-1": {}})
+@pytest.mark.parametrize(
+    ("clients", "merge", "is_possible"), [(2, [], False), (3, [], True), (3, [0, 1], False)]
+)
+def test_a_study_without_a_possible_attack_is_refused_before_training(
+    clients: int, merge: list[int], is_possible: bool
+) -> None:
+    audit = {"merge": merge, "targets": [0]}
+    study = quick_study(partition={"clients": clients}, attacks={"fedmia-1": {}}, audit=audit)
     run = build_setup(study, 1, None)
-    if clients > 2:
+    if is_possible:
         check_run(run)
         return
     with pytest.raises(Unsupported, match="fedmia-1: scores are comparisons with at least 2 other"):

@@ -284,8 +284,11 @@ class Attack:
 
     @property
     def needs_other_clients(self) -> bool:
-        """True if scores are comparisons of a client with at least two other clients."""
-        return self.rule.client_aggregation.startswith("one-sided likelihood")
+        """True if scores are comparisons of a client with at least two other clients.
+
+        A rule states this by its class variable ``needs_other_clients``, which may be missing.
+        """
+        return bool(getattr(self.rule, "needs_other_clients", False))
 
     def posterior(
         self, measured: Mapping[str, Measurements], sizes: Mapping[ClientId, int]

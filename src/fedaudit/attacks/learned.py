@@ -304,6 +304,7 @@ class Stacked(_Unfitted):
     bags: Positive = 10
 
     client_aggregation = "learned"
+    needs_other_clients = True
     round_aggregation = "learned"
     needs = Capability.UPLOADS | Capability.ROUNDS | Capability.AUXILIARY_DATA
 

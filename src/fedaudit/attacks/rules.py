@@ -155,6 +155,7 @@ class OneSidedLikelihood:
     variance_floor: AtLeastZero = 0.0
 
     client_aggregation = "one-sided likelihood"
+    needs_other_clients = True
     round_aggregation = "mean"
     needs = Capability.UPLOADS | Capability.ROUNDS
 
@@ -244,6 +245,10 @@ class AssignedRoundsOnly:
     @property
     def client_aggregation(self) -> str:
         return self.rule.client_aggregation
+
+    @property
+    def needs_other_clients(self) -> bool:
+        return bool(getattr(self.rule, "needs_other_clients", False))
 
     @property
     def round_aggregation(self) -> str:

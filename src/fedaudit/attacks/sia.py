@@ -141,6 +141,7 @@ class SourceByTail(Bayes):
     rule: Rule
 
     client_aggregation = "one-sided likelihood, then arg max"
+    needs_other_clients = True
     round_aggregation = "mean"
     needs = Capability.UPLOADS | Capability.ROUNDS
 

@@ -301,13 +301,15 @@ def raise_if_too_few_clients(run: Setup, device: torch.device) -> None:
         Unsupported: All attacks compare clients, the federation has fewer than three clients, and
             no extension, such as label inference, gives other results.
     """
-    attacks, clients = run.membership_attacks | run.source_attacks, run.study.partition.clients
+    attacks = run.membership_attacks | run.source_attacks
+    # The adversary sees merged clients as one.
+    clients = run.study.partition.clients - max(len(run.study.audit.merge) - 1, 0)
     if clients > 2 or run.extensions:
         return
     if attacks and all(a.needs_other_clients for a in attacks.values()):
         raise Unsupported(
             f"{', '.join(attacks)}: scores are comparisons with at least 2 other clients, but the "
-            f"federation has only {clients} clients; use more clients, or add an attack that needs "
+            f"adversary sees only {clients} clients; use more clients, or add an attack that needs "
             "only the target, such as loss-series or avg-cosine"
         )
 
