@@ -59,16 +59,19 @@ pytestmark = [
 ]
 
 
-FRAME = '<iframe srcdoc="{}" style="width: 380px; height: 800px; border: 0"></iframe>'
+FRAME = '<iframe data-page="{}" style="width: 380px; height: 800px; border: 0"></iframe>'
 PHONES = """<!DOCTYPE html><title>Windows of a phone's width</title>
 {}
 <script>
-for (const frame of document.querySelectorAll("iframe"))
+for (const frame of document.querySelectorAll("iframe")) {{
   frame.addEventListener("load", () => {{
     const notes = document.createElement("p");
     Object.assign(notes.dataset, frame.contentDocument.documentElement.dataset);
     frame.replaceWith(notes);
   }});
+  // Assigned after the listener, since a page may load before the script runs.
+  frame.srcdoc = frame.dataset.page;
+}}
 </script>
 """
 
