@@ -150,6 +150,21 @@ def test_an_imported_module_of_the_user_is_followed_by_name(folder: Path) -> Non
     ), "the digest covers all of an imported module"
 
 
+@pytest.mark.parametrize("name", ["site-packages", "dist-packages", "projects"])
+def test_packages_of_the_system_or_user_are_installed(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = folder / name
+    packages.mkdir()
+    monkeypatch.setattr(sys, "path", [*sys.path, str(packages)])
+    source = MODULE.replace("SCALE = 2.0", "from own_package import SCALE")
+    digests = set()
+    for scale in (2.0, 3.0):
+        (packages / "own_package.py").write_text(f"SCALE = {scale}\n")
+        digests.add(digest(folder, source))
+    assert len(digests) == (2 if name == "projects" else 1)
+
+
 def test_an_import_within_a_function_is_followed(folder: Path) -> None:
     lazy = MODULE.replace("from own_helpers import halved, unused", "").replace(
         "    def inner", "    from own_helpers import halved\n    def inner"

@@ -55,5 +55,5 @@ def test_algorithms_that_average_embeddings_average_prompts() -> None:
 
 
 def test_a_negative_rank_is_refused() -> None:
-    with pytest.raises(BadInput, match="rank and prompt are at least 0"):
+    with pytest.raises(BadInput, match="rank of MiniLM takes a whole number from 0"):
         architecture("minilm", shape=(12,), classes=3, rank=-1)

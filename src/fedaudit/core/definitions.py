@@ -26,6 +26,10 @@ from pathlib import Path
 
 from fedaudit.core.importing import KNOWN_PACKAGES
 
+_PACKAGE_FOLDERS = ("site-packages", "dist-packages")
+"""Names of folders of installed packages. Python may search several of them: an environment can
+include the packages of the system, and Debian and Colab use the second name."""
+
 _REFLECTION = re.compile(
     "FunctionType|attrgetter|builtins|cloudpickle|ctypes|currentframe|dill|dir|eval|exec|f_back|"
     "f_builtins|f_globals|f_locals|gc|get_annotations|get_type_hints|gi_frame|globals|import_module|"
@@ -286,10 +290,17 @@ def _spec(module: str, folders: Sequence[str]) -> ModuleSpec | None:
     return PathFinder.find_spec(last, folders)
 
 
-@lru_cache(maxsize=1)
 def _installed_folders() -> tuple[Path, ...]:
+    """Return the folders of installed packages, including those of the user and the system."""
+    return _folders_on(tuple(sys.path))
+
+
+@lru_cache(maxsize=4)
+def _folders_on(search_path: tuple[str, ...]) -> tuple[Path, ...]:
     paths = sysconfig.get_paths()
-    return tuple(Path(paths[name]).resolve() for name in ("purelib", "platlib", "stdlib"))
+    folders = [Path(paths[name]) for name in ("purelib", "platlib", "stdlib")]
+    folders += [path for path in map(Path, search_path) if path.name in _PACKAGE_FOLDERS]
+    return tuple(folder.resolve() for folder in folders)
 
 
 def _bytes_of(file: Path) -> bytes:
