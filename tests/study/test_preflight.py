@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import nn
 
-from fedaudit.core.devices import CPU
 from fedaudit.core.errors import BadInput, Unsupported
 from fedaudit.evaluation.controls import _TWIN_TRAINING, _twin_training
 from fedaudit.plan.parts import Extension, Setup
@@ -104,7 +103,7 @@ def test_a_study_without_a_possible_attack_is_refused_before_training(
     study = quick_study(partition={"clients": 2}, attacks={"fedmia-1": {}, "loss-series": {}})
     check_run(build_setup(study, 1, None))
     # A study of label inference, for example, has other results.
-    raise_if_too_few_clients(replace(run, extensions=(Extension(),)), CPU)
+    raise_if_too_few_clients(replace(run, extensions=(Extension(),)))
 
 
 def test_preflight_checks_use_the_batches_of_the_defense() -> None:

@@ -294,7 +294,7 @@ def raise_if_untrainable_extensions(run: Setup, device: torch.device) -> None:
         extension.raise_if_untrainable(run)
 
 
-def raise_if_too_few_clients(run: Setup, device: torch.device) -> None:
+def raise_if_too_few_clients(run: Setup) -> None:
     """Raise if a study has results only of attacks that need three clients, and has fewer clients.
 
     Raises:
@@ -316,7 +316,6 @@ def raise_if_too_few_clients(run: Setup, device: torch.device) -> None:
 
 CHECKS: tuple[Callable[[Setup, torch.device], object], ...] = (
     lambda run, device: run.simulate(device=device),
-    raise_if_too_few_clients,
     raise_if_missing_accountant,
     raise_if_failing_hooks,
     raise_if_untrainable_batches,
@@ -328,6 +327,7 @@ CHECKS: tuple[Callable[[Setup, torch.device], object], ...] = (
 
 def check_run(run: Setup, device: torch.device = CPU) -> None:
     """Raise if a run, or one of its auxiliary federations, could not be trained or measured."""
+    raise_if_too_few_clients(run)
     for federation in (run, *run.additional_federations):
         with _restored_generators():
             for check in CHECKS:
