@@ -100,6 +100,7 @@ def test_constructors_of_attacks_have_the_settings_of_rule_and_signal() -> None:
     public = {name: getattr(fa.attacks, name) for name in fa.attacks.__all__ if name != "Attack"}
     by_name = {construct().name: construct for construct in public.values()}
     assert doctest.testmod(base).failed == 0
+    assert len(by_name) == len(public), "two attacks have one name"
     assert by_name.keys() == (ATTACKS | SOURCE_ATTACKS).keys()
     for name, construct in by_name.items():
         attack = (ATTACKS | SOURCE_ATTACKS)[name]

@@ -307,8 +307,18 @@ def test_a_leak_against_unseen_samples_alone_is_not_about_a_client() -> None:
         if is_of_federation:
             others = changed(others, significant=False)
         meaning = summarise_verdict(only(unseen, others)).meaning
-        assert ("not which client did" in meaning) is is_of_federation
-    assert "not which client did" not in summarise_verdict(only(unseen)).meaning
+        assert ("but not at which client" in meaning) is is_of_federation
+    assert "but not at which client" not in summarise_verdict(only(unseen)).meaning
+
+
+def test_source_inference_decides_whether_a_client_can_be_named() -> None:
+    unseen = auc(0.8, 0.75, 0.85, method="DeLong 95%")
+    others = auc(0.5, 0.45, 0.55, contrast="other_client", method="DeLong 95%", significant=False)
+    plain = only(unseen, others)
+    with_source = with_sources(source(clients=10))
+    with_source = changed(with_source, estimates=[*with_source.estimates, *plain.estimates])
+    for audit, is_stated in ((plain, True), (with_source, False)):
+        assert ("but not at which client" in summarise_verdict(audit).meaning) is is_stated
 
 
 @pytest.mark.parametrize("defense", ["none", "dp-sgd"])

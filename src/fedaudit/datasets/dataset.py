@@ -377,9 +377,8 @@ class DataFile(DataSource):
         settings.pop("path")
         path = Path(self.path)
         name = path.name.removesuffix(self.suffix)
-        is_path = not (_is_missing(path) and _is_missing(self._path_with_suffix)) or name != str(
-            self.path
-        )
+        exists = not (_is_missing(path) and _is_missing(self._path_with_suffix))
+        is_path = exists or name != str(self.path)
         # Without a folder, the name is looked up in the data directory.
         folder = path.absolute().parent if is_path else None
         return DataPart(f"{self.catalogue_name}:{name}", settings, folder)

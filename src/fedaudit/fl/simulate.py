@@ -133,8 +133,8 @@ def simulate(
         >>> [round.index for round in fa.simulate(algorithm, clients, rounds=2, seed=1)]
         [1, 2]
     """
-    copies = {} if defenses is None else deepcopy(defenses)
-    _raise_if_unusable(algorithm, clients, copies, rounds, participation)
+    defenses = {} if defenses is None else defenses
+    _raise_if_unusable(algorithm, clients, defenses, rounds, participation)
     server.raise_if_misfit(clients.keys(), rounds)
     if device.type != "cpu":
         raise_if_several_workers(device, engine.count if isinstance(engine, CountedEngine) else 1)
@@ -142,7 +142,13 @@ def simulate(
     if isinstance(algorithm, CorrectsDrift):
         algorithm = algorithm.with_sizes({client: len(data) for client, data in clients.items()})
     clients = _convert_features(algorithm, clients)
-    return _rounds(Participants(algorithm, clients, copies), server, engine, settings, checkpoint)
+    return _rounds(
+        Participants(algorithm, clients, deepcopy(dict(defenses))),
+        server,
+        engine,
+        settings,
+        checkpoint,
+    )
 
 
 def _rounds(

@@ -78,7 +78,8 @@ def member_meaning(record: Record, status: Status, estimates: list[Estimate]) ->
         key = reason
     parts = [texts[key].format(units=caveats.units_of(record))]
     if status in LEAKAGE:
-        parts += [_affected(estimates), _may_be_larger(estimates), _of_federation(estimates)]
+        parts += [_affected(estimates), _may_be_larger(estimates)]
+        parts.append(_of_federation(record, estimates))
     elif status == "no leak shown":
         parts.append(_hidden(record, estimates))
     return wording.join_parts(*parts, by=" ")
@@ -96,13 +97,20 @@ def _affected(estimates: list[Estimate]) -> str:
     return f"The leak is shown with {leaking}{f', but not with {others}' if others else ''}."
 
 
-def _of_federation(estimates: list[Estimate]) -> str:
-    """State that the leak is not about a client, if only unseen samples are distinguished."""
+def _of_federation(record: Record, estimates: list[Estimate]) -> str:
+    """State that the leak is not about a client, if only unseen samples are distinguished.
+
+    Source inference answers whether a client can be named, so that its results take precedence.
+    """
+    if record.sources:
+        return ""
     estimates_by_contrast = by_contrast(estimates)
     others, unseen = (estimates_by_contrast.get(name, []) for name in ("other_client", "unseen"))
     is_shown = any(map(above_chance, unseen)) and not any(map(above_chance, others))
     has_others = any(estimate.high is not None and not estimate.doubt for estimate in others)
-    return fixed_text("membership.not_of_client") if is_shown and has_others else ""
+    if not (is_shown and has_others):
+        return ""
+    return fixed_text("membership.not_of_client", units=caveats.units_of(record))
 
 
 def _may_be_larger(estimates: list[Estimate]) -> str:
